@@ -99,9 +99,9 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"declog.{name}")
     home = _HOMES.get(name)
     if home is None:
-        from declog.errors.habits import meant
+        from declog.errors.habits import meant, no_attribute
 
-        raise AttributeError(f"module 'declog' has no attribute {name!r}{meant(name, __all__, 'declog')}")
+        raise no_attribute(f"module 'declog' has no attribute {name!r}{meant(name, __all__, 'declog')}")
     value = getattr(importlib.import_module(f"declog.{home}"), name)
     globals()[name] = value
     return value

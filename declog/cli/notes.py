@@ -22,6 +22,7 @@ def notes(config: Composed, plan: Plan) -> Iterator[str]:
     yield from _unopened(config)
     yield from _replaced(config)
     yield from _redefined(config)
+    yield from _outdented(config)
 
 
 def _unseen(config: Composed, plan: Plan) -> Iterator[str]:
@@ -31,6 +32,17 @@ def _unseen(config: Composed, plan: Plan) -> Iterator[str]:
         profile = min(sink.profile for sink in plan.sinks)
         edit = f"profiles: {{{profile}: {{show: [{', '.join(names)}]}}}}"
         yield f"no sink shows {', '.join(f'`{name}`' for name in names)}: {edit}"
+
+
+def _outdented(config: Composed) -> Iterator[str]:
+    """A note on the user's own metrics that are named as a key of a metric: they stand too far to the left."""
+    from declog.language.keys import keys
+    from declog.language.spec import MetricSpec
+
+    names = list(config.data.get("metrics") or {})
+    for at, name in enumerate(names):
+        if name in keys(MetricSpec) and at and config.home(("metrics", name)) is None:
+            yield f"`{name}` is a metric of its own here; as a key of `{names[at - 1]}` it stands below it, indented"
 
 
 def _unopened(config: Composed) -> Iterator[str]:

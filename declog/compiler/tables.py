@@ -182,7 +182,8 @@ def alerts(draft: Draft) -> None:
         bounds = [f"{name} > {spec.above!r}"] * (spec.above is not None)
         bounds += [f"{name} < {spec.below!r}"] * (spec.below is not None)
         if bool(bounds) == (spec.when is not None):
-            fix = "drop the bounds (a preset's by `above: null`), or `when`" if bounds else 'when: "kl > 0.2"'
+            ends = ", ".join(f"{key}: null" for key in ("above", "below") if getattr(spec, key) is not None)
+            fix = f"{ends}, which drops a preset's; or drop `when`" if bounds else 'when: "kl > 0.2"'
             draft.report("DL203.alert", path, fix=fix)
             continue
         if bounds and name not in draft.spec.metrics and not draft.deleted(f"metrics.{name}"):

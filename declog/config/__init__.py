@@ -9,7 +9,7 @@ import sys
 from types import ModuleType
 from typing import Any, NoReturn
 
-from declog.errors.habits import CONFIG
+from declog.errors.habits import CONFIG, no_attribute
 
 
 class _Room(ModuleType):
@@ -17,11 +17,11 @@ class _Room(ModuleType):
 
     def __getattr__(self, name: str) -> NoReturn:
         hint = "" if name.startswith("_") else f"\n  fix: {CONFIG}"
-        raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}{hint}")
+        raise no_attribute(f"module {self.__name__!r} has no attribute {name!r}{hint}")
 
     def __setattr__(self, name: str, value: object) -> None:
         if not name.startswith("_") and not isinstance(value, ModuleType):
-            raise AttributeError(f"module {self.__name__!r} takes no values\n  fix: {CONFIG}")
+            raise no_attribute(f"module {self.__name__!r} takes no values\n  fix: {CONFIG}")
         super().__setattr__(name, value)
 
     def __getitem__(self, key: object) -> NoReturn:

@@ -6,6 +6,7 @@ and of the language which keys there are; torch and the compiler stay out.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shlex
@@ -36,6 +37,7 @@ from declog.errors import CompositionError, Path, Problem, Where, did_you_mean, 
 from declog.language.keys import SECTIONS
 from declog.language.mistakes import EXTENDS
 
+log = logging.getLogger("declog")
 PACKAGE = "pkg://"  # a place of presets: the package that holds their folder `declog`
 
 
@@ -56,6 +58,7 @@ def compose(
         texts = [f"output_dir={text}" if "/" in text and "=" not in text else text for text in _as_texts(overrides)]
         raise _refused("DL101.overrides", "overrides", type=type(overrides).__name__, fix=str(texts))
     if isinstance(config, str | os.PathLike):
+        _not_of_application()
         return composed(overridden(named(config, config_dir), overrides))
     if overrides and isinstance(config, Composed) and config.origin is not None and not config.origin.running:
         return composed(overridden(replace(config.origin, overrides=()), [*config.overrides, *overrides]))
@@ -65,6 +68,15 @@ def compose(
     if isinstance(config, Mapping) and not isinstance(config, DictConfig):
         _extends_nothing(config)
     return config if isinstance(config, Composed) else of_config(config)
+
+
+def _not_of_application() -> None:
+    """Warn that a running application's overrides of declog are of its configuration, and not of a file or preset."""
+    words = list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
+    lines = [line for line in words if re.match(rf"[+~]*{GROUP}[.=]", line)]
+    if lines:
+        shown = ", ".join(lines)
+        log.warning("%s is for the application's configuration, and this config is another: declog.start(cfg)", shown)
 
 
 def _extends_nothing(config: Mapping[Any, Any]) -> None:

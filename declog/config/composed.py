@@ -22,7 +22,7 @@ from omegaconf.errors import OmegaConfBaseException, UnsupportedValueType
 from declog.config.diagnostics import attach_places
 from declog.config.file_errors import first_line
 from declog.config.fold import Composition
-from declog.config.hydra import running_loader
+from declog.config.hydra import jobs, running_loader
 from declog.config.interpolation import Resolved, at, has, key_path, masked
 from declog.config.long_form import without_nulls
 from declog.config.origin import Origin
@@ -284,6 +284,8 @@ _OWN_KEYS = frozenset({"defaults", "metrics", "signals", "sinks", "tables", "pro
 
 def node_of(config: object) -> DictConfig:
     """The config's node, still attached to its configuration."""
+    if HydraConfig.initialized():
+        jobs.add(HydraConfig.get().job.name)
     configuration = config if isinstance(config, DictConfig) else _wrapped(config)
     keys = [str(key) for key in configuration]  # `GROUP in configuration` is false where it is ??? or does not resolve
     if GROUP not in keys:
@@ -297,6 +299,8 @@ def node_of(config: object) -> DictConfig:
         node = configuration[GROUP]
     except OmegaConfBaseException as error:
         raise CompositionError([Problem.of("DL103.hydra", cause=first_line(error))]) from None
+    if isinstance(node, str) and re.fullmatch(r"\w+", node):
+        raise ConfigError([Problem.of("DL202.node_name", (GROUP,), group=GROUP, name=node)])
     if not isinstance(node, DictConfig):
         kind = "empty" if node is None else f"a {type(node).__name__}"
         raise ConfigError([Problem.of("DL202.node", group=GROUP, kind=kind)])
@@ -306,6 +310,8 @@ def node_of(config: object) -> DictConfig:
 def _wrapped(config: object) -> DictConfig:
     if isinstance(config, list | tuple) and config and all(isinstance(line, str) and "=" in line for line in config):
         raise ConfigError([Problem.of("DL202.config_overrides", where=Where(name="config"), overrides=list(config))])
+    if type(config).__name__ == "Recorder":
+        raise ConfigError([Problem.of("DL202.config_recorder", where=Where(name="config"))])
     if not isinstance(config, Mapping):
         raise ConfigError([Problem.of("DL202.config", where=Where(name="config"), type=type(config).__name__)])
     if (problem := nesting(config)) is not None:

@@ -152,6 +152,7 @@ class FolderOfPresets(FileConfigSource):
 
 
 _shipped: dict[tuple[str, str], bytes] = {}
+jobs: set[str] = set()  # of applications of this process in which a config was read
 started_with: list[tuple[str, str]] = []  # the place and the name of the configuration that an application starts with
 
 

@@ -227,7 +227,7 @@ def beside_the_node(config: Composed) -> Iterator[str]:
 
 def _reads_as_config(name: str, value: object) -> bool:
     """Whether a key and its value could be those of a config."""
-    if name not in (*SECTIONS, "sinks", "sink_options") or name == "constants" or not value:
+    if name not in (*SECTIONS, "sinks", "sink_options", "every", "profile", "axes") or name == "constants" or not value:
         return False
     try:
         validate({name: value})

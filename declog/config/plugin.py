@@ -14,12 +14,11 @@ from itertools import pairwise
 from pathlib import Path
 
 from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
-from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
-from declog.config.hydra import ConfigFiles, for_declog, started_with, with_configs
+from declog.config.hydra import ConfigFiles, for_declog, jobs, started_with, with_configs
 from declog.config.search_path import GROUP, PROVIDER, conf_location, teams
 from declog.errors import Problem
 
@@ -45,8 +44,10 @@ class DeclogSearchPath(SearchPathPlugin):
             if entry is not None:
                 folders.append(str(element.path))
                 search_path.prepend("main", entry, SearchPathQuery(provider="main", path=element.path))
+        mains = [str(entry.path) for entry in search_path.get_path() if entry.provider == "main"]
+        places = [path for path in mains if Path(path.removeprefix("file://")).name == GROUP]
         if not _ASKS.intersection(word.partition("=")[0] for word in sys.argv[1:]):
-            atexit.register(_explain, sys.argv[1:], folders)
+            atexit.register(_explain, sys.argv[1:], folders, places)
         for provider, path in shipped:
             search_path.append(provider=provider, path=f"{ConfigFiles.scheme()}://{path}")
         places = [*_config_dir(sys.argv[1:]), *_searched(sys.argv[1:])]
@@ -90,18 +91,23 @@ def explain_flags(words: Sequence[str]) -> None:
 
     Hydra's parser ends the process before it asks any plugin. An application of another kind starts a run.
     """
-    if not HydraConfig.initialized() and "declog.runtime.recording.recorder" not in sys.modules:
+    if not jobs and "declog.runtime.recording.recorder" not in sys.modules:
         lines = " ".join(word.lstrip("-") for word in words)
         print(f"\n{Problem.of('DL101.flags', flags=' '.join(words), lines=lines).text()}", file=sys.stderr)
 
 
-def _explain(words: Sequence[str], folders: Sequence[str]) -> None:
+def _explain(words: Sequence[str], folders: Sequence[str], places: Sequence[str]) -> None:
     """Print what to type for what Hydra refused, where the application ends before its job began.
 
-    ``folders`` are those of the application that hold configs of declog.
+    ``folders`` are those of the application that hold configs of declog; ``places`` are such folders of configs, which
+    it takes for its own.
     Hydra's own message speaks of its lexer and of structs, and nobody can add to it: it ends the process.
     """
-    if HydraConfig.initialized() or not (folders or started_with or any(GROUP in word for word in words)):
+    if jobs or not (folders or places or started_with or any(GROUP in word for word in words)):
+        return
+    if places:
+        folder = Path(places[0].removeprefix("file://"))
+        print(f"\n{Problem.of('DL101.own_folder', folder=folder, parent=folder.parent.name).text()}", file=sys.stderr)
         return
     from declog.config.refused_run import primary, problems  # no run pays for it
 

@@ -104,6 +104,8 @@ def declared(problem: Problem, config: Composed) -> Problem:
     profile = re.fullmatch(r"unknown profile `(\w+)`", problem.message)
     is_near = problem.path != ("profile",) and str(problem.fix).startswith("did you mean")
     if profile is not None and not is_near and profile[1] in presets():
+        if config.prefix:  # of an application
+            return replace(problem, fix=f"a preset is chosen by {GROUP}={profile[1]}\n{problem.fix}")
         return replace(problem, fix=f"a preset is extended: defaults: [{profile[1]}, _self_]\n{problem.fix}")
     line = next((line for line in config.overrides if line.startswith(f"+{GROUP}/packs=")), None)
     if problem.path == ("packs",) and line is not None:  # Hydra puts a group's files into a node of its name

@@ -6,6 +6,7 @@ Called where the application has ended before its job began.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,8 +16,9 @@ from declog.config.files import chooses_config
 from declog.config.origin import Origin
 from declog.config.override_errors import problem_of, unreadable
 from declog.config.overrides import ADDS, parsed
+from declog.config.quoting import depths
 from declog.config.search_path import GROUP
-from declog.errors import CompositionError, Problem
+from declog.errors import CompositionError, ConfigError, Problem
 
 _OVERRIDE = re.compile(r"(\+{0,2}|~)[\w./@:\[\]*-]+\+?=|~[\w./@]+$")
 _SWEEPS = frozenset(("-m", "--multirun"))
@@ -31,6 +33,8 @@ def problems(words: Sequence[str], started_with: Sequence[tuple[str, str]]) -> l
         at = words.index("=")
         text = " ".join(words[max(at - 1, 0) : at + 2])
         return [problem_of(text, "DL101.spaces", line=text.replace(" = ", "="))] if GROUP in text else []
+    if (cut := _cut(words)) is not None:
+        return [problem_of(cut, "DL101.spaces_inside", line=shlex.quote(cut))]
     lines = [word for word in words if _OVERRIDE.match(word)]
     if not started_with:
         of_config = (line for line in lines if re.split(r"[^\w/]", line.lstrip("+~"))[0] in (GROUP, *ADDS))
@@ -39,9 +43,19 @@ def problems(words: Sequence[str], started_with: Sequence[tuple[str, str]]) -> l
     lines = [line for line in lines if not (_SWEEPS.intersection(words) and _is_sweep(line))]
     try:
         composed(Origin(name, tuple(lines), config_dir=Path(folder.removeprefix("file://")), application=True))
-    except CompositionError as error:
+    except (CompositionError, ConfigError) as error:
         return [problem for problem in error.problems if GROUP in problem.text()]
     return []
+
+
+def _cut(words: Sequence[str]) -> str | None:
+    """An override of declog that a shell cut at the spaces in its brackets, as one; None where it cut none."""
+    for start, word in enumerate(words):
+        for end in range(start + 1, len(words) + 1 if _OVERRIDE.match(word) and GROUP in word else 0):
+            text = " ".join(words[start:end])
+            if [*depths(text)][-1] == 0:
+                return text if end > start + 1 else None
+    return None
 
 
 def primary(folders: Sequence[str], names: Sequence[str]) -> list[tuple[str, str]]:

@@ -30,6 +30,11 @@ def meant(name: str, names: Collection[str], of: str, section: str = "log") -> s
     return "" if close is None else f"\n  fix: did you mean `{of}.{close}`?"
 
 
+def no_attribute(text: str) -> AttributeError:
+    """An error with its fix, to which Python adds no name of its own, private ones among them."""
+    return AttributeError(text, name="", obj=None)
+
+
 def answered(function: Callable[P, R]) -> Callable[P, R]:
     """The function, with a fix behind Python's own words where it is called with other arguments than it has."""
 

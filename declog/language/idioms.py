@@ -47,6 +47,8 @@ def of_call(node: ast.Call) -> str:
     if not isinstance(node.func, ast.Attribute):
         return "f(x), not x.f()"
     if match := re.fullmatch(r"(.+)\.groupby\('?(\w+)'?\)(?:\[.*\])?\.(\w+)\(\)", ast.unparse(node)):
+        if match[2] in ("group", "prompt", "group_id", "prompt_id"):
+            return f"{_reduction(match[3])}({match[1]}, over=completion)"
         return f"{{expr: {match[1]}, reduce: {match[3]}, by: {match[2]}}}"
     module = isinstance(node.func.value, ast.Name) and node.func.value.id in MODULES
     arguments = list(map(_plain, [*([] if module else [node.func.value]), *node.args]))

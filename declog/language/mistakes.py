@@ -274,6 +274,9 @@ def _moved_of_alert(key: str, name: str, entry: Mapping[str, Any]) -> str | None
     if (metric := entry[key]) == name:
         return "drop it: an alert is about the metric of its name"
     signs = {"above": ">", "below": "<"}
+    bound = re.fullmatch(rf"{re.escape(name)} *([<>]) *(-?[\d.]+)", str(metric))
+    if bound is not None:
+        return f"{'above' if bound[1] == '>' else 'below'}: {bound[2]}"
     if re.search("[<>=]", str(metric)):
         return f"when: {in_flow(metric)}"
     words = {**{f"alerts.{sign}": sign for sign in signs}, **elsewhere.keys()}

@@ -205,18 +205,27 @@ def _ids(data: Mapping[str, Any]) -> list[Problem]:
                     fix = f"{assigned[1]}: {in_flow(assigned[2])}"
                 elif section == "alerts" and (of := re.fullmatch(r"(\w+) *([<>]=? *\S.*)", str(key))) is not None:
                     fix = f'{of[1]}: "{of[2]}"'
-                elif section == "alerts" and (of_metric := _metric_in(str(key), data)) is not None:
-                    fix = f"by its metric: {of_metric}: {in_flow(entry)}"
+                elif section == "alerts" and (of_metric := _of_metric(str(key), entry, data)) is not None:
+                    fix = of_metric
                 elif section in ("metrics", "tables"):
                     fix = f"{plain}: {{{_spelt_out(entry)}, name: {key}}}"
                 problems.append(Problem.of("DL204.id", (*path[:-1], str(key)), key=key, fix=fix))
     return problems
 
 
-def _metric_in(name: str, data: Mapping[str, Any]) -> str | None:
-    """The metric that a name as `reward/mean` or `train/reward` is of; None where it is of none."""
-    metrics = data.get("metrics")
-    return next((part for part in re.split(r"[/.]", name) if isinstance(metrics, Mapping) and part in metrics), None)
+def _of_metric(name: str, alert: Any, data: Mapping[str, Any]) -> str | None:
+    """The fix for an alert with a tracker's name of a metric, `reward/mean` or `train/reward`, or of a label of one."""
+    metrics, parts = data.get("metrics"), re.split(r"[/.]", name, maxsplit=1)
+    if not isinstance(metrics, Mapping) or len(parts) < 2:
+        return None
+    metric = parts[0] if parts[0] in metrics else parts[1]
+    entry = metrics.get(metric)
+    if parts[0] in metrics and isinstance(entry, Mapping) and isinstance(entry.get("by"), str):
+        where = in_flow(f"{entry['by']} == '{parts[1]}'")
+        id = re.sub(r"\W+", "_", parts[1])
+        said = f"metrics: {{{id}: {{expr: {in_flow(entry.get('expr', metric))}, where: {where}}}}}"
+        return f"of one label: {said} and alerts: {{{id}: {in_flow(alert)}}}"
+    return f"by its metric: {metric}: {in_flow(alert)}" if metric in metrics else None
 
 
 def _spelt_out(entry: Any) -> str:

@@ -103,6 +103,8 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
             if len(keys_of) == len({*keys_of}) and len(choices) <= 1:  # a dash before each key
                 return f"filter: {in_flow({key: word for item in value for key, word in item.items()})}"
             return f"filter: {in_flow(value[0])}, and a table of its own for each further filter"
+        case ["tables", _, "filter"], {"within": "epoch" | "run" | "all" | "every"}:
+            return f"filter: {in_flow({**value, 'within': 'window'})}, and `every` of the table: steps of an epoch"
         case ["tables", _, "filter"], [first, *_]:
             return f"filter: {in_flow(first)}, and a table of its own for each further filter"
         case ["schemas", name, "columns" | "fields"], list():

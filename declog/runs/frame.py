@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from declog.errors import UsageError
-from declog.errors.habits import meant
+from declog.errors.habits import meant, no_attribute
 from declog.runs.guarded import parsed
 
 OBJECT = b"declog.type"  # in the metadata of a column whose texts are JSON
@@ -30,7 +30,7 @@ class Frame:
         def __getattr__(self, name: str) -> NoReturn:
             columns = () if name.startswith("_") else self.columns
             fix = f"\n  fix: FRAME.pandas()[{name!r}]" if name in columns else meant(name, (), "FRAME", "frame")
-            raise AttributeError(f"'Frame' object has no attribute {name!r}{fix}")
+            raise no_attribute(f"'Frame' object has no attribute {name!r}{fix}")
 
         def __getitem__(self, key: Any) -> NoReturn:
             fix = f"FRAME.pandas()[{key!r}]" if isinstance(key, str) else "FRAME.rows()[0], or FRAME.pandas()"

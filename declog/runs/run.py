@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 
 from declog.errors import UsageError, did_you_mean
-from declog.errors.habits import meant
+from declog.errors.habits import meant, no_attribute
 from declog.runs.declared import empty_tables
 from declog.runs.files import Source, sources
 from declog.runs.folder import (
@@ -44,6 +44,7 @@ log = logging.getLogger("declog")
 
 RANK = "declog_rank"  # which rank's sink wrote a row of a table, where several did
 KILLED = "killed"
+NO_FILES = "no sink wrote files: start with sinks=[console,parquet]"
 
 
 @runtime_checkable
@@ -139,8 +140,8 @@ class Run:
         def __getattr__(self, name: str) -> NoReturn:
             public = [member for member in dir(type(self)) if not member.startswith("_")]
             if not name.startswith("_") and name in self._series:
-                raise AttributeError(f"'Run' object has no attribute {name!r}\n  fix: a scalar is run[{name!r}]")
-            raise AttributeError(f"'Run' object has no attribute {name!r}{meant(name, public, 'run', 'run')}")
+                raise no_attribute(f"'Run' object has no attribute {name!r}\n  fix: a scalar is run[{name!r}]")
+            raise no_attribute(f"'Run' object has no attribute {name!r}{meant(name, public, 'run', 'run')}")
 
     def __repr__(self) -> str:
         return f"<run {self.name} {self.id} ({self.state}) in {self.path}>"
@@ -240,9 +241,16 @@ class Run:
                     redacted.setdefault(name, {})[column] = list(spec["redact"])
         return redacted
 
+    @property
+    def _unwritten(self) -> bool:
+        """Whether the run has no sink that writes files."""
+        return not self._sinks and {"parquet", "jsonl"}.isdisjoint(self.config.get("sinks") or ())
+
     @cached_property
     def scalars(self) -> Frame:
         """``step, mode, name, metric, value, int_value, partial, time, run_id``: a row per value."""
+        if self._unwritten:
+            self._report(NO_FILES)
         return self._events("scalars")
 
     @cached_property
@@ -289,8 +297,8 @@ class Run:
 
     def _instead_of(self, name: str) -> str:
         """Of a name that no scalar has: where its values are, that none came, or the nearest name."""
-        if not self._sinks and {"parquet", "jsonl"}.isdisjoint(self.config.get("sinks") or ()):
-            return "no sink wrote files: start with sinks=[console,parquet]"
+        if self._unwritten:
+            return NO_FILES
         for section, rows in {"histograms": self.histograms, "alerts": self.alerts}.items():
             if name in rows.arrow()["name"].to_pylist():
                 return f'it is in `run.{section}`: [row for row in run.{section}.rows() if row["name"] == "{name}"]'

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from declog.errors.habits import meant
+from declog.errors.habits import meant, no_attribute
 from declog.runs.frame import required
 
 TRAIN = "train"
@@ -36,7 +36,7 @@ class Series:
 
         def __getattr__(self, name: str) -> NoReturn:
             shown = f"run[{self.__dict__.get('name')!r}]"
-            raise AttributeError(f"'Series' object has no attribute {name!r}{meant(name, (), shown, 'series')}")
+            raise no_attribute(f"'Series' object has no attribute {name!r}{meant(name, (), shown, 'series')}")
 
     def __len__(self) -> int:
         return len(self.steps)

@@ -55,6 +55,54 @@ def test_what_hydra_refuses_is_answered(line: str, fix: str, tmp_path: Path) -> 
     assert f"override '{line}'\n" in ours and ours.partition("fix: ")[2].strip() == fix
 
 
+START = """\
+import hydra, declog
+@hydra.main(version_base=None, config_path=PATH, config_name=NAME)
+def main(cfg):
+    with declog.start(CONFIG) as log, log.step(0):
+        log.observe(reward=[1.0])
+main()
+"""
+
+
+def started(folder: Path, *words: str, path: str = "conf", name: str = "train", config: str = "cfg") -> str:
+    """What an application that logs prints as it fails, or warns."""
+    (folder / "conf" / "declog").mkdir(parents=True)
+    (folder / "conf" / "declog" / "mine.yaml").write_text("defaults: [minimal, _self_]\nsinks: []\n", encoding="utf-8")
+    (folder / "conf" / "train.yaml").write_text("defaults: [{declog: mine}, _self_]\n", encoding="utf-8")
+    (folder / "conf" / "key.yaml").write_text("declog: mine\n", encoding="utf-8")
+    script = START.replace("PATH", repr(path)).replace("NAME", repr(name)).replace("CONFIG", config)
+    (folder / "train.py").write_text(script, encoding="utf-8")
+    done = forks.run(["train.py", *words], cwd=folder)
+    return done.stdout + done.stderr
+
+
+def test_a_config_as_a_key_of_the_application(tmp_path: Path) -> None:
+    """It is chosen in the defaults. The hook that explains what Hydra refuses does not fail on it."""
+    said = started(tmp_path, name="key")
+    assert "fix: `defaults: [{declog: mine}, _self_]` in place of the line `declog: mine`" in said
+    assert "atexit" not in said and "Exception ignored" not in said
+
+
+def test_the_folder_of_configs_as_that_of_the_application(tmp_path: Path) -> None:
+    """Hydra reads it without declog's presets."""
+    said = started(tmp_path, path="conf/declog", name="mine")
+    assert 'fix: config_path="conf", config_name="train", and in conf/train.yaml: defaults: [{declog: mine}' in said
+
+
+def test_an_override_that_a_shell_cut_at_spaces(tmp_path: Path) -> None:
+    """The words of one are put together, and quoted."""
+    said = started(tmp_path, "declog.sinks=[console,", "jsonl]")
+    assert said.endswith("fix: 'declog.sinks=[console, jsonl]'\n")
+
+
+def test_overrides_of_the_application_for_another_config(tmp_path: Path) -> None:
+    """A file or a preset that is started by name does not have them: said, once."""
+    said = started(tmp_path, "declog.sinks=[jsonl]", config='"minimal", ["sinks=[]"]')
+    assert said.count("declog.sinks=[jsonl] is for the application's configuration") == 1
+    assert "is for the application" not in started(tmp_path / "other", "declog.sinks=[jsonl]")
+
+
 def test_an_override_with_dashes_is_answered(tmp_path: Path) -> None:
     """Hydra's parser ends the process before it asks any plugin; what is not declog's has no line."""
     run(tmp_path)

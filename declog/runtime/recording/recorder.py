@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 from declog.errors import UnknownSignalError, UsageError, nearest
-from declog.errors.habits import answered, meant
+from declog.errors.habits import answered, meant, no_attribute
 from declog.imports import after
 from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import Plan
@@ -81,7 +81,7 @@ class Recorder(Observing):
 
         def __getattr__(self, name: str) -> NoReturn:
             public = [member for member in dir(type(self)) if not member.startswith("_")]
-            raise AttributeError(f"'Recorder' object has no attribute {name!r}{meant(name, public, 'log')}")
+            raise no_attribute(f"'Recorder' object has no attribute {name!r}{meant(name, public, 'log')}")
 
     # -- the run
 
@@ -131,6 +131,8 @@ class Recorder(Observing):
 
     def _finish(self) -> None:
         """Hand over all steps, write and close. If this was interrupted, another call continues."""
+        if not (self._failed or self._session.begun or self._session.drives) and self._background.comm.collects:
+            log.warning("%s", UsageError.of("DL513.nothing"))
         self._session.close(failed=self._failed)
         try:
             self._background.close(failed=self._failed)

@@ -10,10 +10,11 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import Any
 
 from declog.engine.blocks import Key
-from declog.errors import InputError, MissingSignalError, RuntimeFailure, UnknownSignalError
+from declog.errors import InputError, MissingSignalError, RuntimeFailure, UnknownSignalError, nearest
 from declog.language.dtypes import Axis
 from declog.language.functions import Functions
 from declog.language.nodes import TIMERS
@@ -86,6 +87,8 @@ class Intake:
             fix = f"it is called `{self._plan.renamed[name]}` now"
         elif name in sources:
             fix = f"it is observed as `{sources[name]}`"
+        elif (near := nearest(name, self._plan.signal_names)) and not get_close_matches(name, [near], cutoff=0.8):
+            fix = f"did you mean `{near}`? A signal of your own is declared: signals: {{any: {{{name}: completion}}}}"
         else:
             names = self._plan.signal_names
             raise UnknownSignalError.of("DL501.signal", config=self._plan.name, name=name, known=names)

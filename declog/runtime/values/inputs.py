@@ -134,6 +134,9 @@ def _shape(op: SignalOp) -> str:
 def _shape_fix(op: SignalOp, label: str, value: Any) -> str:
     """An edit that gives a value the expected shape: groups of completions are concatenated."""
     ndim = 1 if isinstance(value, Sequence) else getattr(value, "ndim", 0)
+    if ndim == 0 and op.axis is not Axis.STEP and not isinstance(value, Sequence):
+        said = f"one value per {op.axis.label}, as before it is reduced: `{label}=...` without `.mean()`"
+        return f'{said}; a mean alone is `log.scalars({{"{label}_mean": x}})`'
     edit = "reduce or index it"
     if op.axis is Axis.STEP:
         edit = f"`sum({label}) / len({label})`" if isinstance(value, Sequence) else f"`{label}.mean()`"

@@ -153,7 +153,8 @@ def test_a_page_that_takes_long_to_open(tmp_path: Path, opened: Open) -> None:
     waiting: list[Route] = []
     page.route("**/*", lambda route: waiting.append(route), times=1)
     late = "() => Object.assign(document.querySelector('#filter'), { value: 'kl' }).dispatchEvent(new Event('input'))"
-    page.evaluate(f"setTimeout({late}, 1000); {FRONT}")
+    # a page that has begun to open, held up by the route, answers nothing: it begins when this call has returned
+    page.evaluate(f"setTimeout({late}, 1300); setTimeout(() => {{ {FRONT} }}, 300)")
     page.wait_for_timeout(2500)  # ten times as long as between two looks at the clock
     assert len(found.requests) == 2
     waiting[0].continue_()
