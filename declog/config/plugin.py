@@ -45,15 +45,15 @@ class DeclogSearchPath(SearchPathPlugin):
                 folders.append(str(element.path))
                 search_path.prepend("main", entry, SearchPathQuery(provider="main", path=element.path))
         mains = [str(entry.path) for entry in search_path.get_path() if entry.provider == "main"]
-        places = [path for path in mains if Path(path.removeprefix("file://")).name == GROUP]
+        configs = [path for path in mains if path.rpartition("/")[2] == GROUP]
         if not _ASKS.intersection(word.partition("=")[0] for word in sys.argv[1:]):
-            atexit.register(_explain, sys.argv[1:], folders, places)
+            atexit.register(_explain, sys.argv[1:], folders, configs)
         for provider, path in shipped:
             search_path.append(provider=provider, path=f"{ConfigFiles.scheme()}://{path}")
         places = [*_config_dir(sys.argv[1:]), *_searched(sys.argv[1:])]
         read = [with_configs(entry) for entry in places]
-        for entry, configs in zip(places, read, strict=True) if any(read) else ():  # all, to keep their order
-            search_path.append(provider="command-line", path=configs or entry)
+        for entry, with_config in zip(places, read, strict=True) if any(read) else ():  # all, to keep their order
+            search_path.append(provider="command-line", path=with_config or entry)
 
 
 def _config_dir(words: Sequence[str]) -> list[str]:
@@ -96,21 +96,17 @@ def explain_flags(words: Sequence[str]) -> None:
         print(f"\n{Problem.of('DL101.flags', flags=' '.join(words), lines=lines).text()}", file=sys.stderr)
 
 
-def _explain(words: Sequence[str], folders: Sequence[str], places: Sequence[str]) -> None:
+def _explain(words: Sequence[str], folders: Sequence[str], configs: Sequence[str]) -> None:
     """Print what to type for what Hydra refused, where the application ends before its job began.
 
-    ``folders`` are those of the application that hold configs of declog; ``places`` are such folders of configs, which
-    it takes for its own.
+    ``folders`` are those of the application that hold configs of declog, and ``configs`` are called as the folder in
+    them with these is.
     Hydra's own message speaks of its lexer and of structs, and nobody can add to it: it ends the process.
     """
-    if jobs or not (folders or places or started_with or any(GROUP in word for word in words)):
+    if jobs or not (folders or configs or started_with or any(GROUP in word for word in words)):
         return
-    if places:
-        folder = Path(places[0].removeprefix("file://"))
-        print(f"\n{Problem.of('DL101.own_folder', folder=folder, parent=folder.parent.name).text()}", file=sys.stderr)
-        return
-    from declog.config.refused_run import primary, problems  # no run pays for it
+    from declog.config.refused_run import among_configs, primary, problems  # no run pays for it
 
     names = option(words, "--config-name", "-cn")
-    for problem in problems(words, started_with or primary(folders, names)):
+    for problem in [*among_configs(configs)] or problems(words, started_with or primary(folders, names)):
         print(f"\n{problem.text()}", file=sys.stderr)

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
+import yaml
+
 from declog.config.bounds import text_of
-from declog.config.compose import composed
-from declog.config.files import chooses_config
+from declog.config.compose import composed, presets
+from declog.config.files import chooses_config, defaults_of
 from declog.config.origin import Origin
 from declog.config.override_errors import problem_of, unreadable
 from declog.config.overrides import ADDS, parsed
@@ -46,6 +49,16 @@ def problems(words: Sequence[str], started_with: Sequence[tuple[str, str]]) -> l
     except (CompositionError, ConfigError) as error:
         return [problem for problem in error.problems if GROUP in problem.text()]
     return []
+
+
+def among_configs(folders: Sequence[str]) -> Iterator[Problem]:
+    """The problem of an application that starts with a config of declog: Hydra knows no preset that it extends."""
+    for folder in (Path(folder.removeprefix("file://")) for folder in folders):
+        texts = {file: file.read_text("utf-8", errors="replace") for file in folder.glob("*.yaml")}
+        with suppress(yaml.YAMLError):
+            chosen = {choice.name for file, text in texts.items() for choice in defaults_of(str(file), text)}
+            if not chosen.isdisjoint(presets()):
+                yield Problem.of("DL101.own_folder", folder=folder, parent=folder.parent.name)
 
 
 def _cut(words: Sequence[str]) -> str | None:
