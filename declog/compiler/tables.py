@@ -191,7 +191,12 @@ def alerts(draft: Draft) -> None:
             near = draft.metric_named(name) or _named_in(name, keys) or (keys[0] if len(keys) == 1 else None)
             when = " or ".join(bounds).replace(name, near or "METRIC")
             defined = suggestions.definition(name, draft.signals)
-            said = f"{name}: {{when: {when}}}"
+            rest = {
+                key: item
+                for key, item in spec.model_dump(exclude_unset=True, by_alias=True).items()
+                if key not in ("above", "below")
+            }
+            said = f"{name}: {in_flow({'when': when, **rest})}"
             fix = f"name it by its metric, or: {said}" if near else f"the condition names it: {said}"
             if defined is not None or near is None:
                 fix = f"define the metric: {defined or f'metrics: {{{name}: mean(SIGNAL)}}'}; or {fix}"

@@ -45,9 +45,8 @@ class DeclogSearchPath(SearchPathPlugin):
                 folders.append(str(element.path))
                 search_path.prepend("main", entry, SearchPathQuery(provider="main", path=element.path))
         mains = [str(entry.path) for entry in search_path.get_path() if entry.provider == "main"]
-        configs = [path for path in mains if path.rpartition("/")[2] == GROUP]
         if not _ASKS.intersection(word.partition("=")[0] for word in sys.argv[1:]):
-            atexit.register(_explain, sys.argv[1:], folders, configs)
+            atexit.register(_explain, sys.argv[1:], folders, mains)
         for provider, path in shipped:
             search_path.append(provider=provider, path=f"{ConfigFiles.scheme()}://{path}")
         places = [*_config_dir(sys.argv[1:]), *_searched(sys.argv[1:])]
@@ -96,17 +95,19 @@ def explain_flags(words: Sequence[str]) -> None:
         print(f"\n{Problem.of('DL101.flags', flags=' '.join(words), lines=lines).text()}", file=sys.stderr)
 
 
-def _explain(words: Sequence[str], folders: Sequence[str], configs: Sequence[str]) -> None:
+def _explain(words: Sequence[str], folders: Sequence[str], mains: Sequence[str]) -> None:
     """Print what to type for what Hydra refused, where the application ends before its job began.
 
-    ``folders`` are those of the application that hold configs of declog, and ``configs`` are called as the folder in
-    them with these is.
+    ``folders`` are those of the application that hold configs of declog, ``mains`` all of its own.
     Hydra's own message speaks of its lexer and of structs, and nobody can add to it: it ends the process.
     """
-    if jobs or not (folders or configs or started_with or any(GROUP in word for word in words)):
+    imported = GROUP in vars(sys.modules["__main__"])
+    if jobs or not (folders or imported or started_with or any(GROUP in word for word in words)):
         return
     from declog.config.refused_run import among_configs, primary, problems  # no run pays for it
 
     names = option(words, "--config-name", "-cn")
-    for problem in [*among_configs(configs)] or problems(words, started_with or primary(folders, names)):
+    for problem in [*(among_configs(mains) if imported else ())] or problems(
+        words, started_with or primary(folders, names)
+    ):
         print(f"\n{problem.text()}", file=sys.stderr)

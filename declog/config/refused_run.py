@@ -52,13 +52,19 @@ def problems(words: Sequence[str], started_with: Sequence[tuple[str, str]]) -> l
 
 
 def among_configs(folders: Sequence[str]) -> Iterator[Problem]:
-    """The problem of an application that starts with a config of declog: Hydra knows no preset that it extends."""
+    """The problem of an application with a config of declog in its own folder: Hydra knows no preset of its kind."""
     for folder in (Path(folder.removeprefix("file://")) for folder in folders):
-        texts = {file: file.read_text("utf-8", errors="replace") for file in folder.glob("*.yaml")}
-        with suppress(yaml.YAMLError):
-            chosen = {choice.name for file, text in texts.items() for choice in defaults_of(str(file), text)}
-            if not chosen.isdisjoint(presets()):
-                yield Problem.of("DL101.own_folder", folder=folder, parent=folder.parent.name)
+        for file in folder.glob("*.yaml"):
+            with suppress(yaml.YAMLError):
+                choices = defaults_of(str(file), file.read_text("utf-8", errors="replace"))
+                names = {choice.name for choice in choices if choice.group is None}
+                if not any(name in presets() and not (folder / f"{name}.yaml").exists() for name in names):
+                    continue
+                if folder.name == GROUP:
+                    yield Problem.of("DL101.own_folder", folder=folder, parent=folder.parent.name)
+                else:
+                    yield Problem.of("DL101.beside", file=file.name, folder=folder.name, name=file.stem)
+                return
 
 
 def _cut(words: Sequence[str]) -> str | None:

@@ -244,6 +244,10 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
         return f"expr: {inside}" if entry[key] in ("group", "prompt") else f"by: {in_flow(entry[key])}"
     if key == "window" and not isinstance(entry[key], int):
         return f"over: {SYNONYMS.get(str(entry[key]), 'run')}"
+    if isinstance(entry[key], list) and SYNONYMS.get(key, key) in ("bins", "buckets", "edges", "bin_edges"):
+        expr = str(entry.get("expr", name))
+        by = f"bucket({expr}, {', '.join(map(str, entry[key]))})"
+        return f"{name}: {in_flow({'expr': expr, 'reduce': 'count', 'by': by})}: so many between two edges"
     if key == "type" and is_reduction(str(entry[key]), 1):
         return f"reduce: {entry[key]}"
     if key in _OBSERVED and key != "mask":

@@ -89,6 +89,12 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
             return f"reduce: {in_flow(levels if isinstance(value, list) else levels[0])}"
         case ["metrics", _, "reduce"], Mapping() if True in value.values():
             return f"reduce: {in_flow([*value])}"
+        case ["metrics", _, "reduce"], Mapping() if all(isinstance(item, Mapping) for item in value.values()):
+            calls = [
+                f"{name}({', '.join(f'{key}={_count(item)}' for key, item in keyed.items())})"
+                for name, keyed in value.items()
+            ]
+            return f"reduce: {in_flow(calls if len(calls) > 1 else calls[0])}"
         case ["metrics", _, "reduce"], Mapping():
             return f"reduce: {in_flow([text if suffix == text else {suffix: text} for suffix, text in value.items()])}"
         case ["metrics", _, "alias"], _ if not isinstance(value, list):
@@ -137,6 +143,11 @@ def _of_calls(items: list[Any]) -> dict[str, Any] | None:
     exprs = {str(call["expr"]) for call in calls}
     same = len(calls) == len(items) and len(exprs) == 1
     return {"expr": exprs.pop(), "reduce": [call["reduce"] for call in calls]} if same else None
+
+
+def _count(item: Any) -> Any:
+    """A number of bins, also where their edges are written."""
+    return max(len(item) - 1, 1) if isinstance(item, list) else item
 
 
 def _level(item: Any) -> Any:
@@ -211,6 +222,10 @@ def counted(text: Any) -> int | None:
     return None if match is None else int(match[1])
 
 
+_TEXTS = re.compile(  # names that signals of labels and texts have
+    r"(\w+_)?(source|dataset|domain|task|topic|category|subset|split|language|difficulty|kind|type|label|text|prompt|"
+    r"answer|response|question|solution)"
+)
 _NAMES = ("id", "name", "key", "metric", "signal", "kind", "type", "alert")  # keys by which entries of lists are called
 
 
@@ -223,7 +238,8 @@ def _entry(section: str, value: Any) -> tuple[str, Any] | None:
         if section in ("signals", "metrics") and re.match(r"[a-z_]\w*\Z", value):
             ending = idioms.of_ending(value)
             metric = f"{ending[1]}({ending[0]})" if ending else "mean"
-            return id, "completion" if section == "signals" else metric
+            axis = "completion text" if _TEXTS.fullmatch(value) else "completion"
+            return id, axis if section == "signals" else metric
         condition = re.fullmatch(r"(\w+)\s*([<>]=?\s*\S+)", value) if section == "alerts" else None
         return (condition[1], condition[2]) if condition else (id, value)
     if not isinstance(value, Mapping):

@@ -90,6 +90,17 @@ def test_the_folder_of_configs_as_that_of_the_application(tmp_path: Path) -> Non
     assert 'fix: config_path="conf", config_name="train", and in conf/train.yaml: defaults: [{declog: mine}' in said
 
 
+def test_a_config_beside_the_configuration(tmp_path: Path) -> None:
+    """It belongs into the folder `declog`; a file of the application's with a preset's name is nothing to declog."""
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "other.yaml").write_text("defaults: [grpo, _self_]\n", encoding="utf-8")
+    (tmp_path / "train.py").write_text(START.replace("PATH", "'conf'").replace("NAME", "'other'"), encoding="utf-8")
+    said = forks.run(["train.py"], cwd=tmp_path).stderr
+    assert "mv conf/other.yaml conf/declog/" in said and "defaults: [{declog: other}, _self_]" in said
+    (tmp_path / "conf" / "grpo.yaml").write_text("lr: 1\n", encoding="utf-8")
+    assert "error[DL" not in forks.run(["train.py", "lrr=2"], cwd=tmp_path).stderr
+
+
 def test_an_override_that_a_shell_cut_at_spaces(tmp_path: Path) -> None:
     """The words of one are put together, and quoted."""
     said = started(tmp_path, "declog.sinks=[console,", "jsonl]")

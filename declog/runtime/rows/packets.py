@@ -184,7 +184,8 @@ def named(arguments: Sequence[Argument], signals: Mapping[str, Any]) -> tuple[Se
             packets.append(argument)
             continue
         if not isinstance(argument, Mapping) or not all(isinstance(name, str) for name in argument):
-            raise UsageError.of("DL510.unnamed", type=type(argument).__name__)
+            name = argument if isinstance(argument, str) and argument.isidentifier() else "name"
+            raise UsageError.of("DL510.unnamed", type=type(argument).__name__, name=name)
         if twice := together.keys() & argument.keys():
             raise UsageError.of("DL510.twice", name=min(twice))
         together |= argument

@@ -78,6 +78,7 @@ class Outlets:
         path, run_id = self.choice.target(origin) or (run.output_dir, run_id)
         if folder is not None and path != run.output_dir:
             self.folder = folder.moved(path, run_id)
+            log.warning("the run %s goes on in %s; with declog.start(..., resume=state) it begins there", run_id, path)
         elif folder is not None and run_id != run.run_id:
             folder.renamed(run_id)
         if self.folder is not None and self.branch:
