@@ -20,7 +20,6 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 
 from declog.config.hydra import ConfigFiles, for_declog, jobs, started_with, with_configs
 from declog.config.search_path import GROUP, PROVIDER, conf_location, teams
-from declog.errors import Problem
 
 
 class DeclogSearchPath(SearchPathPlugin):
@@ -91,6 +90,8 @@ def explain_flags(words: Sequence[str]) -> None:
     Hydra's parser ends the process before it asks any plugin. An application of another kind starts a run.
     """
     if not jobs and "declog.runtime.recording.recorder" not in sys.modules:
+        from declog.errors import Problem  # no run pays for it
+
         lines = " ".join(word.lstrip("-") for word in words)
         print(f"\n{Problem.of('DL101.flags', flags=' '.join(words), lines=lines).text()}", file=sys.stderr)
 
@@ -107,7 +108,6 @@ def _explain(words: Sequence[str], folders: Sequence[str], mains: Sequence[str])
     from declog.config.refused_run import among_configs, primary, problems  # no run pays for it
 
     names = option(words, "--config-name", "-cn")
-    for problem in [*(among_configs(mains) if imported else ())] or problems(
-        words, started_with or primary(folders, names)
-    ):
+    own = list(among_configs(mains)) if imported else []
+    for problem in own or problems(words, started_with or primary(folders, names)):
         print(f"\n{problem.text()}", file=sys.stderr)
