@@ -26,6 +26,7 @@ _FILTERS = {
     "top": "{key: reward, top: 4}", "best": "{key: reward, top: 4}",
     "bottom": "{key: reward, bottom: 4}", "worst": "{key: reward, bottom: 4}",
 }  # fmt: skip
+_CHANNELS = frozenset({"notify", "channel", "channels", "to", "email", "slack", "webhook", "sinks"})  # no alerts
 _LEVELS = {"low": "<", "small": "<", "high": ">", "large": ">", "big": ">"}  # the signs of bounds that have no number
 
 
@@ -196,11 +197,14 @@ def alerts(draft: Draft) -> None:
                 for key, item in spec.model_dump(exclude_unset=True, by_alias=True).items()
                 if key not in ("above", "below")
             }
-            said = f"{name}: {in_flow({'when': when, **rest})}"
+            said = f"{name}: {{when: {when}{', ' * bool(rest)}{in_flow(rest)[1:-1]}}}"
             fix = f"name it by its metric, or: {said}" if near else f"the condition names it: {said}"
             if defined is not None or near is None:
                 fix = f"define the metric: {defined or f'metrics: {{{name}: mean(SIGNAL)}}'}; or {fix}"
             draft.report("DL302.alert", path, name=name, fix=fix)
+            continue
+        if name in _CHANNELS and re.fullmatch(r"\w+", spec.when or "") and spec.when not in draft.spec.metrics:
+            draft.report("DL202.channel", path, name=name, value=spec.when)
             continue
         if (bound := _LEVELS.get(spec.when or "")) is not None:
             draft.report("DL203.alert", path, fix=f'{name}: "{bound} 0.5"')

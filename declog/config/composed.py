@@ -290,8 +290,11 @@ def node_of(config: object) -> DictConfig:
     keys = [str(key) for key in configuration]  # `GROUP in configuration` is false where it is ??? or does not resolve
     if GROUP not in keys:
         at_root = configuration is configuration._get_root()
-        if at_root and HydraConfig.initialized() and _OWN_KEYS.isdisjoint(keys):
-            raise CompositionError([Problem.of("DL101.no_node", group=GROUP)])
+        if at_root and HydraConfig.initialized():
+            if (chosen := HydraConfig.get().runtime.choices.get(GROUP)) is not None:
+                raise CompositionError([Problem.of("DL101.global_package", name=chosen, group=GROUP)])
+            if _OWN_KEYS.isdisjoint(keys):
+                raise CompositionError([Problem.of("DL101.no_node", group=GROUP)])
         return configuration
     if OmegaConf.is_missing(configuration, GROUP):
         raise CompositionError([Problem.of("DL102.node", group=GROUP)])

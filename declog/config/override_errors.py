@@ -271,8 +271,9 @@ def in_override_terms(problem: Problem, prefix: Path) -> Problem:
     key = ".".join(map(str, (*prefix, *problem.path)))
     name = line.partition("=")[0].lstrip("+")
     sign = line[: line.index(name)]
-    edit = edit_of(fix, problem.path, prefix) if f"{name}.".startswith(f"{key}.") else None
-    if edit is None:
+    edit = edit_of(fix, problem.path, prefix)
+    declares = edit is not None and edit[0].startswith(".".join([*map(str, prefix), "signals."]))
+    if edit is None or not (f"{name}.".startswith(f"{key}.") or declares):
         return problem
     path, data, (start, end) = edit
     sign = sign if path == name else "++"

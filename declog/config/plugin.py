@@ -108,6 +108,6 @@ def _explain(words: Sequence[str], folders: Sequence[str], mains: Sequence[str])
     from declog.config.refused_run import among_configs, primary, problems  # no run pays for it
 
     names = option(words, "--config-name", "-cn")
-    own = list(among_configs(mains)) if imported else []
-    for problem in own or problems(words, started_with or primary(folders, names)):
+    beside = list(among_configs(mains)) if imported else []
+    for problem in beside or problems(words, started_with or primary(folders, names)):
         print(f"\n{problem.text()}", file=sys.stderr)

@@ -24,6 +24,7 @@ from declog.config.composed import Composed
 from declog.config.files import YamlLoader, source_path
 from declog.config.hydra import config_loader, groups_of
 from declog.config.interpolation import has
+from declog.config.overrides import pasted
 from declog.config.search_path import GROUP, PROVIDER, ROOT, preset_folders, provider_of
 from declog.distribution import NAME, VERSION
 from declog.errors import Problem
@@ -111,7 +112,8 @@ def declared(problem: Problem, config: Composed) -> Problem:
     if problem.path == ("packs",) and line is not None:  # Hydra puts a group's files into a node of its name
         return replace(problem, fix=line.replace("packs=", f"packs@{GROUP}=", 1))
     match = re.fullmatch(r"unknown signal `(\w+)`", problem.message)
-    pack = None if match is None or (problem.fix or "").startswith("did you mean") else pack_of(match[1])
+    name = "" if match is None or (problem.fix or "").startswith("did you mean") else match[1]
+    pack = pack_of(name) if name else None
     if pack is None:
         return problem
     files = {} if config.provenance is None else config.provenance.texts
@@ -119,4 +121,8 @@ def declared(problem: Problem, config: Composed) -> Problem:
     texts = [text for file, text in files.items() if provider_of(file) is None]
     bases = [match[1] for text in texts if (match := re.search(_BASES, text)) is not None]
     base = (bases[-1] if bases else "...") if extends else "grpo"  # a file that extends nothing forgot it
+    if any(name in line for line in config.overrides):
+        applied = config.origin is not None and (config.origin.application or config.origin.running)
+        edit = f"+{GROUP}/packs@{GROUP}=[{pack}]" if applied else f"packs=[{pack}]"
+        return replace(problem, fix=f"the pack `{pack}` has it: {pasted(edit)}")
     return replace(problem, fix=f"the pack `{pack}` has it: defaults: [{base}, packs: [{pack}], _self_]")

@@ -9,6 +9,7 @@ from declog.sinks._rows import event_steps
 
 
 def joint(tables: Sequence[Any]) -> Any:
+    """The rows of all tables, one behind the other; a column that one does not have is null there."""
     import pyarrow as pa
 
     return pa.concat_tables(tables, promote_options="permissive")

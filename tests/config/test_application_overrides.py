@@ -90,6 +90,14 @@ def test_the_folder_of_configs_as_that_of_the_application(tmp_path: Path) -> Non
     assert 'fix: config_path="conf", config_name="train", and in conf/train.yaml: defaults: [{declog: mine}' in said
 
 
+def test_a_config_that_leaves_its_node(tmp_path: Path) -> None:
+    """Its header puts its keys at the top of the application's, which are not to blame."""
+    started(tmp_path)
+    (tmp_path / "conf" / "declog" / "all.yaml").write_text("# @package _global_\nsinks: [console]\n", encoding="utf-8")
+    said = forks.run(["train.py", "declog=all"], cwd=tmp_path).stderr
+    assert "fix: delete the line `# @package _global_` of declog/all.yaml" in said
+
+
 def test_a_config_beside_the_configuration(tmp_path: Path) -> None:
     """It belongs into the folder `declog`; a file of the application's with a preset's name is nothing to declog."""
     (tmp_path / "conf").mkdir()

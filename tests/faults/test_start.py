@@ -32,7 +32,10 @@ def started(how: str, ranks: int, folder: Path) -> tuple[list[dict[str, Any]], E
 def test_a_rank_that_starts_alone_is_reported_so(how: str, rank: int, error: str, tmp_path: Path) -> None:
     """After a bounded time; the others, which never called declog, go on."""
     results, _ = started(how, 2, tmp_path)
-    assert results[rank]["error"].splitlines() == [error, "  fix: call declog.start on every rank"]
+    assert results[rank]["error"].splitlines() == [
+        error,
+        "  fix: call declog.start, and enter the block of each step, `with log.step(k):`, on every rank",
+    ]
     assert results[1 - rank] == {}
 
 

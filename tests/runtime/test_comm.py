@@ -79,7 +79,8 @@ def test_a_rank_that_says_nothing_is_named(ranks: list[StoreComm]) -> None:
     with pytest.raises(CommError) as error:
         ranks[0].agree("t", "x", 0.1)
     assert str(error.value) == (
-        "[DL603] ranks [1, 2] did not start declog within 0.1 s\n  fix: call declog.start on every rank"
+        "[DL603] ranks [1, 2] did not start declog within 0.1 s\n"
+        "  fix: call declog.start, and enter the block of each step, `with log.step(k):`, on every rank"
     )
 
 
@@ -124,7 +125,8 @@ def test_rank_0_must_start(ranks: list[StoreComm]) -> None:
     with pytest.raises(CommError) as error:
         StoreComm.connect(1, 2, job_store(), 0.1, "nobody")
     assert str(error.value) == (
-        "[DL603] rank 1 waited 0.1 s for rank 0 to start declog\n  fix: call declog.start on every rank"
+        "[DL603] rank 1 waited 0.1 s for rank 0 to start declog\n"
+        "  fix: call declog.start, and enter the block of each step, `with log.step(k):`, on every rank"
     )
 
 

@@ -22,7 +22,8 @@ def test_prompts_of_groups(tmp_path: Path) -> None:
         assert fix == (
             "if `prompt` has a value per group, give it once per completion: "
             "[each for each in prompt for _ in range(4)]; "
-            "of a micro-batch of 2 completions, give the 2 values of `completion` that belong to them"
+            "of a micro-batch of 2 completions, give the 2 values of `completion` that belong to them; "
+            "where only some rows count, give all values, and `where` in the metric"
         )
         log.observe(prompt=[each for each in prompt for _ in range(4)], completion=completion)
 

@@ -253,7 +253,8 @@ def test_a_rank_that_never_starts_is_reported(tmp_path: Path) -> None:
     with pytest.raises(declog.CommError) as error:
         comm.agree("plan", "mine", 0.05)
     assert str(error.value).splitlines() == [
-        "[DL603] ranks [1] did not start declog within 0.05 s", "  fix: call declog.start on every rank",
+        "[DL603] ranks [1] did not start declog within 0.05 s",
+        "  fix: call declog.start, and enter the block of each step, `with log.step(k):`, on every rank",
     ]  # fmt: skip
 
 

@@ -52,6 +52,14 @@ def test_one_process_ends_after_the_alert(tmp_path: Path) -> None:
         assert [step for step, _ in log.alerts] == [5]
 
 
+def test_a_step_that_is_not_called(tmp_path: Path) -> None:
+    """Python's words for a method in place of its block have the call behind them."""
+    log = declog.start("minimal", ["sinks=[]"], output_dir=tmp_path)
+    with pytest.raises(TypeError) as caught, log, log.step:  # type: ignore[attr-defined]
+        pass
+    assert caught.value.__notes__ == ["  fix: `with log.step(step):`, a call with the step's number"]
+
+
 def test_a_call_of_the_property_is_answered(tmp_path: Path) -> None:
     """Class: a property beside methods is called. Python's words have the fix beneath them; other calls have none."""
     with pytest.raises(TypeError) as caught, declog.start(CONFIG, output_dir=tmp_path / "run") as log:

@@ -106,6 +106,8 @@ class Recorder(Observing):
             frames = [frame for frame, _ in traceback.walk_tb(trace)]
             if error is not None and "should_stop" in frames[-1].f_code.co_names:
                 error.add_note("  fix: `log.should_stop`, without parentheses")
+        elif error is not None and str(error).startswith("'method' object does not support the context manager"):
+            error.add_note("  fix: `with log.step(step):`, a call with the step's number")
         try:
             self._runs.pop().__exit__(kind, error, trace)
         finally:
