@@ -322,6 +322,35 @@ def test_a_checkpoint_of_driver_and_actors_is_continued(tmp_path: Path) -> None:
     assert kept + plain(after) == expected(tmp_path)
 
 
+@pytest.mark.parametrize("at", [2, 3, 4])
+def test_a_resumed_driver_keeps_what_it_has_logged(at: int, tmp_path: Path) -> None:
+    """Class: the place of a process that makes no steps. Its sink has each step once, wherever all were closed."""
+    sink = MemorySink()
+    logs = actors()
+    with declog.start(CONFIG, sinks=[sink], output_dir=tmp_path, role="driver", world_size=ACTORS) as driver:
+        for number in range(at):
+            step_all(logs, number)
+        driver.merge([log.export() for log in logs])
+        states = [log.state_dict() for log in logs]
+        whole = driver.state_dict()
+        for log in logs:
+            log.close()
+        driver.merge([log.export() for log in logs])
+    again = [
+        declog.start(CONFIG, role="actor", rank=rank, world_size=ACTORS, resume=state)
+        for rank, state in enumerate(states)
+    ]
+    with declog.start(
+        CONFIG, sinks=[sink], output_dir=tmp_path, role="driver", world_size=ACTORS, resume=whole
+    ) as driver:
+        for number in range(at, 7):
+            step_all(again, number)
+        for log in again:
+            log.close()
+        driver.merge([log.export() for log in again])
+    assert plain(sink) == expected(tmp_path)
+
+
 @pytest.mark.parametrize("again", [4, 6])
 def test_an_actor_is_started_again(again: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """From its state: the steps since then, taken again, are what was missing; what it leaves out is reported."""

@@ -127,6 +127,11 @@ class Merger:
         self._last: dict[str, tuple[LogEvent, set[int]]] = {}
         self._done: dict[str, int] = {}  # the last log event of each mode
 
+    @property
+    def step(self) -> int:
+        """The last step of which a log event is finished; 0 before the first one."""
+        return max((item.step for item, _ in self._last.values()), default=0)
+
     def merge(self, exports: Iterable[Export], wait_s: float) -> float | None:
         """Take exports, and finish every log event that is whole or has waited long enough.
 

@@ -10,6 +10,7 @@ import atexit
 import logging
 import traceback
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -364,6 +365,8 @@ class Recorder(Observing):
         with self._session.lock:
             progress, frames = session_state.state(self._session, usable(here(self)), self._background.comm.rank)
             facts, data = self._background.state()
+        if (merger := self._background.merger) is not None:  # a driver makes no steps: its place is what it has logged
+            progress = replace(progress, step=max(progress.step, merger.step))
         return pack(self.plan, self._background.comm, progress, frames | facts, data, self.output_dir, self.run_id)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
