@@ -105,7 +105,7 @@ def declared(problem: Problem, config: Composed) -> Problem:
     profile = re.fullmatch(r"unknown profile `(\w+)`", problem.message)
     is_near = problem.path != ("profile",) and str(problem.fix).startswith("did you mean")
     if profile is not None and not is_near and profile[1] in presets():
-        if config.prefix:  # of an application
+        if _is_application(config):
             return replace(problem, fix=f"a preset is chosen by {GROUP}={profile[1]}\n{problem.fix}")
         return replace(problem, fix=f"a preset is extended: defaults: [{profile[1]}, _self_]\n{problem.fix}")
     line = next((line for line in config.overrides if line.startswith(f"+{GROUP}/packs=")), None)
@@ -122,7 +122,11 @@ def declared(problem: Problem, config: Composed) -> Problem:
     bases = [match[1] for text in texts if (match := re.search(_BASES, text)) is not None]
     base = (bases[-1] if bases else "...") if extends else "grpo"  # a file that extends nothing forgot it
     if any(name in line for line in config.overrides):
-        applied = config.origin is not None and (config.origin.application or config.origin.running)
-        edit = f"+{GROUP}/packs@{GROUP}=[{pack}]" if applied else f"packs=[{pack}]"
+        edit = f"+{GROUP}/packs@{GROUP}=[{pack}]" if _is_application(config) else f"packs=[{pack}]"
         return replace(problem, fix=f"the pack `{pack}` has it: {pasted(edit)}")
     return replace(problem, fix=f"the pack `{pack}` has it: defaults: [{base}, packs: [{pack}], _self_]")
+
+
+def _is_application(config: Composed) -> bool:
+    """Whether the config is a part of an application's configuration, not a file or a preset by itself."""
+    return config.origin is not None and (config.origin.application or config.origin.running)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from declog.errors.habits import meant
+from declog.errors.habits import meant, no_attribute
 
 
 class Stands:
@@ -23,7 +23,7 @@ class Stands:
         except AttributeError as error:
             if not (fix := meant(name, (), "logger", "stand_in")):
                 raise
-            raise AttributeError(f"{error}{fix}") from None
+            raise no_attribute(f"{error}{fix}") from None
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self._wraps is None or name in vars(self):

@@ -305,11 +305,7 @@ class Run:
         if name in self.tables:
             return f'it is a table: run.tables["{name}"].pandas()'
         if any(output["name"] == name for output in self.plan.get("outputs", ())):
-            return (
-                "no value of it was logged"
-                if self._sinks
-                else "no sink wrote files: start with sinks=[console,parquet]"
-            )
+            return "no value of it was logged"
         if any(alert["id"] == name for alert in self.plan.get("alerts", ())):
             return "it is an alert, and has not fired"
         return did_you_mean(name, self._series, what="scalars of this run")
