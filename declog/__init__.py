@@ -80,9 +80,9 @@ _HOMES = {
 
 __version__ = _VERSION
 
-if _flags := [word for word in sys.argv[1:] if word.startswith(("--declog.", "--declog="))]:
+if any(word.startswith(("--declog.", "--declog=")) for word in sys.argv[1:]):
     # an application of Hydra ends with argparse's error, before it asks any plugin
-    atexit.register(lambda: importlib.import_module("declog.config.plugin").explain_flags(_flags))
+    atexit.register(lambda: importlib.import_module("declog.config.plugin").explain_flags(sys.argv[1:]))
 
 __all__ = [
     "CommError", "CompositionError", "ConfigError", "DeclogError", "InputError", "LogSpec", "MissingSignalError",

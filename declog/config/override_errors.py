@@ -86,11 +86,14 @@ def unreadable(line: str, tree: Node | None = None) -> Problem | None:
         return problem_of(line, "DL101.no_override", fix=fix)
     if key.removeprefix(f"{GROUP}.").startswith("--"):
         return problem_of(line, "DL101.dashes", fix=line.replace("--", "", 1))
-    fixed = f"{key}={taken(value)}"
+    is_open = value.count("[") == value.count("]") + 1 and parsed(f"key={value}]") is not None
+    fixed = f"{key}={value}]" if is_open else f"{key}={taken(value)}"
     if not key.startswith("~"):
         key = key.lstrip("+")
         sign = "++" if tree is None else "" if tree.at(key.split(".")) is not None else "+"
         fixed = f"{sign}{fixed.lstrip('+')}"
+    if is_open:
+        return problem_of(line, "DL101.unclosed", behind=True, fix=shlex.quote(fixed))
     if parsed(fixed) is None:
         return problem_of(line, "DL101.unreadable", behind=True, cause=_detail(line))
     if value[:1] in ("[", "{"):

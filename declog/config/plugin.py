@@ -89,11 +89,18 @@ def explain_flags(words: Sequence[str]) -> None:
 
     Hydra's parser ends the process before it asks any plugin. An application of another kind starts a run.
     """
+    lines, taken = [], False
+    for word, after in pairwise([*words, "--"]):
+        if not taken and word.startswith(f"--{GROUP}"):
+            taken = "=" not in word and re.match(r"-|.*=", after) is None
+            lines.append(word.lstrip("-") + f"={after}" * taken)
+        else:
+            taken = False
     if not jobs and "declog.runtime.recording.recorder" not in sys.modules:
         from declog.errors import Problem  # no run pays for it
 
-        lines = " ".join(word.lstrip("-") for word in words)
-        print(f"\n{Problem.of('DL101.flags', flags=' '.join(words), lines=lines).text()}", file=sys.stderr)
+        flags = " ".join(word for word in words if word.startswith(f"--{GROUP}"))
+        print(f"\n{Problem.of('DL101.flags', flags=flags, lines=' '.join(lines)).text()}", file=sys.stderr)
 
 
 def _explain(words: Sequence[str], folders: Sequence[str], mains: Sequence[str]) -> None:

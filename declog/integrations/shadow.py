@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import declog
+from declog.errors import UsageError
 from declog.integrations.logged import flat, numbers_in
 from declog.integrations.tee import Tee, reject_other_shapes
 
@@ -38,6 +39,8 @@ def shadow(
 
     Raises ``ConfigError`` for a wrong config and ``UsageError`` for a logger of another shape.
     """
+    if isinstance(logger, str) and hasattr(config, "log"):
+        raise UsageError.of("DL510.logger_first", config=logger)
     config = declog.compose(config, overrides)
     declog.plan(config)
     reject_other_shapes(logger)

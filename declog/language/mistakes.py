@@ -313,6 +313,8 @@ def _moved_of_filter(word: str, name: str, entry: Mapping[str, Any]) -> str | No
 
 def _moved_of_table(word: str, name: str, entry: Mapping[str, Any]) -> str | None:
     """`order_by: reward, limit: 4` of a table is one filter: `{key: reward, top: 4}`."""
+    if word == "within" and isinstance(entry.get("filter"), Mapping):
+        return f"filter: {in_flow({**entry['filter'], word: entry[word]})}"
     rows = {key: value for key, value in entry.items() if elsewhere.keys().get(f"tables.{key}", "")[:7] == "filter:"}
     order = next((rows.pop(key) for key in [*rows] if SYNONYMS.get(key, key) == "key"), None)
     if order is None or word not in entry.keys() - keys(TableSpec):

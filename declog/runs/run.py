@@ -41,7 +41,6 @@ from declog.sinks._rows import EVENT_RUN, schema
 from declog.sinks.run_folder import RUN, run_of
 
 log = logging.getLogger("declog")
-
 RANK = "declog_rank"  # which rank's sink wrote a row of a table, where several did
 KILLED = "killed"
 NO_FILES = "no sink wrote files: start with sinks=[console,parquet]"
@@ -243,7 +242,7 @@ class Run:
 
     @property
     def _unwritten(self) -> bool:
-        """Whether the run has no sink that writes files."""
+        """Whether none of its sinks writes files."""
         return not self._sinks and {"parquet", "jsonl"}.isdisjoint(self.config.get("sinks") or ())
 
     @cached_property
@@ -434,7 +433,8 @@ class _Tables(Mapping[str, Frame]):
 
     def __getitem__(self, name: str) -> Frame:
         if name not in self._names:
-            raise KeyError(f"{name}; {did_you_mean(name, self._names, what='tables in files of this run')}")
+            near = did_you_mean(name, self._names, what="tables in files of this run")
+            raise KeyError(f"{name}; {NO_FILES if self._run._unwritten else near}")
         if name not in self._read:
             self._read[name] = self._run._table(name)
         return self._read[name]
