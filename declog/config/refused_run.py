@@ -38,9 +38,6 @@ def problems(words: Sequence[str], started_with: Sequence[tuple[str, str]]) -> l
         return [problem_of(text, "DL101.spaces", line=text.replace(" = ", "="))] if GROUP in text else []
     if (cut := _cut(words)) is not None:
         return [problem_of(cut, "DL101.spaces_inside", line=shlex.quote(cut))]
-    keys = "|".join(ADDS)
-    if bare := [word for word in words if re.fullmatch(rf"{GROUP}\.({keys})(\.[\w.]+)?", word)]:
-        return [problem for word in bare if (problem := unreadable(word)) is not None]
     lines = [word for word in words if _OVERRIDE.match(word)]
     if not started_with:
         of_config = (line for line in lines if re.split(r"[^\w/]", line.lstrip("+~"))[0] in (GROUP, *ADDS))
