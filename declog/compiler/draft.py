@@ -19,6 +19,7 @@ from declog.language.reductions import Reductions
 from declog.language.row_functions import RowFunctions
 from declog.language.spec import DerivedSpec, LogSpec, Observed
 from declog.language.syntax import ExpressionError
+from declog.language.tracker_names import Shown, metric_of
 from declog.plans.ops import (
     AlertOp,
     FilterOp,
@@ -38,6 +39,7 @@ from declog.plans.ops import (
 Constant = bool | int | float | str
 Op = TypeVar("Op")
 NAME = re.compile(r"[a-z_]\w*")  # a name in a text that is not parsed
+PREFERRED = "__prefer"  # behind a metric's id: the hidden metric that stands for it
 # Every pass may read the config and the arguments of `compile`, use typed expressions, and report problems.
 ALWAYS = frozenset(
     {"spec", "functions", "reductions", "offered", "requested", "columns", "imports"}
@@ -179,7 +181,7 @@ class Draft:
     @property
     def output_keys(self) -> list[str]:
         """The metrics that the config declares, for suggestions."""
-        return [op.key for op in self.outputs if not self.implicit(op.id)]
+        return [op.key for op in self.outputs if not self.implicit(op.id) and not op.id.endswith(PREFERRED)]
 
     def active(self, section: str) -> dict[str, Any]:
         """The entries of a section that are on."""
@@ -204,9 +206,10 @@ class Draft:
         """Whether the config deletes an entry, such as ``metrics.kl``."""
         return entry in self.spec.deleted
 
-    def metric_named(self, name: str) -> str | None:
-        """The id of the metric that is logged under this name, or None."""
-        return next((id for id, metric in self.spec.metrics.items() if metric.name == name), None)
+    def metric_shown(self, name: str) -> Shown | None:
+        """The metric that trackers show under this name, or None."""
+        entries = {id: {"name": m.name, "alias": [*m.alias], "reduce": m.reduce} for id, m in self.spec.metrics.items()}
+        return metric_of(entries, name)
 
     @property
     def outputs(self) -> list[MetricOp | FormulaOp]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from declog.compiler import suggestions, token_labels
-from declog.compiler.draft import NAME, Draft, fits
+from declog.compiler.draft import NAME, PREFERRED, Draft, fits
 from declog.compiler.names import RANK, of_output
 from declog.compiler.scopes import SignalScope, typed
 from declog.errors import Path, Problem, in_flow, nearest
@@ -30,7 +30,6 @@ Clauses = dict[str, Any]  # of nodes, or None: `where`, `by` and `weight`
 Reduced = dict[str | None, tuple[Reduction | None, Params]]  # the reductions of a metric, by suffix
 LABELS = (DType.TEXT, DType.INT, DType.BOOL, DType.OBJECT)  # the types of labels; a list of tags is an object
 RANKS = 2**20  # with `axes.rank: each` each rank has a value, however many there are
-PREFERRED = "__prefer"  # behind a metric's id: the hidden metric that stands for it
 
 
 def metrics(draft: Draft) -> None:
@@ -171,7 +170,7 @@ class _Metric:
 
     def _answered(self, parsed: Parsed, problem: Problem) -> Problem:
         """The problem of an expression, with a fix that keeps the intended meaning if one is known."""
-        metrics, constants = self.draft.spec.metrics, self.draft.constants
+        metrics, constants, shown = self.draft.spec.metrics, self.draft.constants, self.draft.metric_shown
         fix = None
         if parsed.text in ("none", "None", "nil", "off", "disabled", "delete", "remove"):
             fix = f"{self.id}: null"
@@ -194,8 +193,8 @@ class _Metric:
         elif problem.marked in metrics:
             formula = suggestions.of_metrics(parsed.body, metrics, constants)
             fix = self._as_formula(parsed, {*metrics}) if formula is None else f"{self.id}: {formula}"
-        elif (id := self.draft.metric_named(problem.marked)) is not None:
-            fix = f"the metric `{id}` logs it: `{self.id}: {{formula: {id}}}`"
+        elif "/" not in problem.marked and (metric := shown(parsed.text) or shown(problem.marked)):
+            fix = f"the metric `{metric.id}` logs it: `{self.id}: {{formula: {metric.key}}}`"
         return problem if fix is None else replace(problem, fix=fix)
 
     def _intended(self, parsed: Parsed, code: str) -> str | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from declog.compiler.draft import Draft, op_of
 from declog.errors import Path, did_you_mean, in_flow, nearest
+from declog.language import idioms
 from declog.language.nodes import LOGGED
 from declog.language.spec import AboutSpec, MetricSpec
 from declog.plans.ops import AboutOp, NameOp
@@ -101,3 +102,23 @@ def check_template(
             draft.report("DL404.has", path, template=template, field=field, why=why, key=key, right=right)
     if not template:
         draft.report("DL404.empty", path)
+
+
+def in_expression(draft: Draft, shown: str) -> str | None:
+    """What a formula or a condition writes for the value that trackers show as ``shown``, or nearly so; or None.
+
+    ``completions/mean_length`` is `length.mean`, ``rewards/format/mean`` is `member(rewards.mean, 'format')`, and
+    ``kl/max`` the metric `kl_max`, which nobody defined, of a signal `kl`.
+    """
+    keys = draft.output_keys
+    metric = draft.metric_shown(shown)
+    if metric is not None and metric.key in keys:
+        return metric.key if metric.member is None else f"member({metric.key}, {metric.member!r})"
+    if (statistic := idioms.of_ending(shown)) is not None:
+        if "/" in shown and statistic[0] in draft.signals:
+            return "_".join(statistic)
+        close = nearest(statistic[0], [*draft.signals, *(op.id for op in draft.outputs)])
+        return None if close in (None, statistic[0]) else in_expression(draft, f"{close}/{statistic[1]}")
+    templates = {item.template: op for op in draft.outputs for item in op.names if op.key in keys and not op.family}
+    near = nearest(shown, templates) if "/" in shown else None
+    return None if near is None else templates[near].key

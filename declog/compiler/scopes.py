@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from declog.compiler import names, suggestions
 from declog.compiler.draft import Draft, SwitchedOff
 from declog.errors import Path, Problem, in_flow, nearest
 from declog.language import idioms
@@ -169,6 +170,13 @@ class MetricScope(ConstantScope):
 
     def names(self) -> Iterable[str]:
         return [*self.draft.output_keys, *self.draft.constants, *FACTS]
+
+    def of_tracker(self, name: str) -> str | None:
+        return names.in_expression(self.draft, name)
+
+    def definition(self, name: str) -> str | None:
+        taken = name in self.draft.output_keys
+        return None if taken else suggestions.definition(name, self.draft.signals)
 
     def _metric(self, op: MetricOp | FormulaOp) -> Node:
         return self.draft.graph.make(METRIC, type=Type(DType.FLOAT, None, op.family), name=op.key)

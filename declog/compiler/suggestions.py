@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Container, Mapping
 
 from declog.errors import in_flow, misspelt, nearest
 from declog.errors.elsewhere import SYNONYMS
-from declog.language import idioms
+from declog.language import idioms, library_calls
 from declog.language.reductions import BUILTIN, Reduction, Reductions, quantile_level
 from declog.language.spec import MetricSpec
 from declog.language.syntax import tree_of
@@ -120,7 +120,7 @@ def arguments(reduction: Reduction, call: ast.Call, text: str) -> str:
     """A reduction of too many or too few expressions, as it would be called; ``text`` is the whole expression."""
     if (number := idioms.without_thousands(text)) != text:
         return number
-    if (library := idioms.of_library(reduction.name, call.args)) is not None:
+    if (library := library_calls.of_library(reduction.name, call.args)) is not None:
         return library
     values, params = list(map(ast.unparse, call.args)), [*(reduction.params or {})]
     if not values and len(call.keywords) == 1:  # `mean(reward = 1)`

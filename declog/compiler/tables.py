@@ -189,7 +189,8 @@ def alerts(draft: Draft) -> None:
             continue
         if bounds and name not in draft.spec.metrics and not draft.deleted(f"metrics.{name}"):
             keys = list(draft.output_keys)
-            near = draft.metric_named(name) or _named_in(name, keys) or (keys[0] if len(keys) == 1 else None)
+            shown = draft.metric_shown(name)
+            near = shown.key if shown else _named_in(name, keys) or (keys[0] if len(keys) == 1 else None)
             when = " or ".join(bounds).replace(name, near or "METRIC")
             defined = suggestions.definition(name, draft.signals)
             rest = {
@@ -218,10 +219,10 @@ def alerts(draft: Draft) -> None:
             if not has_type(draft, node, (*path, "when"), [DType.BOOL]):
                 continue
             values = ", ".join(f"{metric} is {{{metric}:.6g}}" for metric in _values(draft, node)) or name
-            shown = spec.text or f"{values}: " + text.replace("{", "{{").replace("}", "}}")
-            fields = _fields(draft, shown, node, (*path, "text"))
+            template = spec.text or f"{values}: " + text.replace("{", "{{").replace("}", "}}")
+            fields = _fields(draft, template, node, (*path, "text"))
             if fields is not None:
-                op = op_of(AlertOp, spec, id=name, when=node, do=tuple(spec.do), text=shown, fields=fields)
+                op = op_of(AlertOp, spec, id=name, when=node, do=tuple(spec.do), text=template, fields=fields)
                 draft.alerts.append(op)
 
 

@@ -30,7 +30,7 @@ from declog.config.uses import declared, entries
 from declog.config.yaml_lint import surprise, suspicious
 from declog.errors import ConfigError, Path, Problem, Where
 from declog.language.keys import SECTIONS
-from declog.language.mistakes import id_of
+from declog.language.tracker_names import id_of
 from declog.language.validation import validate
 from declog.language.wrong_forms import without_sink
 

@@ -24,6 +24,7 @@ from declog.language import mistakes, wrong_forms
 from declog.language.keys import SECTIONS, below, model_of
 from declog.language.keys import keys as keys_of
 from declog.language.spec import LogSpec
+from declog.language.tracker_names import id_of, metric_of
 from declog.language.tree import Node
 from declog.language.wrong_forms import sinks_and_options
 
@@ -77,7 +78,7 @@ def unreadable(line: str, tree: Node | None = None) -> Problem | None:
     if "*" in key:
         return problem_of(line, "DL101.star")
     if "/" in key and "." in key:
-        return _slashed(line, key, value)
+        return _slashed(line, key, value, tree)
     if not equals or not key:
         if re.fullmatch(r"\+*[a-z_][\w./@]*", line):
             return problem_of(line, "DL101.no_value", line=line)
@@ -101,13 +102,24 @@ def unreadable(line: str, tree: Node | None = None) -> Problem | None:
     return problem_of(line, "DL101.quotes", behind=True, value=value, fix=shlex.quote(fixed))
 
 
-def _slashed(line: str, key: str, value: str) -> Problem:
-    """An id with a `/` in it, which belongs into the entry's name."""
+def _slashed(line: str, key: str, value: str, tree: Node | None) -> Problem:
+    """An id with a `/` in it: a metric as trackers show it, or what belongs into the entry's name."""
     parts = key.split(".")
     index = next((at for at, part in enumerate(parts) if at and "/" in part), 0)
     name = parts[index]
     plain = re.sub(r"[^a-z0-9_]+", "_", name.lower()).strip("_")
     start = len(".".join(parts[:index])) + bool(index)
+    metrics = None if tree is None else tree.at([*parts[: index - 1], "metrics"])
+    shown = None if metrics is None or not isinstance(metrics.plain, dict) else metric_of(metrics.plain, name)
+    changes = parts[index - 1] in ("metrics", "about", "alerts") and (index < len(parts) - 1 or value == "null")
+    if shown is not None and changes and shown.member is None:
+        if parts[index - 1] == "alerts" and shown.reduction is not None:
+            sign = {"above": ">", "below": "<"}.get(parts[-1], ">")
+            fix = f'+{".".join([*parts[:index], plain])}.when="{shown.key} {sign} {value}"'
+        else:
+            fix = f"{'.'.join([*parts[:index], shown.id, *parts[index + 1 :]])}={value}"
+            fix = fix if tree is not None and tree.at(fix.partition("=")[0].split(".")[:-1]) else f"+{fix}"
+        return problem_of(line, "DL101.slash", (start, start + len(name)), name=name, fix=pasted(fix))
     fix = ".".join([*parts[:index], plain, *parts[index + 1 :]]) + f"={value}"
     if index == len(parts) - 1:
         call = re.fullmatch(r"(\w+)\(([\w\s.*/+-]+)\)", value.strip("'\""))
@@ -233,7 +245,7 @@ def _meant(tree: Node, override: Override, depth: int, node: Node, instead: Call
         return instead(f"{section}.{wrong}", "")
     if depth == 0 and tree.at((GROUP, wrong)) is not None:
         return instead(f"{GROUP}.{wrong}", "")
-    if above == [GROUP, "metrics"] and (id := mistakes.id_of(wrong, node.plain)) is not None:  # the name that it logs
+    if above == [GROUP, "metrics"] and (id := id_of(wrong, node.plain)) is not None:  # the name that it logs
         return instead(id, "")
     if override.is_delete():
         listed = tree.at((GROUP, "sinks"))

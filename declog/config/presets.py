@@ -7,6 +7,7 @@ packages. Imports Hydra; the result is plain data.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -14,6 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.resources.abc import Traversable
 from itertools import takewhile
 from pathlib import Path as FilePath
+from typing import Any
 
 import yaml
 from hydra.core.config_loader import ConfigLoader
@@ -28,6 +30,7 @@ from declog.config.overrides import pasted
 from declog.config.search_path import GROUP, PROVIDER, ROOT, preset_folders, provider_of
 from declog.distribution import NAME, VERSION
 from declog.errors import Problem
+from declog.language.keys import entries
 from declog.language.shorthand import long, signal_names
 from declog.language.tree import tree_of
 
@@ -87,16 +90,15 @@ def _signals_of(pack: str) -> frozenset[str]:
     return signal_names(layer)
 
 
-_BASES = re.compile(r"^defaults: *\[([\w, ]+), *_self_ *\]", re.MULTILINE)  # of a file that names presets only
-_COMPARED = re.compile(r"\w+ *(==|!=|(not )?in\b) *[(\[]?['\"]")  # a name that is compared with a text
+_BASES = re.compile(r"^defaults: *\[([\w, ]+?)(?:, *_self_)? *\]", re.MULTILINE)  # of a file that names presets only
+_COMPARED = r""" *(==|!=|(not )?in\b) *[(\[]?\\?['"]"""  # behind a name that is compared with a text
 _NUMBER = re.compile(r"(signals: \{any: \{\w+: completion)\}\} for numbers, .*")
 _ANY = re.compile(r"signals: \{any: \{(\w+: (?:\{axis: )?(?:completion|group)\b)")
 
 
 def declared(problem: Problem, config: Composed) -> Problem:
     """An unknown signal that is near to none: which pack declares it, or where. A preset that is named as a profile."""
-    compared = _COMPARED.match((problem.source or "")[problem.span[0] if problem.span else 0 :])
-    if "by" in problem.path or compared is not None:
+    if problem.marked.isidentifier() and _is_label(problem.marked, config.data):
         fix = _NUMBER.sub(r"\1 text}} for texts, `completion int` for numbers", problem.fix or "")
         problem = replace(problem, fix=fix or None)
     if has(config.data, ("signals", "rollout")):  # a value per completion comes with the rewards
@@ -125,6 +127,13 @@ def declared(problem: Problem, config: Composed) -> Problem:
         edit = f"+{GROUP}/packs@{GROUP}=[{pack}]" if _is_application(config) else f"packs=[{pack}]"
         return replace(problem, fix=f"the pack `{pack}` has it: {pasted(edit)}")
     return replace(problem, fix=f"the pack `{pack}` has it: defaults: [{base}, packs: [{pack}], _self_]")
+
+
+def _is_label(name: str, data: Mapping[str, Any]) -> bool:
+    """Whether some metric has a value per label of a signal, or an expression compares it with a text."""
+    metrics = [entry for _, entry in entries(data, "metrics") if isinstance(entry, Mapping)]
+    labels = {word for entry in metrics for word in re.findall(r"\w+", str(entry.get("by", "")))}
+    return name in labels or re.search(rf"\b{name}{_COMPARED}", str(data)) is not None
 
 
 def _is_application(config: Composed) -> bool:

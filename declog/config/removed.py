@@ -23,7 +23,7 @@ from declog.config.uses import entries
 from declog.errors import Path, Problem, nearest
 from declog.language.keys import NAMED, SECTIONS, entry_path, is_entry
 from declog.language.keys import entries as paths_of
-from declog.language.mistakes import id_of
+from declog.language.tracker_names import id_of
 
 LOCK = "declog.lock"
 ENTRIES = "entries"  # the key of the lock that holds the ids of a config's entries
@@ -80,7 +80,7 @@ def _explained(config: Composed, problem: Problem) -> Problem:
     if (before := _versions(section, name)) is not None:
         return replace(Problem.of("DL407.removed", problem.path, what=what, name=name, homes=shipped, before=before,
                                   near=near), replacement=None)  # fmt: skip
-    if not _completes(config, problem.path):
+    if not _completes(config, problem.path) or str(problem.fix).startswith(f"{name}: "):  # a fix that says what it is
         return problem
     deletion = f"or delete it: {shipped} {'has' if len(homes) == 1 else 'have'} no {what} `{name}`{near}"
     return replace(problem, fix=f"{problem.fix}; {deletion}" if problem.fix else deletion)

@@ -19,7 +19,7 @@ import numpy as np
 
 from declog.errors import Problem, did_you_mean, nearest
 from declog.errors.elsewhere import same_signal
-from declog.language import idioms
+from declog.language import idioms, library_calls, unknown_names
 from declog.language.dtypes import AXES, MEMBER, Axis, DType, Type
 from declog.language.functions import BUILTIN, REQUIRED, Function, Functions, Param
 from declog.language.functions.rules import Call, Stage, of_type
@@ -128,22 +128,7 @@ class Compiler:
             return value
         if node.id == MISSING:
             return self.graph.constant(math.nan)
-        if node.id in AXES or node.id == MEMBER:
-            self.fail(node, "DL302.axis", name=node.id, noun=self.scope.noun)
-        if node.id.lower() in idioms.ABSENT and re.search(rf"[<>=] *{node.id}\b", self.text):
-            self.fail(node, "DL302.absent", name=node.id)
-        if node.id in ("mode", "is_train", "is_training", "is_eval", "training"):
-            self.fail(node, "DL302.mode", name=node.id)
-        if node.id in ("position", "token_position", "token_index", "token_idx"):
-            self.fail(node, "DL302.position", name=node.id)
-        # `length >= max_length` does not mean `length >= length`
-        names = {name.id for name in ast.walk(parse(self.text).body) if isinstance(name, ast.Name)} - {node.id}
-        near = self.scope.names() if names.isdisjoint(node.id.split("_")) else ()
-        if self.scope.noun != "signal":
-            self.fail(node, "DL302.name", noun=self.scope.noun, name=node.id, known=near)
-        if re.search(r"(^|_)(max|min|limit|threshold|budget)(_|$)", node.id):
-            self.fail(node, "DL302.limit", name=node.id, known=near)
-        self.fail(node, "DL302.signal", name=node.id, known=near)
+        unknown_names.refuse_name(node, self.text, self.span(node), self.scope)
 
     def _resolved(self, node: Located, value: Node | Problem | None) -> Node | None:
         """The node of a name; a problem is raised with the name's span."""
@@ -164,6 +149,8 @@ class Compiler:
     def _binary(self, node: ast.BinOp) -> Node:
         name = _BINARY[type(node.op)]
         right = node.right.id if name == "div" and isinstance(node.right, ast.Name) else ""
+        if name == "div":
+            unknown_names.refuse_tracker_name(node, self.text, self.span(node), self.scope)
         if self._is_word(node.left) and isinstance(self.scope.resolve(right), Node):  # train/reward
             self.fail(node, "DL302.prefix", noun=self.scope.noun, word=self.part(node.left), name=right)
         base = self.visit(node.left)
@@ -269,7 +256,13 @@ class Compiler:
         if function is None or name in OPERATORS:
             names = [item for item in self.registry.names() if item not in OPERATORS]
             values = [keyword.value for keyword in node.keywords if keyword.arg not in idioms.AXES]
-            if (fix := idioms.of_library(name, [*node.args, *values])) is not None:
+            if (fix := library_calls.of_library(name, [*node.args, *values])) is not None:
+                if self.scope.noun == "metric" and node.args:
+                    fix = library_calls.with_metric(fix, node, self.text)
+                    if (written := self.scope.of_tracker(self.part(node.args[0]))) is not None:
+                        fix = fix.replace(ast.unparse(node.args[0]), written)
+                    else:
+                        self.visit(node.args[0])  # a name that is no metric is said first
                 self.fail(node, "DL307.library", name=name, fix=fix)
             if isinstance(value := self.scope.resolve(name), Node):
                 self.fail(node.func, "DL303.called_value", name=name, noun=self.scope.noun, type=value.type)
@@ -315,7 +308,7 @@ class Compiler:
                 self.fail(value, "DL307.syntax", what="`*`", fix="name each argument")
             slot = slots[min(index, len(slots) - 1)] if slots else None
             no_axis = slot is not None and slot.role == "axis" and _is_value(value)
-            if no_axis and (fix := idioms.of_library(name, node.args)) is not None:
+            if no_axis and (fix := library_calls.of_library(name, node.args)) is not None:
                 self.fail(node, "DL304.second_value", name=name, fix=fix)
             if slot is None or (index >= len(slots) and not slot.variadic):
                 self.fail(

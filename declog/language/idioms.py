@@ -8,10 +8,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from typing import Any
 
 from declog.errors import elsewhere
+from declog.language.library_calls import of_library
 
 MODULES = frozenset({"np", "numpy", "torch", "math", "jnp", "F", "tf", "pd", "re", "pl", "wandb"})
 QUANTILES = frozenset({"quantile", "percentile", "nanquantile", "nanpercentile", "histogram_quantile"})
@@ -33,6 +33,8 @@ _UNITS = {"k": 1000, "%": 0.01}
 
 _NAME = re.compile(r"[a-z]\w*")
 _REDUCTIONS = r"mean|sum|min|max|p?std|var|count|last|p\d+"
+_WORDS = r"mean|avg|average|sum|min|max|p?std|var|last|median|p\d+"
+_STATISTIC = re.compile(rf"(?P<stem>\w+?)[_/](?P<word>{_WORDS})|(?P<first>{_WORDS})[_/](?P<rest>\w+)")
 _CAPITALS = r"\b(AND|OR|NOT|IN)\b"
 _PIPE = re.compile(rf"\s*\.?([\w.]+)\s*(?:->|=>|\|>|>>|\||@|:)\s*({_REDUCTIONS})\s*")  # reward | mean
 
@@ -85,42 +87,6 @@ def _plain(node: ast.expr) -> ast.expr:
     text = of_call(node)
     along = any(keyword.arg in AXES for keyword in node.keywords)
     return ast.Name(f"{text[:-1]}, over=completion)" if along and text.endswith(")") else text)
-
-
-@cache
-def _templates() -> Mapping[tuple[str, int], tuple[list[str], str]]:
-    """The parameters and the template of each call of `calls.txt`, by its name and how many arguments it has."""
-    return {
-        (name, call.count(",") + 1): (re.findall(r"\w+", call.partition("(")[2]), template.replace("<name>", name))
-        for call, template in elsewhere.calls().items()
-        for name in call.partition("(")[0].split("|")
-    }
-
-
-def of_library(name: str, arguments: Sequence[ast.expr]) -> str | None:
-    """A call of another library, such as ``where(c, a, b)``, in our words; None if `calls.txt` does not have it."""
-    if (call := _templates().get((name, len(arguments)))) is None:
-        return None
-    parameters, template = call
-    if template.startswith("write"):
-        return template
-    tree = _Substitution(dict(zip(parameters, arguments, strict=True))).visit(ast.parse(template, mode="eval"))
-    return ast.unparse(_Substitution({"nan": ast.Name("missing")}).visit(tree))
-
-
-class _Substitution(ast.NodeTransformer):
-    """Names become values."""
-
-    def __init__(self, values: Mapping[str, ast.expr]) -> None:
-        self._values = values
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        """The value of a name, or the name."""
-        return self._values.get(node.id, node)
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        """The value of ``np.nan`` is that of ``nan``."""
-        return self._values.get(node.attr, node)
 
 
 def quantile(name: str, level: ast.expr | None) -> str | None:
@@ -323,9 +289,11 @@ def _of_axis(match: re.Match[str]) -> str:
 
 
 def of_ending(name: str) -> tuple[str, str] | None:
-    """``length_p95`` as what is reduced and the reduction, `length` and `p95`; None for another name."""
-    match = re.fullmatch(r"(\w+?)_(mean|sum|min|max|std|var|last|p\d+)", name)
-    return None if match is None else (match[1], match[2])
+    """``length_p95``, ``length/p95`` and ``p95_length`` as what is reduced and how: `length`, `p95`; or None."""
+    if (match := _STATISTIC.fullmatch(name)) is None:
+        return None
+    word = match["word"] or match["first"]
+    return match["stem"] or match["rest"], elsewhere.SYNONYMS.get(word, word)
 
 
 def of_filter(text: str) -> str | None:

@@ -19,6 +19,7 @@ from declog.language.model import Scalar
 from declog.language.notation import is_reduction, reduced
 from declog.language.spec import AboutSpec, LogSpec, MetricSpec, RunSpec, SignalSpec
 from declog.language.spec_of_tables import TableSpec
+from declog.language.tracker_names import id_of
 from declog.language.wrong_forms import (
     as_map,
     as_sinks,
@@ -68,7 +69,7 @@ def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
         name, entry = names[-1], _at(problem.path[:-1], data)
         reduces = section == "metrics" and word in entry_names(data, "signals", "derived")
         if reduces and is_reduction(str(entry[word]), 1):
-            return f"expr: {word}, reduce: {entry[word]}"
+            return _rewritten(name, entry, word, expr=word, reduce=entry[word])
         if word == "phase" and (fix := _of_phase(str(entry[word]), str(entry.get("expr", name)), data)) is not None:
             return fix
         if (fix := moved(word, name, entry)) is not None:
@@ -205,11 +206,6 @@ def _named_anew(names: Any, metrics: Mapping[str, Any]) -> dict[str, Any]:
     return {id_of(str(name), metrics) or str(name): {"name": new} for name, new in names.items()}
 
 
-def id_of(name: str, metrics: Mapping[str, Any]) -> str | None:
-    """The id of the metric that logs another name than its id; None where none logs it."""
-    return next((id for id, one in metrics.items() if isinstance(one, Mapping) and one.get("name") == name), None)
-
-
 def _elsewhere(key: str, value: Any) -> str | None:
     """The place of a key that does not belong at the top: `group_size` is `axes.group.size`, `expr` is of a metric."""
     first, _, last = ("group_size" if SYNONYMS.get(key) == "size" else key).partition("_")
@@ -247,9 +243,11 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
     if isinstance(entry[key], list) and SYNONYMS.get(key, key) in ("bins", "buckets", "edges", "bin_edges"):
         expr = str(entry.get("expr", name))
         by = f"bucket({expr}, {', '.join(map(str, entry[key]))})"
-        return f"{name}: {in_flow({'expr': expr, 'reduce': 'count', 'by': by})}: so many between two edges"
-    if key == "type" and is_reduction(str(entry[key]), 1):
+        return f"{_rewritten(name, entry, key, expr=expr, reduce='count', by=by)}: so many between two edges"
+    if key in ("type", "kind", "op", "func") and is_reduction(str(entry[key]), 1):
         return f"reduce: {entry[key]}"
+    if is_reduction(key, 1) and isinstance(entry[key], str) and "expr" not in entry:  # `mean: reward`
+        return _rewritten(name, entry, key, expr=entry[key], reduce=key)
     if key in _OBSERVED and key != "mask":
         signal = {word: value for word, value in entry.items() if word in _OBSERVED}
         return f"observe: {signal['axis'] if [*signal] == ['axis'] else in_flow(signal)}"
@@ -260,6 +258,12 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
         arguments = ", ".join(map(str, [entry.get("expr", name), *(item for item in further if item is not True)]))
         return f"expr: {in_flow(f'{key}({arguments})')}"
     return None
+
+
+def _rewritten(name: str, entry: Mapping[str, Any], key: str, **new: Any) -> str:
+    """An entry with new keys in place of one that there is not."""
+    rest = {word: value for word, value in entry.items() if word in keys(MetricSpec) and word not in (key, *new)}
+    return f"{name}: {in_flow({**new, **rest})}"
 
 
 def _over_group(reduction: str, inside: str) -> str:

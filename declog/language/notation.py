@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from keyword import iskeyword
 from typing import Any
 
-from declog.errors import Path, Problem, UsageError, did_you_mean
+from declog.errors import Path, Problem, UsageError, did_you_mean, in_flow
 from declog.errors.elsewhere import SYNONYMS
 from declog.language.dtypes import AXES, DType
 from declog.language.syntax import tree_of
@@ -26,6 +27,7 @@ SEVERAL = {  # words that stand for several reductions
     "quantiles": ("p05", "p25", "p50", "p75", "p95"),
     "summary": ("mean", "std", "min", "max"),
 }
+AXIS_KEYS = ("axes", "per", "shape", "dims", "dim", "dtype")  # keys of other libraries for a signal's axis and type
 # Other libraries' words for an axis; such a word alone is no expression of a signal.
 _AXIS_WORDS = {
     **dict.fromkeys(("per_token", "tokens"), "token"),
@@ -35,6 +37,10 @@ _AXIS_WORDS = {
     **dict.fromkeys(("scalar", "batch", "per_step", "steps"), "step"),
     **dict.fromkeys(("per_group", "groups", "prompt", "prompts", "question"), "group"),
     **dict.fromkeys(("tensor", "array", "ndarray", "list", "vector", "number", "series", "column"), "completion"),
+}
+_LENGTHS = {  # of a shape: a batch is one of completions
+    **dict.fromkeys(("t", "time", "seq", "seq_len", "sequence_length", "max_len", "length", "l", "s"), "token"),
+    **dict.fromkeys(("b", "n", "bs", "batch", "batch_size"), "completion"),
 }
 
 
@@ -62,6 +68,20 @@ def signal_words(words: list[str], at: Path) -> dict[str, Any] | Problem | None:
         else:
             return None  # an expression that begins with such a name
     return signal
+
+
+def signal_of(keys: Mapping[str, Any]) -> str:
+    """``{shape: [batch, tokens], dtype: int64}``, as other libraries say it, as the words of a signal."""
+    words = [word.lower() for key in (*AXIS_KEYS, "axis", "type") if key in keys for word in words_of(keys[key])]
+    plain = [re.sub(r"\A(?:torch|np|numpy|pd|jnp)\.|\d+\Z", "", word) for word in words]
+    axes = {word if word in AXES else _LENGTHS.get(word) or _AXIS_WORDS.get(word) for word in plain}
+    axis = next((axis for axis in ("token", "completion", "group", "step") if axis in axes), "completion")
+    types = [SYNONYMS.get(word, word) for word in plain if word not in _AXIS_WORDS]
+    type_ = next((word for word in types if word in TYPES and word != "float"), "")
+    rest = {
+        key: value for key, value in keys.items() if key in ("family", "from", "help", "mask", "members", "required")
+    }
+    return in_flow({"axis": axis, **({"type": type_} if type_ else {}), **rest}) if rest else f"{axis} {type_}".strip()
 
 
 def words_of(value: Any) -> list[str]:

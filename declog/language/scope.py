@@ -36,6 +36,12 @@ class Scope:
     def measured(self, function: str, name: str) -> Node | None:
         """The node of ``function(name)`` where it asks something of a metric: ``members``, ``nan_count``."""
 
+    def of_tracker(self, name: str) -> str | None:
+        """What an expression writes for the value that trackers show under a name; None where none is meant."""
+
+    def definition(self, name: str) -> str | None:
+        """The lines that define what a name speaks of; None where it is defined, or speaks of nothing."""
+
     def names(self) -> Iterable[str]:
         """The names that can be used, for suggestions."""
         return ()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from declog.errors import Path, Problem, in_flow
@@ -70,7 +70,10 @@ class _Writer:
         name = at[1] if at[0] == "metrics" else at[-1]
         if isinstance(node.value, dict):
             moved = any((key := node.entries.get(word)) is not None and key.value for word in ("expr", "phase"))
-            return self._refused(node, at) if moved and at[0] == "signals" else node
+            if at[0] != "signals":
+                return node
+            foreign = "axis" not in node.entries and not node.entries.keys().isdisjoint(notation.AXIS_KEYS)
+            return self._refused(node, at) if moved else self._without_axis(node, at) if foreign else node
         words = notation.words_of(node.plain)
         declared = notation.signal_words(words, at)
         if isinstance(node.value, list) and declared is not None:
@@ -85,6 +88,14 @@ class _Writer:
             return Problem.of("DL202.observe_axis", at, name=node.value, known=list(AXES))
         return self._refused(node, at)
 
+    def _without_axis(self, node: Node, at: Path) -> Problem:
+        """The problem of a map that does not name an axis, or in other words: ``{shape: [batch], dtype: str}``."""
+        said_of_it = {
+            key: item.plain for key, item in node.entries.items() if key in (*notation.AXIS_KEYS, "axis", "type")
+        }
+        fix = f"{at[-1]}: {notation.signal_of(node.plain)}"
+        return Problem.of("DL202.no_axis", at, words=in_flow(said_of_it)[1:-1], fix=fix)
+
     def _with_axis(self, words: list[str]) -> str | None:
         """The words of a signal with its axis; None for an expression, such as one that begins with a signal."""
         typed = len(words) > 1 and words[0] not in AXES and words[1] in notation.TYPES  # `prompt float`
@@ -94,6 +105,14 @@ class _Writer:
         """The problem of a value that is no signal of a phase: the place where it belongs."""
         name, keys = at[-1], node.entries
         words = [] if keys else notation.words_of(node.plain)
+        if (
+            keys
+            and ("axis" not in keys or keys["axis"].plain not in AXES)
+            and keys.keys().isdisjoint(("expr", "phase"))
+        ):
+            return replace(
+                self._without_axis(node, at), fix=f"signals: {{any: {{{name}: {notation.signal_of(node.plain)}}}}}"
+            )
         if isinstance(node.plain, list) and notation.are_names(words):  # the signals of a phase
             fix = f"{name}: {in_flow(dict.fromkeys(words, 'completion'))}"
             return Problem.of("DL202.no_axis", at, words=" ".join(words), fix=fix)
@@ -186,4 +205,5 @@ def _is_signal(node: Node) -> bool:
         text = str(item.value).split()[:1] if isinstance(item.value, str) else []
         return isinstance(item.value, dict | None) or (not is_axis and bool(set(text) & set(AXES)))
 
-    return any(key in SIGNAL_KEYS and not declares(key, item) for key, item in node.entries.items())
+    foreign = any(key in notation.AXIS_KEYS and not isinstance(item.value, dict) for key, item in node.entries.items())
+    return foreign or any(key in SIGNAL_KEYS and not declares(key, item) for key, item in node.entries.items())

@@ -29,13 +29,14 @@ from declog.language.keys import (
     sections_with,
     values,
 )  # fmt: skip
-from declog.language.mistakes import answered, application, id_of
+from declog.language.mistakes import answered, application
 from declog.language.model import Scalar
 from declog.language.notation import reduced
 from declog.language.shorthand import long
 from declog.language.spec import IDENTIFIER, LogSpec
 from declog.language.spec_of_tables import Length
 from declog.language.spec_of_tests import TestSpec
+from declog.language.tracker_names import Shown, id_of, metric_of
 from declog.language.tree import tree_of
 from declog.language.wrong_forms import as_profile, counted
 
@@ -140,12 +141,16 @@ def _bools(data: Mapping[str, Any]) -> Iterator[Problem]:
 def _switches(data: Mapping[str, Any]) -> Iterator[Problem]:
     """`kl: false`, which somebody writes to switch a metric off, and keys for a metric below the name that it logs."""
     for path, entry in entries(data, "metrics"):
-        id = id_of(str(path[-1]), data["metrics"])
-        if isinstance(entry, Mapping) and [*entry] == ["expr"] and isinstance(entry["expr"], bool):
-            fix = "drop it: what a preset has is logged anyway" if entry["expr"] else f"{id or path[-1]}: null"
-            yield Problem.of("DL202.switch", path, name=path[-1], fix=fix)
-        elif id is not None and isinstance(entry, Mapping) and entry.keys().isdisjoint(_VALUES):
-            yield Problem.of("DL201.output", path, name=path[-1], id=id, fix=f"{id}: {in_flow(entry)}")
+        name = str(path[-1])
+        if not isinstance(entry, Mapping) or not IDENTIFIER.match(name):
+            continue
+        switched = [*entry] == ["expr"] and isinstance(entry["expr"], bool)
+        id = id_of(name, data["metrics"]) if switched or entry.keys().isdisjoint(_VALUES) else None
+        if switched:
+            fix = "drop it: what a preset has is logged anyway" if entry["expr"] else f"{id or name}: null"
+            yield Problem.of("DL202.switch", path, name=name, fix=fix)
+        elif id is not None:
+            yield Problem.of("DL201.output", path, name=name, id=id, fix=f"{id}: {in_flow(entry)}")
 
 
 _VALUES = ("expr", "formula", "observe", "reduce")  # keys by which a metric has values of its own
@@ -207,10 +212,22 @@ def _ids(data: Mapping[str, Any]) -> list[Problem]:
                     fix = f'{of[1]}: "{of[2]}"'
                 elif section == "alerts" and (of_metric := _of_metric(str(key), entry, data)) is not None:
                     fix = of_metric
+                elif (shown := _changed(section, str(key), entry, data)) is not None:
+                    fix = f"{shown}: {in_flow(entry)}"
                 elif section in ("metrics", "tables"):
                     fix = f"{plain}: {{{_spelt_out(entry)}, name: {key}}}"
                 problems.append(Problem.of("DL204.id", (*path[:-1], str(key)), key=key, fix=fix))
     return problems
+
+
+def _changed(section: str, name: str, entry: Any, data: Mapping[str, Any]) -> str | None:
+    """The metric that an entry with a tracker's name changes, or is about; None where it defines one."""
+    metrics = data.get("metrics")
+    defines = isinstance(entry, str) or (isinstance(entry, Mapping) and entry.keys() & {"expr", "formula", "observe"})
+    if section not in ("metrics", "about") or not isinstance(metrics, Mapping) or (section == "metrics" and defines):
+        return None
+    shown = metric_of({id: item for id, item in metrics.items() if id != name}, name)
+    return None if shown is None else shown.id
 
 
 def _of_metric(name: str, alert: Any, data: Mapping[str, Any]) -> str | None:
@@ -218,6 +235,10 @@ def _of_metric(name: str, alert: Any, data: Mapping[str, Any]) -> str | None:
     metrics, parts = data.get("metrics"), re.split(r"[/.]", name, maxsplit=1)
     if not isinstance(metrics, Mapping) or len(parts) < 2:
         return None
+    if (shown := metric_of(metrics, name)) is not None and shown.reduction is None and shown.member is None:
+        return f"by its metric: {shown.id}: {in_flow(alert)}"
+    if shown is not None and isinstance(alert, Mapping) and (when := _condition(shown, alert)) is not None:
+        return f"{re.sub(r'[^a-z0-9_]+', '_', name.lower())}: {in_flow(when)}"
     metric = parts[0] if parts[0] in metrics else parts[1]
     entry = metrics.get(metric)
     if parts[0] in metrics and isinstance(entry, Mapping) and isinstance(entry.get("by"), str):
@@ -226,6 +247,14 @@ def _of_metric(name: str, alert: Any, data: Mapping[str, Any]) -> str | None:
         said = f"metrics: {{{id}: {{expr: {in_flow(entry.get('expr', metric))}, where: {where}}}}}"
         return f"of one label: {said} and alerts: {{{id}: {in_flow(alert)}}}"
     return f"by its metric: {metric}: {in_flow(alert)}" if metric in metrics else None
+
+
+def _condition(metric: Shown, alert: Mapping[str, Any]) -> dict[str, Any] | None:
+    """An alert of one value of a metric: its bounds as a condition."""
+    value = metric.key if metric.member is None else f"member({metric.key}, {metric.member!r})"
+    bounds = [f"{value} {sign} {alert[key]}" for key, sign in (("above", ">"), ("below", "<")) if key in alert]
+    rest = {key: item for key, item in alert.items() if key not in ("above", "below")}
+    return {"when": " or ".join(bounds), **rest} if bounds else None
 
 
 def _spelt_out(entry: Any) -> str:

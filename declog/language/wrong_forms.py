@@ -89,7 +89,7 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
             return f"reduce: {in_flow(levels if isinstance(value, list) else levels[0])}"
         case ["metrics", _, "reduce"], Mapping() if True in value.values():
             return f"reduce: {in_flow([*value])}"
-        case ["metrics", _, "reduce"], Mapping() if all(isinstance(item, Mapping) for item in value.values()):
+        case ["metrics", _, "reduce"], Mapping() if value and all(isinstance(item, Mapping) for item in value.values()):
             calls = [
                 f"{name}({', '.join(f'{key}={_count(item)}' for key, item in keyed.items())})"
                 for name, keyed in value.items()

@@ -23,6 +23,7 @@ UNANSWERED = {
     "second_stranger": 0,
     "seventh_stranger": 0,
     "eighth_stranger": 0,
+    "ninth_stranger": 0,
     "sixth_stranger": 0,
     "stranger": 0,
     "teams": 0,

@@ -1,0 +1,74 @@
+"""Metrics by the names that trackers show, such as `completions/mean_length`: which metric a name means.
+
+Plain data of a config's metrics comes in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from declog.language import idioms
+from declog.language.nodes import LOGGED
+
+
+class Shown(NamedTuple):
+    """A metric by its id, which of its several reductions, and which member of a family."""
+
+    id: str
+    reduction: str | None = None
+    member: str | None = None
+
+    @property
+    def key(self) -> str:
+        """The metric as formulas and conditions name it: `length.mean`."""
+        return self.id if self.reduction is None else f"{self.id}.{self.reduction}"
+
+
+def metric_of(metrics: Mapping[str, Any], name: str) -> Shown | None:
+    """The metric that trackers show as ``name``, or nearly so: ``reward/mean`` is `reward`, if that is a mean.
+
+    ``metrics`` are entries by id: the keys `name`, `alias` and `reduce` of each are read.
+    """
+    name = name.removeprefix("train/")
+    for id, entry in metrics.items():
+        for pattern in _patterns(id, entry):
+            if (match := re.fullmatch(pattern, name)) is not None:
+                return Shown(id, **match.groupdict())
+    if (ending := idioms.of_ending(name)) is None:
+        return None
+    stem, reduction = ending
+    for id, entry in metrics.items():
+        reductions = _reductions(entry)
+        named = id == stem or any(re.fullmatch(pattern, stem) for pattern in _patterns(id, entry))
+        if named and reduction in reductions:
+            return Shown(id, reduction if len(reductions) > 1 else None)
+    return None
+
+
+def id_of(name: str, metrics: Mapping[str, Any]) -> str | None:
+    """The id of the one metric that trackers show as ``name``, which is not its id; None where there is none."""
+    shown = metric_of({id: entry for id, entry in metrics.items() if id != name}, name)
+    return shown.id if shown is not None and shown.reduction is shown.member is None else None
+
+
+def _reductions(entry: Any) -> list[str]:
+    """The reductions of an entry; the mean is the default."""
+    reduce = entry.get("reduce") if isinstance(entry, Mapping) else None
+    names = [name for name in (reduce if isinstance(reduce, list) else [reduce]) if isinstance(name, str)]
+    return names or ["mean"]
+
+
+def _patterns(id: str, entry: Any) -> Iterator[str]:
+    """What matches the names of a metric, with groups for the reduction and the member."""
+    keys = entry if isinstance(entry, Mapping) else {}
+    several = len(_reductions(entry)) > 1
+    name, alias = keys.get("name"), keys.get("alias")
+    for template in (name or (f"{id}/{{reduce}}" if several else id), *(alias if isinstance(alias, list) else ())):
+        if id == LOGGED or not isinstance(template, str):
+            continue
+        pattern = re.escape(template.replace("{id}", id))
+        reductions = "|".join(map(re.escape, _reductions(entry)))
+        pattern = pattern.replace(r"\{reduce\}", f"(?P<reduction>{reductions})" if several else reductions, 1)
+        yield pattern.replace(r"\{member\}", "(?P<member>[^/]+)", 1).replace(r"\{label\}", "[^/]+")

@@ -1,0 +1,58 @@
+"""Names that an expression uses and nobody declared: what each was meant to be.
+
+Imports the scope, which knows the names that there are.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import NoReturn
+
+from declog.language import idioms
+from declog.language.dtypes import AXES, MEMBER
+from declog.language.scope import Scope
+from declog.language.syntax import parse, refuse
+
+Span = tuple[int, int]  # a half-open character range of the expression
+
+_MODES = ("mode", "is_train", "is_training", "is_eval", "training")
+_POSITIONS = ("position", "token_position", "token_index", "token_idx")
+_LIMIT = re.compile(r"(^|_)(max|min|limit|threshold|budget)(_|$)")
+
+
+def refuse_name(node: ast.Name, text: str, span: Span, scope: Scope) -> NoReturn:
+    """Refuse a name of the expression ``text`` that the scope does not have."""
+    name = node.id
+    if name in AXES or name == MEMBER:
+        refuse("DL302.axis", text, span, name=name, noun=scope.noun)
+    if name.lower() in idioms.ABSENT and re.search(rf"[<>=] *{name}\b", text):
+        refuse("DL302.absent", text, span, name=name)
+    if name in _MODES:
+        refuse("DL302.mode", text, span, name=name)
+    if name in _POSITIONS:
+        refuse("DL302.position", text, span, name=name)
+    # `length >= max_length` does not mean `length >= length`
+    words = {part.id for part in ast.walk(parse(text).body) if isinstance(part, ast.Name)} - {name}
+    near = scope.names() if words.isdisjoint(name.split("_")) else ()
+    if scope.noun != "signal":
+        refuse_tracker_name(node, text, span, scope)
+        if (defined := scope.definition(name)) is not None:
+            refuse("DL302.undefined", text, span, name=name, fix=f"define it: {defined}")
+        refuse("DL302.name", text, span, noun=scope.noun, name=name, known=near)
+    if _LIMIT.search(name):
+        refuse("DL302.limit", text, span, name=name, known=near)
+    refuse("DL302.signal", text, span, name=name, known=near)
+
+
+def refuse_tracker_name(node: ast.expr, text: str, span: Span, scope: Scope) -> None:
+    """Refuse ``completions/mean_length``, a metric as trackers show it. A quotient of two metrics is none."""
+    names = [part.id for part in reversed([*ast.walk(node)]) if isinstance(part, ast.Name)]
+    if scope.noun == "signal" or all(scope.resolve(name) is not None for name in names):
+        return
+    start, end = span
+    if (written := scope.of_tracker("".join(text[start:end].split()))) is None:
+        return
+    defined = scope.definition(written)
+    fix = f"write `{text[:start]}{written}{text[end:]}`" + (f", and define it: {defined}" if defined else "")
+    refuse("DL302.tracker", text, span, name=text[start:end], fix=fix)
