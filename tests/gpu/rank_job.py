@@ -1,4 +1,4 @@
-"""Run by torchrun on two ranks of one GPU: each observes its own rows there. ``rank_job.py FOLDER``."""
+"""Run by torchrun on two ranks of one GPU: each observes its own rows there. ``rank_job.py FOLDER BACKEND``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def on_device(value: Any) -> Any:
 def main() -> None:
     """Two kinds of groups; the result is in ``result_<rank>.json``."""
     rank, folder = int(os.environ["RANK"]), Path(sys.argv[1])
-    dist.init_process_group("gloo")
+    dist.init_process_group(sys.argv[2])
     for name in ("rollout", "update", "split_rows"):
         make = getattr(work, name)
         setattr(work, name, lambda *args, make=make: on_device(make(*args)))

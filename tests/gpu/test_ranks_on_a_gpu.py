@@ -1,4 +1,4 @@
-"""Two processes of one GPU, under torchrun with gloo."""
+"""Two processes of one GPU, under torchrun with gloo and with NCCL."""
 
 from __future__ import annotations
 
@@ -8,17 +8,23 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests import forks
 from tests.faults.jobs import free_port
 from tests.runtime.ranks import work
 from tests.runtime.test_ranks import equal
 
 
-def test_two_processes_log_what_one_logs(tmp_path: Path) -> None:
-    """What one process logs of the same rows on the host, to 1e-12; nothing on rank 1."""
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_two_processes_log_what_one_logs(backend: str, tmp_path: Path) -> None:
+    """What one process logs of the same rows on the host, to 1e-12; nothing on rank 1.
+
+    NCCL takes no two ranks on one device: a single collective of declog would fail the job.
+    """
     command = [
         sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}",
-        str(Path(__file__).parent / "rank_job.py"), str(tmp_path),
+        str(Path(__file__).parent / "rank_job.py"), str(tmp_path), backend,
     ]  # fmt: skip
     done = subprocess.run(
         command, cwd=tmp_path, env=forks.environment({"GLOO_SOCKET_IFNAME": "lo"}), capture_output=True, text=True,
