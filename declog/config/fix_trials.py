@@ -47,7 +47,12 @@ def with_tried_fixes(problems: Sequence[Problem], data: Mapping[str, Any], check
     said = {(problem.path, problem.message) for problem in problems}
 
     def new(rest: Mapping[str, Any]) -> list[Problem]:
-        return [problem for problem in check(rest) if (problem.path, problem.message) not in said]
+        """The problems of data, without those said already and those of names that are left out here."""
+        absent = [f"`{path[-1]}`" for path in wrong if not has(rest, path)]
+        return [
+            problem for problem in check(rest)
+            if (problem.path, problem.message) not in said and not any(name in problem.message for name in absent)
+        ]  # fmt: skip
 
     shown: list[Problem] = []
     for problem in problems[:MOST]:

@@ -109,7 +109,10 @@ def declared(problem: Problem, config: Composed) -> Problem:
     if profile is not None and not is_near and profile[1] in presets():
         if _is_application(config):
             return replace(problem, fix=f"a preset is chosen by {GROUP}={profile[1]}\n{problem.fix}")
-        return replace(problem, fix=f"a preset is extended: defaults: [{profile[1]}, _self_]\n{problem.fix}")
+        extended = f"a preset is extended: defaults: [{profile[1]}, _self_]"
+        near = str(problem.fix)
+        first, second = (near, extended) if near.startswith("did you mean") else (extended, near)
+        return replace(problem, fix=f"{first}\n{second}")
     line = next((line for line in config.overrides if line.startswith(f"+{GROUP}/packs=")), None)
     if problem.path == ("packs",) and line is not None:  # Hydra puts a group's files into a node of its name
         return replace(problem, fix=line.replace("packs=", f"packs@{GROUP}=", 1))

@@ -30,6 +30,10 @@ _BOUNDS = {
     "equals": "==", "equal": "==", "eq": "==", "ne": "!=",
 }  # fmt: skip
 _UNITS = {"k": 1000, "%": 0.01}
+_BOUND_IN_PROSE = (
+    r"(?:\b(?:is|are|was|gets|goes|stays|remains|becomes|drops|falls|sinks|rises|climbs|jumps|grows|spikes)\s+)?"
+    rf"\b({'|'.join(_BOUNDS)})\s+(?:than\s+|to\s+)?(-?[\d.]+)"
+)
 
 _NAME = re.compile(r"[a-z]\w*")
 _REDUCTIONS = r"mean|sum|min|max|p?std|var|count|last|p\d+"
@@ -277,6 +281,12 @@ def _of_capitals(match: re.Match[str]) -> str:
     return f"write `{_in_small(match.string).strip()}`"
 
 
+def _with_signs(text: str) -> str:
+    """``kl rises above 0.5 for 3 steps`` is `kl > 0.5 for 3`."""
+    signs = re.sub(_BOUND_IN_PROSE, lambda bound: f"{_BOUNDS[bound[1]]} {bound[2]}", text)
+    return re.sub(r"\bfor\s+(\d+)\s*(?:log )?\w*\s*\Z", r"for \1", signs).strip()
+
+
 def _in_small(text: str) -> str:
     """A text with the operators of SQL in small letters."""
     return re.sub(_CAPITALS, lambda word: word[0].lower(), text)
@@ -378,7 +388,7 @@ _TEXTS: tuple[tuple[str, str | Callable[[re.Match[str]], str | None]], ...] = (
     (r"\A\s*<\s*(-?[\d.]+)\s+or\s+>\s*(-?[\d.]+)\s*\Z", r"write `{below: \1, above: \2}`"),
     (r"\A\s*>\s*(-?[\d.]+)\s+or\s+<\s*(-?[\d.]+)\s*\Z", r"write `{above: \1, below: \2}`"),
     (r"\A\s*([<>]=?.+\b(?:and|or)\b.*?)\s*\Z", r"two conditions name their metrics: {when: kl \1}"),
-    (rf"({'|'.join(_BOUNDS)})\s+(?:than\s+|to\s+)?(-?[\d.]+)", lambda match: f"write `{_BOUNDS[match[1]]} {match[2]}`"),
+    (_BOUND_IN_PROSE, lambda match: f"write `{_with_signs(match.string)}`"),
     (r"\A(.*)\bfor\s+(\d+)\s*\w+\s*\Z", r"`for` counts log events: write `\1for \2`"),
     (r"\A\s*p\.(\d+)\s*\Z", r"write `p\1`"),
     (rf"\A\s*({_REDUCTIONS})\s+(?:of\s+)?(?!(?:{_REDUCTIONS})\b)([a-z_]\w*)\s*\Z", r"write `\1(\2)`"),

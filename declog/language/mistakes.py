@@ -12,7 +12,7 @@ from functools import reduce
 from operator import getitem
 from typing import Any
 
-from declog.errors import Path, Problem, elsewhere, in_flow, nearest
+from declog.errors import Path, Problem, elsewhere, in_flow, nearest, nested
 from declog.errors.elsewhere import SYNONYMS
 from declog.language.keys import SECTIONS, below, entries, keys, model_of, sections_with
 from declog.language.model import Scalar
@@ -64,6 +64,8 @@ def _of_form(problem: Problem, data: Mapping[str, Any]) -> Problem:
 def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
     """The fix for a key that there is not: the key for its purpose, or the section that it belongs to."""
     *names, word = map(str, problem.path)
+    if (fix := _of_dotted_key(problem.path, data)) is not None:
+        return fix
     section = "filters" if names[2:] == ["filter"] else names[0] if len(names) == 2 else ""
     if (moved := _MOVED.get(section)) is not None:
         name, entry = names[-1], _at(problem.path[:-1], data)
@@ -108,6 +110,17 @@ def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
     if isinstance(value, Scalar):
         return f"run: {{config: {{{key}: {in_flow(value)}}}}}, which records it with the run\n{problem.fix}"
     return None
+
+
+def _of_dotted_key(path: Path, data: Mapping[str, Any]) -> str | None:
+    """The fix for `axes.group.size: 8`, a path as in an override; None for another key."""
+    parts = str(path[-1]).removeprefix("declog.").split(".")
+    model = model_of(reduce(below, path[:-1], LogSpec))
+    if len(parts) < 2 or model is None or parts[0] not in keys(model):
+        return None
+    if parts[0] == "sinks":
+        parts[0] = "sink_options"
+    return in_flow(nested(parts, _at(path, data)))[1:-1]
 
 
 def _of_phase(phase: str, text: str, data: Mapping[str, Any]) -> str | None:

@@ -115,7 +115,7 @@ def ended_in_order(seed: int) -> dict[str, int]:
     asks = dice.randrange(30)
     for turn in range(3000):
         if turn == asks:
-            stops["0"].ask("kl")
+            stops["0"].ask("kl", 1)
         name = dice.choice(names)
         stop = stops[name]
         waits = stop._promised is not None and stop._step is None and steps[name] > stop._promised
@@ -145,7 +145,7 @@ def test_a_process_that_does_not_answer_is_told_and_bounded() -> None:
     lead, silent = (Stop(Notes(name, ["0", "1"], notes), failures, 0.05) for name in ("0", "1"))  # type: ignore[arg-type]
     assert not lead.after(3)
     assert not silent.after(9)
-    lead.ask("kl")
+    lead.ask("kl", 1)
     end = time.monotonic() + 10
     while "stop/step" not in notes and time.monotonic() < end:
         lead.poll()

@@ -37,7 +37,7 @@ def arguments(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the list."""
-    from declog.cli.targets import chosen
+    from declog.cli.targets import DEFAULT, chosen
 
     kinds = {**OF_DECLOG, **OF_A_CONFIG}
     config = cache(lambda: chosen(args).shown)
@@ -56,7 +56,10 @@ def run(args: argparse.Namespace) -> int:
         raise Wrong(f"{args.what} are those of every config", f"declog ls {args.what}")
     rows = _rows(args.what, args, config)
     data = [{"name": row[0], "what": [cell for cell in row[1:] if cell]} for row in rows]
-    answer(args, data, [columns(rows, colour=BOLD) or f"this config has no {args.what}"])
+    lines = [columns(rows, colour=BOLD) or f"this config has no {args.what}"]
+    if args.what in OF_A_CONFIG and not args.words:
+        lines.append(f"of `{DEFAULT}`, as no config was named; `declog ls presets` lists the presets")
+    answer(args, data, lines)
     return 0
 
 

@@ -79,7 +79,8 @@ def _names(plan: Plan, outputs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for output in outputs:
         # of a sample, as in torch, or of a population, as in numpy
         kind = DEVIATIONS.get(output["reduction"])
-        only = "" if output["sinks"] == scalars else f" (to {' and '.join(output['sinks']) or 'no sink'} only)"
+        sinks = f"to {' and '.join(output['sinks'])} only" if output["sinks"] else "in no sink's profile"
+        only = "" if output["sinks"] == scalars else f" ({sinks})"
         rows.append((output["name"], output["words"] + (f"; of a {kind}" if kind else "") + only))
     yield columns(rows, colour=BOLD) or "no metric is shown"
     sections = {

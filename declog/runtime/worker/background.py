@@ -121,7 +121,7 @@ class Background:
         """Store an alert that fired. Runs on the worker thread."""
         self._alerts.append((step, alert))
         if STOP in op.do and self._stop is not None:
-            self._stop.ask(op.id)
+            self._stop.ask(op.id, step)
 
     @property
     def alerts(self) -> list[tuple[int, Alert]]:

@@ -38,7 +38,7 @@ class Stop:
         self._promised: int | None = None  # training goes past no later step before the verdict
         self._step: int | None = None  # the verdict: training ends after this step
         self._decided = Latch()
-        self._alert: str | None = None  # rank 0: the alert that asked
+        self._asked: tuple[str, int] | None = None  # rank 0: the alert that asked, and the step that it fired at
         self._answers: dict[str, int] = {}  # rank 0: the steps that processes promised
         self._give_up = 0.0  # rank 0: when no more answers are waited for
         self._next_look = 0.0
@@ -56,10 +56,10 @@ class Stop:
                 self._promised = None
         return self._step is not None and step >= self._step
 
-    def ask(self, alert: str) -> None:
-        """Rank 0's worker: an alert asks for a stop."""
-        if self._alert is None:
-            self._alert, self._next_look = alert, 0.0
+    def ask(self, alert: str, step: int) -> None:
+        """Rank 0's worker: an alert of a step asks for a stop."""
+        if self._asked is None:
+            self._asked, self._next_look = (alert, step), 0.0
 
     def poll(self) -> None:
         """The worker's: take the next step towards a verdict, if there is one to take. It waits for nobody."""
@@ -69,13 +69,13 @@ class Stop:
         try:
             if not self._comm.collects:
                 self._follow()
-            elif self._alert is not None:
-                self._lead(self._alert)
+            elif self._asked is not None:
+                self._lead(*self._asked)
         except Exception as error:  # noqa: BLE001  (rows are exchanged as ever)
             self._broken = True
             self._failures.report(error, "ranks cannot agree on a stop")
 
-    def _lead(self, alert: str) -> None:
+    def _lead(self, alert: str, fired: int) -> None:
         leader, now = self._comm.process, time.monotonic()
         if leader not in self._answers:
             self._answers[leader], self._give_up = self._promise(), now + self._wait_s
@@ -92,7 +92,8 @@ class Stop:
         step = max(self._answers.values()) + 1
         self._comm.write_note(STEP, str(step))
         self._decide(step)
-        log.warning("the alert `%s` ends training after step %d, where training asks `should_stop`", alert, step)
+        message = "the alert `%s` of step %d ends training after step %d, where training asks `should_stop`"
+        log.warning(message, alert, fired, step)
 
     def _follow(self) -> None:
         process = self._comm.process
