@@ -9,6 +9,7 @@ declog ls signals rloo              of a config; by default of grpo
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -56,10 +57,9 @@ def run(args: argparse.Namespace) -> int:
         raise Wrong(f"{args.what} are those of every config", f"declog ls {args.what}")
     rows = _rows(args.what, args, config)
     data = [{"name": row[0], "what": [cell for cell in row[1:] if cell]} for row in rows]
-    lines = [columns(rows, colour=BOLD) or f"this config has no {args.what}"]
+    answer(args, data, [columns(rows, colour=BOLD) or f"this config has no {args.what}"])
     if args.what in OF_A_CONFIG and not args.words:
-        lines.append(f"of `{DEFAULT}`, as no config was named; `declog ls presets` lists the presets")
-    answer(args, data, lines)
+        print(f"of `{DEFAULT}`, as no config was named; `declog ls presets` lists the presets", file=sys.stderr)
     return 0
 
 
