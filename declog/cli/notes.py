@@ -20,6 +20,8 @@ def notes(config: Composed, plan: Plan) -> Iterator[str]:
     yield from _of_families(config, plan)
     yield from _of_each_step(config, plan)
     yield from _unopened(config)
+    yield from _thinned(config, plan)
+    yield from _of_all(config)
     yield from _replaced(config)
     yield from _redefined(config)
     yield from _outdented(config)
@@ -55,6 +57,27 @@ def _unopened(config: Composed) -> Iterator[str]:
             near = None if ":" in kind or kind in known_kinds() else nearest(name, [*config.spec.sinks, *known_kinds()])
             fix = f"did you mean `{near}`?" if near else f"sinks: {in_flow([*config.spec.sinks, name])}"
             yield f"`sink_options.{name}` has no effect: no `sinks` names it; {fix}"
+
+
+def _thinned(config: Composed, plan: Plan) -> Iterator[str]:
+    """A note on the user's own `every` of a sink, which counts log events, where a log event is no step."""
+    modes = [name for name in plan.modes if name != "train"]
+    for sink in plan.sinks:
+        if sink.every == 1 or config.home(("sink_options", sink.id)) is not None or plan.every <= 1:
+            continue
+        too = f"; of {' and '.join(f'`{mode}`' for mode in modes)} each {sink.every}th, too" if modes else ""
+        events = f"each {sink.every}th log event, so each {sink.every * plan.every} steps{too}"
+        yield f"`{sink.id}` takes {events}. `every: 1` takes all"
+
+
+def _of_all(config: Composed) -> Iterator[str]:
+    """A note on the user's own profiles with `show` alone, which adds to all that there is."""
+    for name, profile in config.spec.profiles.items():
+        alone = profile.show and profile.only is None and not profile.hide and name != "slim"
+        if alone and config.home(("profiles", name)) is None:
+            words = in_flow([selector.select for selector in profile.show])
+            fix = "drop it" if name == "full" else f"profiles: {{{name}: {{only: {words}}}}} shows these alone"
+            yield f"`show` of the profile `{name}` adds nothing, as a profile without `only` shows all; {fix}"
 
 
 def _of_families(config: Composed, plan: Plan) -> Iterator[str]:

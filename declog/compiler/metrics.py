@@ -11,7 +11,7 @@ from typing import Any
 from declog.compiler import suggestions, token_labels
 from declog.compiler.draft import NAME, PREFERRED, Draft, fits
 from declog.compiler.names import RANK, of_output
-from declog.compiler.scopes import SignalScope, typed
+from declog.compiler.scopes import FACTS, SignalScope, typed
 from declog.errors import Path, Problem, in_flow, nearest
 from declog.language import idioms
 from declog.language.dtypes import NUMERIC, Axis, DType
@@ -23,6 +23,7 @@ from declog.language.phases import labels
 from declog.language.reductions import Reduction, quantile_level
 from declog.language.spec import MetricSpec
 from declog.language.syntax import ExpressionError, Parsed, parse, refuse
+from declog.language.unknown_names import with_seconds
 from declog.plans.ops import MetricOp
 
 Params = tuple[tuple[str, Any], ...]
@@ -215,8 +216,9 @@ class _Metric:
     def _as_formula(self, parsed: Parsed, metrics: set[str]) -> str | None:
         """A metric for each reduction, and a formula of these, which may read ``metrics``."""
         draft = self.draft
-        values, taken = {*draft.constants, *metrics}, {*draft.spec.metrics, *draft.signals}
-        return suggestions.as_formula(self.id, self.spec, parsed.body, draft.reductions, values, taken)
+        values, taken = {*draft.constants, *metrics, *FACTS}, {*draft.spec.metrics, *draft.signals}
+        body = with_seconds(parsed.body, draft.signals)
+        return suggestions.as_formula(self.id, self.spec, body, draft.reductions, values, taken)
 
     def _compile(self, text: str | None, path: Path) -> Node | None:
         return None if text is None else typed(self.draft, text, *path)

@@ -99,10 +99,10 @@ def reduction(call: ast.Call, reductions: Collection[str], functions: Collection
     if argument is None:
         return None
     level = call.args[1] if len(call.args) == 2 else next((item.value for item in call.keywords), None)
-    if name in idioms.QUANTILES:
+    if name in library_calls.QUANTILES:
         if isinstance(call.args[0], ast.Constant) and level is not None:  # Prometheus writes the level first
             argument, level = ast.unparse(level), call.args[0]
-        word = idioms.quantile(name, level)
+        word = library_calls.quantile(name, level)
         return f"{word}({argument})" if word is not None and quantile_level(word) is not None else None
     word = name.removeprefix("nan")
     synonym = SYNONYMS.get(word) or SYNONYMS.get(misspelt(word, [*reductions, *functions]) or "")

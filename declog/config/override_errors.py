@@ -227,7 +227,9 @@ def _of_missing_key(tree: Node, override: Override, depth: int, node: Node) -> P
         return problem_of(line, "DL101.renamed", span, name=wrong, new=new, fix=instead(new, ""))
     if (meant := _meant(tree, override, depth, node, instead)) is not None:
         return problem_of(line, "DL101.no_key", span, name=wrong, place=where, fix=meant)
-    close = nearest(wrong, names)
+    metrics = tree.at((GROUP, "metrics")) if keys[:depth] == [GROUP, "alerts"] else None
+    of_a_metric = metrics is not None and wrong in metrics.entries  # an alert is named by its metric
+    close = None if of_a_metric else nearest(wrong, names)
     fix = "  or  ".join([*([instead(close, "")] if close else []), pasted(f"+{line}")])
     return problem_of(line, "DL101.key_to_add", span, name=wrong, place=where, added="one" if close else "it", fix=fix)
 

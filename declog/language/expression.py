@@ -252,20 +252,17 @@ class Compiler:
             measured = self.scope.measured(name, node.args[0].id)
             if measured is not None:
                 return measured
+        unknown_names.refuse_reduction(node, self.text, self.span(node), self.scope)
         function = self.registry.named(name)
         if function is None or name in OPERATORS:
             names = [item for item in self.registry.names() if item not in OPERATORS]
             values = [keyword.value for keyword in node.keywords if keyword.arg not in idioms.AXES]
-            if (fix := library_calls.of_library(name, [*node.args, *values])) is not None:
-                if self.scope.noun == "metric" and node.args:
-                    fix = library_calls.with_metric(fix, node, self.text)
-                    if (written := self.scope.of_tracker(self.part(node.args[0]))) is not None:
-                        fix = fix.replace(ast.unparse(node.args[0]), written)
-                    else:
-                        self.visit(node.args[0])  # a name that is no metric is said first
+            if (fix := self._of_library(node, name, [*node.args, *values])) is not None:
                 self.fail(node, "DL307.library", name=name, fix=fix)
             if isinstance(value := self.scope.resolve(name), Node):
                 self.fail(node.func, "DL303.called_value", name=name, noun=self.scope.noun, type=value.type)
+            if self.scope.noun == "signal" and (fix := library_calls.ranked(node, self.text)) is not None:
+                self.fail(node, "DL303.rows", name=name, fix=fix)
             if quantile_level(name) is not None:
                 self.fail(node.func, "DL303.reduction", name=name)
             if re.fullmatch(r"p\d+(_\d+)?", name):
@@ -274,6 +271,17 @@ class Compiler:
             self.fail(node.func, "DL303.function", name=name, known=names)
         args, places, params = self._bind(node, function)
         return self.build(name, node, args, places, params)
+
+    def _of_library(self, node: ast.Call, name: str, arguments: list[ast.expr]) -> str | None:
+        """The fix for a call of another library; None where it is none."""
+        fix = library_calls.of_library(name, arguments)
+        if fix is None or self.scope.noun != "metric" or not node.args:
+            return fix
+        fix = library_calls.with_metric(fix, node, self.text)
+        if (written := self.scope.of_tracker(self.part(node.args[0]))) is not None:
+            return fix.replace(ast.unparse(node.args[0]), written)
+        self.visit(node.args[0])  # a name that is no metric is said first
+        return fix
 
     def _bind(self, node: ast.Call, function: Function) -> tuple[list[Node], list[ast.expr], dict[str, Any]]:
         """The compiled arguments of a call with their syntax nodes, and its compile-time parameters by name."""
@@ -308,7 +316,7 @@ class Compiler:
                 self.fail(value, "DL307.syntax", what="`*`", fix="name each argument")
             slot = slots[min(index, len(slots) - 1)] if slots else None
             no_axis = slot is not None and slot.role == "axis" and _is_value(value)
-            if no_axis and (fix := library_calls.of_library(name, node.args)) is not None:
+            if no_axis and (fix := self._of_library(node, name, node.args)) is not None:
                 self.fail(node, "DL304.second_value", name=name, fix=fix)
             if slot is None or (index >= len(slots) and not slot.variadic):
                 self.fail(

@@ -11,10 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from declog.errors import elsewhere
-from declog.language.library_calls import of_library
+from declog.language.library_calls import of_library, quantile
 
 MODULES = frozenset({"np", "numpy", "torch", "math", "jnp", "F", "tf", "pd", "re", "pl", "wandb"})
-QUANTILES = frozenset({"quantile", "percentile", "nanquantile", "nanpercentile", "histogram_quantile"})
 AXES = frozenset({"axis", "dim", "dims", "keepdim", "keepdims", "by", "per", "group_by", "groupby"})
 _CONVERSIONS = frozenset({
     "item", "float", "double", "long", "int", "bool", "cpu", "cuda", "detach", "numpy", "tolist", "to", "clone",
@@ -91,17 +90,6 @@ def _plain(node: ast.expr) -> ast.expr:
     text = of_call(node)
     along = any(keyword.arg in AXES for keyword in node.keywords)
     return ast.Name(f"{text[:-1]}, over=completion)" if along and text.endswith(")") else text)
-
-
-def quantile(name: str, level: ast.expr | None) -> str | None:
-    """``quantile(x, 0.95)``, ``quantile(x, 95)`` and ``percentile(x, 95)`` are `p95`.
-
-    None for another function, or no constant.
-    """
-    if name not in QUANTILES or not isinstance(level, ast.Constant) or not isinstance(level.value, int | float):
-        return None
-    fraction = 0 < level.value < 1 or (name.endswith("quantile") and level.value <= 1)
-    return f"p{level.value * (100 if fraction else 1):g}"
 
 
 def _of_subscript(node: ast.Subscript, text: str) -> str:

@@ -12,6 +12,8 @@ from functools import cache
 
 from declog.errors import elsewhere
 
+QUANTILES = frozenset({"quantile", "percentile", "nanquantile", "nanpercentile", "histogram_quantile"})
+
 
 @cache
 def _templates() -> Mapping[tuple[str, int], tuple[list[str], str]]:
@@ -25,11 +27,16 @@ def _templates() -> Mapping[tuple[str, int], tuple[list[str], str]]:
 
 def of_library(name: str, arguments: Sequence[ast.expr]) -> str | None:
     """A call of another library, such as ``where(c, a, b)``, in our words; None if `calls.txt` does not have it."""
+    last = arguments[-1] if arguments else None
+    steps = last.value if isinstance(last, ast.Constant) and isinstance(last.value, int) and last.value > 1 else None
+    name = "rolling_mean" if name == "mean" and steps is not None else name  # `mean(reward, 100)`
     if (call := _templates().get((name, len(arguments)))) is None:
         return None
     parameters, template = call
     if template.startswith("write"):
         return template
+    if steps is not None:
+        template = template.replace("ema(0.9)", f"ema({1 - 1 / steps:.2g})")
     tree = _Substitution(dict(zip(parameters, arguments, strict=True))).visit(ast.parse(template, mode="eval"))
     return ast.unparse(_Substitution({"nan": ast.Name("missing")}).visit(tree))
 
@@ -42,6 +49,32 @@ def with_metric(fix: str, call: ast.Call, text: str) -> str:
     name = f"{'_'.join(names) or 'value'}_smooth"
     here = text.replace(ast.get_source_segment(text.strip(), call) or ast.unparse(call), name).strip()
     return f"write a metric and name it here: `metrics: {{{name}: {{formula: {spec[1]}, {spec[2]}}}}}`, and `{here}`"
+
+
+def ranked(call: ast.Call, text: str) -> str | None:
+    """``length > median(length)`` by the rank in a group; None where no quantile of the compared value is called."""
+    from declog.language.reductions import quantile_level  # numpy, which composing alone needs not
+
+    name = call.func.id if isinstance(call.func, ast.Name) else ""
+    level = quantile(name, call.args[1]) if len(call.args) == 2 else elsewhere.SYNONYMS.get(name, name)
+    share = None if level is None else quantile_level(level)
+    compared = re.search(rf"([\w.]+)\s*([<>])=?\s*{re.escape(ast.get_source_segment(text.strip(), call) or '')}", text)
+    if share is None or compared is None or compared[1] != ast.unparse(call.args[0]):
+        return None
+    sign = ">" if compared[2] == ">" else "<="
+    here = text.replace(compared[0], f"rank({compared[1]}, within=group) {sign} {share:g} * size(completion)")
+    return f"of each group: write `{here.strip()}`"
+
+
+def quantile(name: str, level: ast.expr | None) -> str | None:
+    """``quantile(x, 0.95)``, ``quantile(x, 95)`` and ``percentile(x, 95)`` are `p95`.
+
+    None for another function, or no constant.
+    """
+    if name not in QUANTILES or not isinstance(level, ast.Constant) or not isinstance(level.value, int | float):
+        return None
+    fraction = 0 < level.value < 1 or (name.endswith("quantile") and level.value <= 1)
+    return f"p{level.value * (100 if fraction else 1):g}"
 
 
 class _Substitution(ast.NodeTransformer):

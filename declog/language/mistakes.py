@@ -199,7 +199,12 @@ def _of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     facts["profiled"] = in_flow({sink: {"profile": id} for sink in sinks_and_options(value)[0]})
     metrics = data.get("metrics")
     facts["named"] = in_flow(_named_anew(value, metrics if isinstance(metrics, Mapping) else {}))
-    return re.sub(rf"<({'|'.join(facts)})>", lambda match: facts[match[1]], template)
+    fix = re.sub(rf"<({'|'.join(facts)})>", lambda match: facts[match[1]], template)
+    if section == "tables" and isinstance(entry, Mapping) and entry.get("every", 1) != 1:  # so many of them all
+        fix = re.sub(
+            r"(filter: \{(?=[^}]*\b(?:random|top|bottom|first)\b)(?![^}]*within)[^}]*)\}", r"\1, within: window}", fix
+        )
+    return fix
 
 
 def of_sink_option(sink: str, key: str, data: Mapping[str, Any]) -> str | None:

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Container
 from typing import NoReturn
 
+from declog.errors.elsewhere import SYNONYMS
 from declog.language import idioms
 from declog.language.dtypes import AXES, MEMBER
+from declog.language.notation import is_reduction
 from declog.language.scope import Scope
 from declog.language.syntax import parse, refuse
 
@@ -18,6 +21,7 @@ Span = tuple[int, int]  # a half-open character range of the expression
 
 _MODES = ("mode", "is_train", "is_training", "is_eval", "training")
 _POSITIONS = ("position", "token_position", "token_index", "token_idx")
+_TIMES = re.compile(r"(?:(?:step|iter|iteration|wall|train|elapsed)_?)?(?:time|secs|duration)(?:_s)?|dt|step_seconds")
 _LIMIT = re.compile(r"(^|_)(max|min|limit|threshold|budget)(_|$)")
 
 
@@ -35,6 +39,8 @@ def refuse_name(node: ast.Name, text: str, span: Span, scope: Scope) -> NoReturn
     # `length >= max_length` does not mean `length >= length`
     words = {part.id for part in ast.walk(parse(text).body) if isinstance(part, ast.Name)} - {name}
     near = scope.names() if words.isdisjoint(name.split("_")) else ()
+    if _TIMES.fullmatch(name) and scope.noun == "metric":
+        refuse("DL302.time", text, span, name=name, here=f"{text[: span[0]]}seconds{text[span[1] :]}")
     if scope.noun != "signal":
         refuse_tracker_name(node, text, span, scope)
         if (defined := scope.definition(name)) is not None:
@@ -53,6 +59,31 @@ def refuse_tracker_name(node: ast.expr, text: str, span: Span, scope: Scope) -> 
     start, end = span
     if (written := scope.of_tracker("".join(text[start:end].split()))) is None:
         return
+    refuse("DL302.tracker", text, span, name=text[start:end], fix=_with(written, text, span, scope))
+
+
+def refuse_reduction(node: ast.Call, text: str, span: Span, scope: Scope) -> None:
+    """Refuse ``max(kl)`` in a formula or a condition, whose metrics are reduced already."""
+    word = node.func.id if isinstance(node.func, ast.Name) else ""
+    name = SYNONYMS.get(word, word)
+    if scope.noun == "signal" or len(node.args) != 1 or node.keywords or not is_reduction(name, 1):
+        return
+    metric = "".join(ast.unparse(node.args[0]).split())
+    written = scope.of_tracker(f"{metric}/{name}")
+    if written is not None and written != metric:
+        refuse("DL303.of_a_metric", text, span, name=word, fix=_with(written, text, span, scope))
+
+
+def _with(written: str, text: str, span: Span, scope: Scope) -> str:
+    """The fix that names a metric in place of a part of a text, and defines it where nobody did."""
+    start, end = span
     defined = scope.definition(written)
-    fix = f"write `{text[:start]}{written}{text[end:]}`" + (f", and define it: {defined}" if defined else "")
-    refuse("DL302.tracker", text, span, name=text[start:end], fix=fix)
+    return f"write `{text[:start]}{written}{text[end:]}`" + (f", and define it: {defined}" if defined else "")
+
+
+def with_seconds(tree: ast.expr, signals: Container[str]) -> ast.expr:
+    """An expression that calls the time of a step by another name than `seconds`, which is no signal."""
+    names = {part.id for part in ast.walk(tree) if isinstance(part, ast.Name) and part.id not in signals}
+    times = "|".join(name for name in names if _TIMES.fullmatch(name))
+    text = ast.unparse(tree)
+    return parse(re.sub(rf"\b(?:{times})\b", "seconds", text)).body if times else tree
