@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,10 @@ import torch
 import declog
 from declog.runtime.ranks.fake_comm import FakeComm, run_ranks
 from declog.runtime.run.failures import Failures
+from declog.runtime.worker import backlog
+from declog.runtime.worker.backlog import AHEAD
 from declog.runtime.worker.stopping import Stop
+from declog.runtime.worker.worker import Task
 from tests.faults import jobs
 
 CONFIG: dict[str, Any] = {
@@ -50,6 +54,25 @@ def test_one_process_ends_after_the_alert(tmp_path: Path) -> None:
     with declog.start(quiet, output_dir=tmp_path / "quiet") as log:
         assert trained(log, 5, lambda: 0.0) == STEPS
         assert [step for step, _ in log.alerts] == [5]
+
+
+def test_a_loop_without_work_ends_soon(tmp_path: Path) -> None:
+    """It makes no hundreds of steps before the worker has seen the one that fired."""
+    with declog.start(CONFIG, output_dir=tmp_path) as log:
+        assert 5 <= trained(log, 5, lambda: 0.0) <= 5 + AHEAD + 1
+
+
+def test_a_worker_that_stands_still_costs_so_much_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training that is far ahead waits for it once, not at each step."""
+    monkeypatch.setattr(backlog, "CATCH_UP_S", 0.3)
+    going = threading.Event()
+    with declog.start(CONFIG, output_dir=tmp_path) as log:
+        log._background.submit(Task(going.wait))
+        start = time.monotonic()
+        last = trained(log, STEPS, lambda: 0.0)
+        waited = time.monotonic() - start
+        going.set()
+    assert last == STEPS and 0.3 <= waited < 10
 
 
 def test_a_step_that_is_not_called(tmp_path: Path) -> None:

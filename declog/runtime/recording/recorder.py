@@ -182,7 +182,8 @@ class Recorder(Observing):
         """Whether an alert with `do: [stop]` ends training after the open step, or after the last one if none is open.
 
         Ask once per step on every rank, and leave the loop when it is true: that is after the same step on all ranks.
-        It does not wait for log events. Only while the ranks agree on that step, a rank that is ahead waits for others.
+        It waits only while the ranks agree on that step, if this one is ahead; and in one process while more than four
+        log events are behind, two seconds of a run at most: a loop without work would make hundreds of steps meanwhile.
         """
         session = self._session
         open_step = None if session.step is None else session.step.number

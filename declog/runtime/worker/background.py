@@ -132,7 +132,11 @@ class Background:
 
     def should_stop(self, step: int | None) -> bool:
         """Whether an alert ends training after this step, which is the same on every rank."""
-        return self._stop is not None and step is not None and self._stop.after(step)
+        if self._stop is None or step is None:
+            return False
+        if self.comm.world_size == 1:  # of several ranks the slowest says how far training is
+            self.backlog.catch_up()
+        return self._stop.after(step)
 
     def pass_through(self, step: int, mode: str, beside: Beside) -> None:
         """On rank 0: give the sinks a trainer's numbers, after everything that was handed over before."""

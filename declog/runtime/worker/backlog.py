@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from functools import partial
 
 from declog.errors import RuntimeFailure
@@ -15,6 +16,8 @@ from declog.runtime.run.failures import Failures
 from declog.sinks.waiting import until
 
 log = logging.getLogger("declog")
+AHEAD = 4  # log events that training may be ahead where it asks whether an alert ends it
+CATCH_UP_S = 2.0  # how long it waits for that, in all of a run
 
 
 class Backlog:
@@ -34,6 +37,7 @@ class Backlog:
         self._lock = threading.Lock()
         self._reported = False
         self._stalled = -1  # the number of finished items when a wait ended in vain
+        self._catch_up_s = CATCH_UP_S
 
     def read(self) -> dict[str, float]:
         """The current figures by name."""
@@ -69,6 +73,13 @@ class Backlog:
                 self._stalled = finished
                 self._failures.report(RuntimeFailure.of("DL605.backlog", seconds=f"{self._patience_s:g}"))
                 return
+
+    def catch_up(self) -> None:
+        """Wait on the training thread while it is far ahead: loops without work make hundreds of steps in no time."""
+        if self.events > AHEAD and self._catch_up_s > 0:
+            start = time.monotonic()
+            until(lambda: self.events <= AHEAD, self._catch_up_s)
+            self._catch_up_s -= time.monotonic() - start
 
     def _is_past(self, finished: int) -> bool:
         return self.finished != finished
