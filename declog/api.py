@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import inspect
 import pickle
-import re
 import sys
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,8 @@ from declog.compiler import captures, compile
 from declog.config.application import beside
 from declog.config.compose import application_directory, compose, working_directory
 from declog.config.composed import Composed
-from declog.config.fix_trials import with_tried_fixes, without
+from declog.config.fix_trials import about, with_tried_fixes, without
+from declog.config.interpolation import has
 from declog.config.lint import beside_the_node, lint, self_first
 from declog.config.presets import declared
 from declog.config.project import load_imports
@@ -227,8 +227,10 @@ def _objects(sinks: object) -> None:
     items = sinks if isinstance(sinks, Sequence) else [sinks]
     for item in items:
         callables = [callable(inspect.getattr_static(item, name, None)) for name in ("open", "write", "close")]
-        if isinstance(item, type) or not all(callables):
-            fix = f"{item.__name__}()" if isinstance(item, type) else "a sink has open, write and close"
+        accepts = getattr(item, "accepts", None)
+        if isinstance(item, type) or not all(callables) or accepts is None or isinstance(accepts, str):
+            has = 'a sink has open, write, close and `accepts = frozenset({"scalar"})`'
+            fix = f"{item.__name__}()" if isinstance(item, type) else has
             raise SinkError.of("DL601.named", name=repr(item), fix=fix)
     if items is not sinks:
         raise SinkError.of("DL601.named", name=repr(sinks), fix="sinks=[...], a list of them")
@@ -275,13 +277,15 @@ def _further(
 ) -> list[Problem]:
     """The problems of names and expressions in the entries without a problem so far: reported with the others."""
     wrong = {problem.path[:2] for problem in problems}
+    edited = [(problem, (problem.fix or "").partition(": ")[0]) for problem in problems if len(problem.path) == 2]
+    wrong |= {(problem.path[0], name) for problem, name in edited if has(data, (problem.path[0], name))}
     missing = any(not item.path or (len(item.path) == 1 and item.code == "DL201") for item in problems)
     if missing or any(path[0] in _ROOTS or path == ("metrics",) for path in wrong):
         return []  # others read these sections: most further problems would have this one cause
     names = {str(path[-1]) for path in wrong}
     rest = _problems(compiled, without(data, wrong))
     of_names = [item for item in rest if item.code.startswith("DL3") or item.code == "DL403"]
-    return [item for item in of_names if not _about(item, names)]
+    return [item for item in of_names if not about(item, names)]
 
 
 def _problems(compiled: Callable[[LogSpec], Plan], data: Mapping[str, Any]) -> Sequence[Problem]:
@@ -291,8 +295,3 @@ def _problems(compiled: Callable[[LogSpec], Plan], data: Mapping[str, Any]) -> S
     except ConfigError as error:
         return error.problems
     return ()
-
-
-def _about(problem: Problem, names: Collection[str]) -> bool:
-    """Whether a problem speaks of something that is only missing because it is wrong itself."""
-    return any(re.search(rf"`{re.escape(name)}\b", problem.message) for name in names)

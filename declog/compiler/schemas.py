@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,7 @@ from declog.language import patterns
 from declog.language.dtypes import ABOVE, NUMERIC, Axis, DType, per
 from declog.language.nodes import Node
 from declog.language.row_functions import RowFunction
-from declog.language.spec import IDENTIFIER
+from declog.language.spec import IDENTIFIER, Observed
 from declog.language.spec_of_tables import ColumnSpec
 from declog.plans.ops import ColumnOp, TokensOp
 
@@ -38,10 +39,32 @@ def of_table(draft: Draft, table: str) -> Columns:
     if not spec.columns:
         return of_its_schema
     signal, path = ColumnSpec(), ("tables", table, "columns")
+    named = {name: index for index, name in enumerate(spec.columns) if IDENTIFIER.match(name)}
     for index, name in enumerate(spec.columns):
-        if not IDENTIFIER.match(name):
-            draft.report("DL202.column", (*path, index), name=name, table=table, expr=in_flow(name))
-    return {name: of_its_schema.get(name, (signal, (*path, index))) for index, name in enumerate(spec.columns)}
+        if name not in named:
+            id, expr = _meant(draft, name)
+            fix = f"columns: {in_flow([id if item == name else item for item in spec.columns])}"
+            fix = fix if expr is None else _as_schema(draft, table, id, expr)
+            draft.report("DL202.column", (*path, index), name=name, fix=fix)
+    return {name: of_its_schema.get(name, (signal, (*path, index))) for name, index in named.items()}
+
+
+def _meant(draft: Draft, text: str) -> tuple[str, str | None]:
+    """The id and the expression of a column that a list names by ``text``; the expression is None for a signal."""
+    dotted = re.fullmatch(r"([a-z_]\w*)\.([a-z_]\w*)", text)
+    signal = draft.signals.get(dotted[1]) if dotted is not None else None
+    if dotted is None or signal is None:
+        return re.sub(r"\W+", "_", text.lower()).strip("_") or "my_id", text
+    if isinstance(signal.spec, Observed) and signal.spec.family:
+        return dotted[2], f"member({dotted[1]}, '{dotted[2]}')"
+    return dotted[1], None  # `length.mean`: a row has one length
+
+
+def _as_schema(draft: Draft, table: str | int, id: str, expr: str) -> str:
+    """The fix that makes a list of columns a schema, with an expression, which a list cannot say."""
+    names = [name for name in draft.spec.tables[str(table)].columns if IDENTIFIER.match(name)]
+    columns: dict[str, Any] = {**{name: {} for name in names}, id: {"expr": expr}}
+    return f"schemas: {{{table}: {in_flow(columns)}}}   and in the table `schema: {table}` in place of `columns`"
 
 
 def columns(draft: Draft, specs: Columns, row: Axis) -> tuple[ColumnOp, ...]:
@@ -112,10 +135,11 @@ def _typed_column(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Pa
         return None
     type, family = spec.dtype or node.type.dtype, node.type.family
     if not needs_axis(node.type, row):
+        expr = coarser(draft, node, row)
         draft.report(
             "DL310.column", path, name=name, axis=per(node.type.axis),
             row="has one value" if row is Axis.COMPLETION else f"is a {row.row}",
-            expr=in_flow(coarser(draft, node, row)),
+            fix=_as_schema(draft, path[1], name, expr) if path[0] == "tables" else f"expr: {in_flow(expr)}",
         )  # fmt: skip
         return None
     if not type.holds(node.type.dtype):

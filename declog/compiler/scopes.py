@@ -166,6 +166,8 @@ class MetricScope(ConstantScope):
             return problem
         if len(ops) == 1:
             return Problem.of("DL302.one_value", name=name, key=key, own=next(iter(ops)))
+        if family := next((op.key for op in ops.values() if op.family), None):
+            return Problem.of("DL307.member", family=family, member=attribute)
         return Problem.of("DL302.name", noun="metric", name=key, known=ops or self.draft.output_keys)
 
     def names(self) -> Iterable[str]:

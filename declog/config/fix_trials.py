@@ -48,11 +48,9 @@ def with_tried_fixes(problems: Sequence[Problem], data: Mapping[str, Any], check
 
     def new(rest: Mapping[str, Any]) -> list[Problem]:
         """The problems of data, without those said already and those of names that are left out here."""
-        absent = [f"`{path[-1]}`" for path in wrong if not has(rest, path)]
-        return [
-            problem for problem in check(rest)
-            if (problem.path, problem.message) not in said and not any(name in problem.message for name in absent)
-        ]  # fmt: skip
+        absent = [str(path[-1]) for path in wrong if not has(rest, path)]
+        problems = [problem for problem in check(rest) if (problem.path, problem.message) not in said]
+        return [problem for problem in problems if not about(problem, absent)]
 
     shown: list[Problem] = []
     for problem in problems[:MOST]:
@@ -79,7 +77,8 @@ def _said_once(problems: Iterable[Problem]) -> Iterator[Problem]:
 
 def _tried(problem: Problem, data: Mapping[str, Any], check: Check) -> list[Problem]:
     """The problem, where its edit is wrong with the one behind it, and what else is wrong with its entry then."""
-    if (edit := _edit(problem, data)) is None:
+    edit = _edit(problem, data)
+    if edit is None or (len(edit.path) < 2 < len(problem.path)):  # one that adds entries to a section is right as it is
         return [problem]
     edited, written = _edited(data, problem, edit), edit.value
     if _beside(problem, edit) and isinstance(edit.value, Mapping) and has(data, edit.path):
@@ -139,6 +138,11 @@ def _edited(data: Mapping[str, Any], problem: Problem, edit: _Edit) -> Mapping[s
 def _beside(problem: Problem, edit: _Edit) -> bool:
     """Whether an edit is of another key of the entry."""
     return len(edit.path) > 2 and edit.path[:-1] == problem.path[:-1] and edit.path != problem.path
+
+
+def about(problem: Problem, names: Collection[str]) -> bool:
+    """Whether a problem speaks of something that is only missing because it is wrong itself."""
+    return any(re.search(rf"`{re.escape(name)}\b", problem.message) for name in names)
 
 
 def without(data: Mapping[str, Any], paths: Collection[Path], above: Path = ()) -> dict[str, Any]:

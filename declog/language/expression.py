@@ -138,9 +138,11 @@ class Compiler:
 
     def _attribute(self, node: ast.Attribute) -> Node:
         assert isinstance(node.value, ast.Name)
-        value = self._resolved(node, self.scope.attribute(node.value.id, node.attr))
-        if value is not None:
-            return value
+        value = self.scope.attribute(node.value.id, node.attr)
+        if not isinstance(value, Node):
+            unknown_names.refuse_statistic(node, self.text, self.span(node), self.scope)
+        if (resolved := self._resolved(node, value)) is not None:
+            return resolved
         base = node.value.id
         is_plain = isinstance(self.scope.resolve(node.attr), Node)  # signals.reward
         fix = node.attr if is_plain else f"{node.attr}({base})" if self.scope.resolve(base) is not None else "abs(x)"
@@ -329,7 +331,8 @@ class Compiler:
                 names = [slot.name for slot in slots]
                 if keyword.arg in idioms.AXES and {"over", "within"} & set(names):
                     inside = ", ".join(map(ast.unparse, node.args)) or "x"
-                    fix = f"{function.name}({inside}, over=completion), or over=token"
+                    of_tokens = bool(node.args) and self.visit(node.args[0]).type.axis is Axis.TOKEN
+                    fix = f"{function.name}({inside}, over={'token' if of_tokens else 'completion'})"
                     self.fail(keyword, "DL304.axis", function=function.name, name=keyword.arg, fix=fix)
                 self.fail(keyword, "DL304.parameter", function=function.name, name=keyword.arg, known=names)
             if keyword.arg in arguments:

@@ -264,6 +264,12 @@ def _by(reduce: str, expr: str, label: str) -> str:
     return f"write `{{expr: {expr}, reduce: {reduce}, by: {label}}}`"
 
 
+def _of_text(match: re.Match[str]) -> str:
+    """``completion contains 'x'``."""
+    function = "startswith" if match[3][:6] == "starts" else "contains"
+    return f"write `{match[1]}{function}({match[2]}, {match[4]}){match[5]}`"
+
+
 def _of_capitals(match: re.Match[str]) -> str:
     """``a AND b``."""
     return f"write `{_in_small(match.string).strip()}`"
@@ -348,6 +354,8 @@ _TEXTS: tuple[tuple[str, str | Callable[[re.Match[str]], str | None]], ...] = (
     (r"(?i)\A\s*(\w+\()?\s*case\s+when\s+(.+?)\s+then\s+(.+?)\s+else\s+(.+?)\s+end\s*(\))?\s*\Z",
         r"write `\1\3 if \2 else \4\5`"),
     (r"(?i)\A(.*?)\b([a-z_]\w*)\s+is\s+not\s+null\b(.*)\Z", r"write `\1present(\2)\3`"),
+    (r"(?i)\A(.*?)\b([a-z_]\w*)\s+(contains|includes|has|startswith|starts\s+with)\s+(['\"][^'\"]*['\"])(.*)\Z",
+        _of_text),
     (r"(?i)\A(.*?)\b([a-z_]\w*)\s+is\s+null\b(.*)\Z", r"write `\1not present(\2)\3`"),
     (r"(?i)\A(?:\s*(\w+)\()?(.+?)\s+where\s+(.+?)\Z", _of_condition),
     (_CAPITALS, _of_capitals),

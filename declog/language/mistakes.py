@@ -346,6 +346,14 @@ def _moved_of_table(word: str, name: str, entry: Mapping[str, Any]) -> str | Non
 
 
 # by section: the fix for a key that belongs elsewhere
+def _moved_of_profile(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
+    """`extends: slim` of a profile is what `slim` shows."""
+    if key not in ("extends", "base", "inherit", "inherits", "parent", "from") or entry[key] not in ("slim", ["slim"]):
+        return None
+    return f"{name}: {{only: {in_flow(['tag:core', *(entry.get('show') or [])])}}}"
+
+
 _MOVED = {
     "metrics": _moved_of_metric, "alerts": _moved_of_alert, "filters": _moved_of_filter, "tables": _moved_of_table,
+    "profiles": _moved_of_profile,
 }  # fmt: skip

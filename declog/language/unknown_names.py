@@ -11,7 +11,7 @@ from collections.abc import Container
 from typing import NoReturn
 
 from declog.errors.elsewhere import SYNONYMS
-from declog.language import idioms
+from declog.language import idioms, library_calls
 from declog.language.dtypes import AXES, MEMBER
 from declog.language.notation import is_reduction
 from declog.language.scope import Scope
@@ -43,8 +43,11 @@ def refuse_name(node: ast.Name, text: str, span: Span, scope: Scope) -> NoReturn
         refuse("DL302.time", text, span, name=name, here=f"{text[: span[0]]}seconds{text[span[1] :]}")
     if scope.noun != "signal":
         refuse_tracker_name(node, text, span, scope)
-        if (defined := scope.definition(name)) is not None:
+        if (defined := scope.definition(name) or _smoothed(name, scope)) is not None:
             refuse("DL302.undefined", text, span, name=name, fix=f"define it: {defined}")
+        if scope.noun == "metric" and not near:
+            fix = f"constants: {{{name}: 0.5}} for a number of the run; metrics: {{{name}: mean(...)}} for a metric"
+            refuse("DL302.undefined", text, span, name=name, fix=fix)
         refuse("DL302.name", text, span, noun=scope.noun, name=name, known=near)
     if _LIMIT.search(name):
         refuse("DL302.limit", text, span, name=name, known=near)
@@ -59,26 +62,64 @@ def refuse_tracker_name(node: ast.expr, text: str, span: Span, scope: Scope) -> 
     start, end = span
     if (written := scope.of_tracker("".join(text[start:end].split()))) is None:
         return
-    refuse("DL302.tracker", text, span, name=text[start:end], fix=_with(written, text, span, scope))
+    defined = scope.definition(written)
+    fix = f"write `{text[:start]}{written}{text[end:]}`" + (f", and define it: {defined}" if defined else "")
+    refuse("DL302.tracker", text, span, name=text[start:end], fix=fix)
 
 
 def refuse_reduction(node: ast.Call, text: str, span: Span, scope: Scope) -> None:
-    """Refuse ``max(kl)`` in a formula or a condition, whose metrics are reduced already."""
+    """Refuse ``max(kl)`` and ``prev(kl)`` in a formula or a condition, whose metrics are reduced already."""
     word = node.func.id if isinstance(node.func, ast.Name) else ""
-    name = SYNONYMS.get(word, word)
-    if scope.noun == "signal" or len(node.args) != 1 or node.keywords or not is_reduction(name, 1):
+    if scope.noun == "signal" or not node.args or node.keywords:
         return
     metric = "".join(ast.unparse(node.args[0]).split())
-    written = scope.of_tracker(f"{metric}/{name}")
-    if written is not None and written != metric:
-        refuse("DL303.of_a_metric", text, span, name=word, fix=_with(written, text, span, scope))
+    again = len(re.findall(rf"\b{re.escape(metric)}\b", text)) > 1
+    smooth = f"{{expr: {scope.of_tracker(metric) or metric}, over: step, combine: ema(0.9)}}"
+    if word == "prev":
+        refuse("DL310.before", text, span, fix=library_calls.with_metric(smooth, node, text))
+    if len(node.args) == 1 and again and _of_rows(metric, word, scope) == metric:
+        refuse("DL303.of_a_metric", text, span, name=word, fix=library_calls.with_metric(smooth, node, text))
+    if len(node.args) == 1 and _of_rows(metric, word, scope) not in (None, metric):
+        refuse("DL303.of_a_metric", text, span, name=word, fix=_with_metrics(text, scope))
 
 
-def _with(written: str, text: str, span: Span, scope: Scope) -> str:
-    """The fix that names a metric in place of a part of a text, and defines it where nobody did."""
-    start, end = span
-    defined = scope.definition(written)
-    return f"write `{text[:start]}{written}{text[end:]}`" + (f", and define it: {defined}" if defined else "")
+def refuse_statistic(node: ast.Attribute, text: str, span: Span, scope: Scope) -> None:
+    """Refuse ``length.p95`` in a formula or a condition where nobody defined that metric."""
+    metric = ast.unparse(node.value)
+    written = None if scope.noun == "signal" else _of_rows(metric, node.attr, scope)
+    if written is not None and scope.definition(written) is not None:
+        refuse("DL302.undefined", text, span, name=f"{metric}.{node.attr}", fix=_with_metrics(text, scope))
+
+
+def _of_rows(metric: str, word: str, scope: Scope) -> str | None:
+    """What names a reduction of the rows of a metric, `max` of `kl`; None where there is no such thing."""
+    name = SYNONYMS.get(word, word)
+    return scope.of_tracker(f"{metric}/{name}") if is_reduction(name, 1) else None
+
+
+def _with_metrics(text: str, scope: Scope) -> str:
+    """The fix that names metrics in place of calls and attributes, and defines those that nobody did."""
+    definitions: list[str] = []
+
+    def named(match: re.Match[str]) -> str:
+        metric, word = (match[2], match[1]) if match[2] else (match[3], match[4])
+        if (written := _of_rows(metric, word, scope)) is None:
+            return match[0]
+        if (defined := scope.definition(written)) is not None:
+            definitions.append(defined.removeprefix("metrics: {").removesuffix("}"))
+        return written
+
+    here = re.sub(r"\b(\w+)\(\s*([a-z_][\w./]*)\s*\)|\b([a-z_]\w*)\.(\w+)", named, text)
+    metrics = f", and define it: metrics: {{{', '.join(dict.fromkeys(definitions))}}}" if definitions else ""
+    return f"write `{here}`{metrics}"
+
+
+def _smoothed(name: str, scope: Scope) -> str | None:
+    """The definition of ``kl_ema``, a smooth curve of a metric; None for another name."""
+    if (match := re.fullmatch(r"(\w+)_(?:ema|ewma|smooth|smoothed|rolling|running|ma)", name)) is None:
+        return None
+    metric = match[1] if match[1] in scope.names() else scope.of_tracker(match[1])
+    return None if metric is None else f"metrics: {{{name}: {{formula: {metric}, combine: ema(0.9)}}}}"
 
 
 def with_seconds(tree: ast.expr, signals: Container[str]) -> ast.expr:

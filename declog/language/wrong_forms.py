@@ -111,6 +111,11 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
             return f"filter: {in_flow(value[0])}, and a table of its own for each further filter"
         case ["tables", _, "filter"], {"within": int() as steps}:
             return f"filter: {in_flow({**value, 'within': 'window'})}, and `every: {steps}` beside it"
+        case ["tables", _, "filter"], Mapping() if (rows := _of_share(value)) is not None:
+            return f"filter: {rows}, of each group"
+        case ["every"], {"train": int() as steps, **modes}:
+            rest = {mode: {"every": count} for mode, count in modes.items()}
+            return f"every: {steps}" + (f", and modes: {in_flow(rest)}" if rest else "")
         case ["filters", _, "within"], int():
             return f"within: window, and `every: {value}` of the table"
         case ["schemas", _, column], str() if limit := re.fullmatch(r"(?:text|str|string)\W\D*(\d+)\W", value):
@@ -149,6 +154,17 @@ def _of_calls(items: list[Any]) -> dict[str, Any] | None:
     exprs = {str(call["expr"]) for call in calls}
     same = len(calls) == len(items) and len(exprs) == 1
     return {"expr": exprs.pop(), "reduce": [call["reduce"] for call in calls]} if same else None
+
+
+def _of_share(rows: Mapping[str, Any]) -> str | None:
+    """`top: 10%` of the rows as a filter; None for another one."""
+    for key, sign in (("top", ">"), ("bottom", "<=")):
+        match = re.fullmatch(r"(\d+(?:\.\d+)?) ?%", str(rows.get(key)))
+        if match is not None and isinstance(rows.get("key"), str):
+            share = float(match[1]) / 100
+            bound = f"{1 - share if key == 'top' else share:g} * size(completion)"
+            return in_flow({"where": f"rank({rows['key']}, within=group) {sign} {bound}"})
+    return None
 
 
 def _count(item: Any) -> Any:

@@ -138,10 +138,16 @@ def sink_class(kind: str) -> type[Sink]:
         raise SinkError.of("DL601.load", kind=kind, module=module, name=name, cause=cause, by=_by(kind)) from cause
     if not inspect.isclass(cls):
         raise SinkError.of("DL601.no_class", kind=kind, module=module, name=name, by=_by(kind))
-    lacks = [method for method in ("open", "write", "close") if not callable(inspect.getattr_static(cls, method, None))]
-    if lacks:
+    if lacks := what_lacks(cls):
         raise SinkError.of("DL601.no_sink", kind=kind, module=module, name=name, lacks="`, `".join(lacks), by=_by(kind))
     return typing.cast("type[Sink]", cls)
+
+
+def what_lacks(cls: type) -> list[str]:
+    """The attributes of a sink that a class does not have."""
+    methods = [name for name in ("open", "write", "close") if not callable(inspect.getattr_static(cls, name, None))]
+    accepts = inspect.getattr_static(cls, "accepts", None)
+    return methods if accepts is not None and not isinstance(accepts, str) else [*methods, "accepts"]
 
 
 def _by(kind: str) -> str:

@@ -120,6 +120,19 @@ def test_the_project_says_what_is_imported(project: Path) -> None:
     assert dict(log.failures) == {}
 
 
+def test_tests_of_a_config_know_the_imports(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`declog check` compiles a config for each of its tests, with the modules of the project."""
+    says(project, f'[tool.declog]\nimports = ["{MODULE}"]\n')
+    monkeypatch.chdir(project)
+    (project / "mine.yaml").write_text(
+        "signals: {any: {r: {axis: completion}}}\nmetrics: {r: mean(r)}\n"
+        f"sinks: [s]\nsink_options: {{s: {{kind: '{MODULE}:Sink'}}}}\n"
+        "tests: {one: {observe: {r: [1, 3]}, expect: {r: 2}}}\n",
+        "utf-8",
+    )
+    assert main(["check", "mine.yaml"]) == 0
+
+
 def test_a_module_beside_a_listed_one_is_refused(project: Path) -> None:
     """The list has modules, and not what they import."""
     says(project, f'[tool.declog]\nimports = ["{MODULE}"]\n')

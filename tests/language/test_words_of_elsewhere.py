@@ -281,6 +281,7 @@ def test_digits_that_are_no_quantile_name_the_one_they_stand_for(word: str, quan
 
 # An entry of each section, beside which a key of another tool stands.
 ENTRIES: dict[str, dict[str, Any]] = {
+    "about": {"x": {"unit": "s"}},
     "metrics": {"m": {"expr": "reward"}}, "signals": {"any": {"s": {"axis": "completion"}}},
     "derived": {"d": {"expr": "reward * 2"}}, "constants": {"c": {"value": 1}}, "axes": {"group": {"of": "group"}},
     "modes": {"eval": {"prefix": "eval/"}}, "filters": {"f": {"where": "reward > 0"}},

@@ -90,3 +90,17 @@ def test_a_yaml_file(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     file.unlink()
     assert main(["add", str(run), str(file)]) == 2
     assert "No such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        (["RUN", "x=max(reward) where level > 0"], "'x: {expr: reward, reduce: max, where: \"level > 0\"}'"),
+        (["RUN", "max(reward) where level > 0"], "'my_id: {expr: reward, reduce: max, where: \"level > 0\"}'"),
+        (["x: max(reward)", "RUN"], "declog add RUN 'x: max(reward)'"),
+    ],
+)
+def test_a_line_in_another_form(run: Path, words: list[str], fix: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The fix is what the shell takes."""
+    assert main(["add", *(word.replace("RUN", str(run)) for word in words)]) == 2
+    assert fix.replace("RUN", str(run)) in " ".join(capsys.readouterr().err.split())

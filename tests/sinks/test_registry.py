@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from importlib.util import find_spec
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
+import declog
 from declog.errors import Problem, SinkError
 from declog.records import Records, RunInfo
 from declog.sinks import (
@@ -161,6 +162,24 @@ def test_a_class_path_that_leads_nowhere_is_one_error(kind: str) -> None:
     with pytest.raises(SinkError) as caught:
         sink_class(kind)
     assert caught.value.code == "DL601"
+
+
+class Closing:
+    """A sink that does not say what it takes."""
+
+    def open(self, run: Any) -> None: ...
+    def write(self, event: Any) -> None: ...
+    def close(self, timeout_s: float) -> None: ...
+
+
+def test_a_class_that_accepts_nothing_is_answered(tmp_path: Path) -> None:
+    """Where a config names it, and where an object of it is handed over: no error of Python."""
+    with pytest.raises(SinkError, match="has no `accepts`") as caught:
+        sink_class(f"{__name__}:Closing")
+    assert 'accepts = frozenset({"scalar"})' in str(caught.value.fix)
+    with pytest.raises(SinkError, match="takes objects") as caught:
+        declog.start("minimal", sinks=[Closing()], output_dir=tmp_path)  # type: ignore[list-item]
+    assert 'accepts = frozenset({"scalar"})' in str(caught.value.fix)
 
 
 def test_make_sink_refuses_wrong_options() -> None:

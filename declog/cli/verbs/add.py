@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from declog.cli.arguments import Parser, Wrong
 from declog.cli.output import DIM, GREEN, answer, counted, paint
+from declog.errors import in_flow
 
 if TYPE_CHECKING:
     from declog.late import Late
@@ -55,7 +56,9 @@ def run(args: argparse.Namespace) -> int:
     if len(args.lines) == 2 and re.fullmatch(r"\w+:?", args.lines[0]):
         line = shlex.quote(f"{args.lines[0].rstrip(':')}: {args.lines[1]}")
         raise Wrong("a metric is one word of the shell, `NAME: EXPR`, and two came", line)
-    if re.fullmatch(r"\w+", args.run) and not Path(args.run).exists() and ":" not in args.lines[0]:
+    if re.match(r"\w+ *[:=]", args.run) and not Path(args.run).exists() and Path(args.lines[-1]).is_dir():
+        raise Wrong("the run comes first", f"declog add {args.lines[-1]} {shlex.quote(args.run)}")
+    if re.fullmatch(r"\w+", args.run) and not Path(args.run).exists() and not re.search(r":|^\w+ *=", args.lines[0]):
         line = shlex.quote(f"{args.run}: {args.lines[0]}")
         raise Wrong(f"there is no run `{args.run}`: the run comes first", f"declog add RUN {line}")
     reading = read(args.run)
@@ -118,7 +121,11 @@ def _metrics(word: str) -> tuple[dict[str, str], Path | None]:
     if word.endswith((".yaml", ".yml")):
         return dict(_of_file(Path(word))), Path(word)
     name, equals, text = word.partition("=")
-    line = f"{name.strip()}: {text.strip()}" if equals and re.fullmatch(r"\w+ *", name) else f"my_id: {word}"
+    named = equals and re.fullmatch(r"\w+ *", name)
+    id, text = (name.strip(), text.strip()) if named else ("my_id", word)
+    if (condition := re.fullmatch(r"(\w+)\((.+)\)\s+(?:where|if|when|for)\s+(.+)", text)) is not None:
+        text = in_flow({"expr": condition[2], "reduce": condition[1], "where": condition[3]})
+    line = f"{id}: {text}"
     raise Wrong(f"`{word}` is no metric", f"{shlex.quote(line)}, or a YAML file with `metrics`")
 
 

@@ -116,6 +116,8 @@ def _checked(args: argparse.Namespace, words: Sequence[str]) -> Checked:
     from declog.api import plan
     from declog.cli.targets import configured
     from declog.compiler import compile
+    from declog.config.compose import working_directory
+    from declog.config.project import load_imports
     from declog.plans.ops import NO_SINK
     from declog.replay.prepared import faults
 
@@ -127,7 +129,8 @@ def _checked(args: argparse.Namespace, words: Sequence[str]) -> Checked:
         compiled = plan(config)
         done.warnings = list(map(str, compiled.warnings))
         done.warnings += [] if compiled.sinks or compiled.capture else [NO_SINK]
-        problems, stale = faults(config, partial(compile, imports=frozenset(config.imports)))
+        imports = frozenset({*load_imports(working_directory()), *config.imports})
+        problems, stale = faults(config, partial(compile, imports=imports))
         if problems:
             raise config.located(ConfigError(problems))
     except ConfigError as error:
