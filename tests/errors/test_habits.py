@@ -257,8 +257,8 @@ def test_overrides_that_were_passed_stay(overrides: Any, tmp_path: Path) -> None
         ("wandb", 'declog.start("grpo", ["sinks=[wandb]"])'),
         ([MemorySink], "MemorySink()"),
         (MemorySink(), "sinks=[...]"),
-        ([object()], "open, write and close"),
-        ([{"wandb": {}}], "open, write and close"),
+        ([object()], "open, write, close and `accepts"),
+        ([{"wandb": {}}], "open, write, close and `accepts"),
     ],
 )
 def test_sinks_that_are_no_objects(sinks: Any, edit: str, tmp_path: Path) -> None:
