@@ -17,11 +17,12 @@ def empty_tables(plan: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str
     return {
         table["id"]: _empty(table.get("columns"))
         for table in plan.get("tables", ())
-        if any(_kind(taker.partition(" ")[0], options) in KINDS for taker in str(table.get("to", "")).split(", "))
+        if any(kind_of(taker.partition(" ")[0], options) in KINDS for taker in str(table.get("to", "")).split(", "))
     }
 
 
-def _kind(sink: str, options: Mapping[str, Any]) -> str:
+def kind_of(sink: str, options: Mapping[str, Any]) -> str:
+    """The kind of a sink, which is its id unless its options say another."""
     spec = options.get(sink)
     return str(spec.get("kind", sink)) if isinstance(spec, Mapping) else sink
 

@@ -37,13 +37,13 @@ from declog.runs.guarded import unsaid
 from declog.runs.joint_rows import by_step, joint, merged
 from declog.runs.prompts import PROMPTS, prompt_column, prompts_of, score_column
 from declog.runs.series import TRAIN, Series, series_by_name, wide_table
+from declog.runs.unlogged import NO_FILES, Declared
 from declog.sinks._rows import EVENT_RUN, schema
 from declog.sinks.run_folder import RUN, run_of
 
 log = logging.getLogger("declog")
 RANK = "declog_rank"  # which rank's sink wrote a row of a table, where several did
 KILLED = "killed"
-NO_FILES = "no sink wrote files: start with sinks=[console,parquet]"
 
 
 @runtime_checkable
@@ -243,14 +243,19 @@ class Run:
     @property
     def _unwritten(self) -> bool:
         """Whether none of its sinks writes files."""
-        return not self._sinks and {"parquet", "jsonl"}.isdisjoint(self.config.get("sinks") or ())
+        return not self._sinks and not self._declared.sinks
+
+    @property
+    def _declared(self) -> Declared:
+        return Declared(self.config, self.plan)
 
     @cached_property
     def scalars(self) -> Frame:
         """``step, mode, name, metric, value, int_value, partial, time, run_id``: a row per value."""
-        if self._unwritten:
-            self._report(NO_FILES)
-        return self._events("scalars")
+        frame = self._events("scalars")
+        if not len(frame) and (why := NO_FILES if self._unwritten else self._declared.rare()):
+            self._report(why)
+        return frame
 
     @cached_property
     def histograms(self) -> Frame:
@@ -303,11 +308,9 @@ class Run:
                 return f'it is in `run.{section}`: [row for row in run.{section}.rows() if row["name"] == "{name}"]'
         if name in self.tables:
             return f'it is a table: run.tables["{name}"].pandas()'
-        if any(output["name"] == name for output in self.plan.get("outputs", ())):
-            return "no value of it was logged"
-        if any(alert["id"] == name for alert in self.plan.get("alerts", ())):
-            return "it is an alert, and has not fired"
-        return did_you_mean(name, self._series, what="scalars of this run")
+        columns = (self.scalars.arrow()[column].to_pylist() for column in ("name", "metric", "mode"))
+        declared = self._declared.instead_of(name, zip(*columns, strict=True))
+        return declared or did_you_mean(name, self._series, what="scalars of this run")
 
     def wide(self, mode: str | None = None) -> Frame:
         """All scalars beside each other: a row for each step and a column for each name, null where it was not logged.

@@ -1,0 +1,106 @@
+"""Why a run's files have no scalar of a name, and the edit with which the next run has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from declog.language.tracker_names import metric_of
+from declog.runs.declared import KINDS, kind_of
+
+NO_FILES = "no sink wrote files: start with sinks=[console,parquet]"
+NO_VALUE = "no value of it was logged"
+UNSHOWN = "no active profile"  # the beginning of a plan's reason for a metric that no profile shows
+MOST_NAMES = 8  # in an answer
+
+
+@dataclass(frozen=True)
+class Declared:
+    """The sinks and scalars of a run as its config and its plan declare them."""
+
+    config: Mapping[str, Any]
+    plan: Mapping[str, Any]
+
+    @property
+    def sinks(self) -> dict[str, Mapping[str, Any]]:
+        """The options of the sinks that write files, by id."""
+        options, ids = _map(self.config.get("sink_options")), self.config.get("sinks")
+        names = [id for id in (ids if isinstance(ids, list) else ()) if isinstance(id, str)]
+        return {id: _map(options.get(id)) for id in names if kind_of(id, options) in KINDS}
+
+    def rare(self, mode: str | None = None) -> str:
+        """Why a run, or a mode of it, has no scalars: its sinks take only some log events. Empty if they take all."""
+        every = {id: spec.get("every", 1) for id, spec in self.sinks.items()}
+        if not every or not all(isinstance(count, int) and count > 1 for count in every.values()):
+            return ""
+        steps = self.config.get("every", 1)
+        texts = [
+            f"the sink `{id}` takes one log event in {count} of each mode"
+            + (f" (one step in {count * steps})" if isinstance(steps, int) and steps > 1 and mode is None else "")
+            for id, count in every.items()
+        ]
+        edit = ", ".join(f"{id}: {{every: 1}}" for id in every)
+        who = "the run" if mode is None else f"`{mode}`"
+        return f"{', '.join(texts)}, and {who} had fewer so far: sink_options: {{{edit}}}"
+
+    def instead_of(self, name: str, logged: Iterable[tuple[str, str, str]]) -> str:
+        """The answer for a name without scalars that a metric or an alert of the config has; empty if none has it.
+
+        ``logged`` are the names of the scalars, each with the key of its metric and its mode.
+        """
+        rows = list(dict.fromkeys(logged))
+        metrics = _map(self.config.get("metrics"))
+        mode, plain = self._mode_of(name)
+        id = plain if plain in metrics else getattr(metric_of(metrics, plain), "id", None)
+        outputs = [
+            output for output in self.plan.get("outputs", ()) if plain == output["name"] or id == output["metric"]
+        ]
+        templates = [output["name"] for output in outputs]
+        names = dict.fromkeys(of for of, key, _ in rows if key.partition(".")[0] == id)
+        takers = {sink for output in outputs for sink in map(str, output.get("sinks") or ())}
+        if names and plain not in templates:
+            return f"it is logged as {_listed(names)}"
+        if id in metrics and self.sinks.keys().isdisjoint(takers):
+            return self._hidden(str(id), shown=bool(outputs))
+        if outputs:
+            rare = self.rare(mode) if mode not in {of for _, _, of in rows} else ""
+            called = f", which would be {_listed(templates)}" if plain not in templates else ""
+            return f"{NO_VALUE}{called}{rare and f': {rare}'}"
+        is_alert = any(alert["id"] == name for alert in self.plan.get("alerts", ()))
+        return "it is an alert, and has not fired" if is_alert else ""
+
+    def _mode_of(self, name: str) -> tuple[str, str]:
+        """The mode whose prefix a name has, and the name without it."""
+        modes = {mode: str(prefix or "") for mode, prefix in _map(self.plan.get("modes")).items()}
+        fitting = [mode for mode, prefix in modes.items() if name.startswith(prefix)]
+        mode = max(fitting, key=lambda mode: len(modes[mode]), default="")
+        return mode, name.removeprefix(modes.get(mode, ""))
+
+    def _hidden(self, id: str, *, shown: bool) -> str:
+        """The answer for a metric that no sink of files takes: the profile that hides it, or the plan's reason."""
+        reasons = [why for part, why in self._inactive() if part.split(".")[1:2] == [id]]
+        if not shown and reasons and not any(why.startswith(UNSHOWN) for why in reasons):
+            return f"the run has left out its metric `{id}`: {reasons[0]}"
+        default = self.config.get("profile", "full")
+        profiles = {sink: str(spec.get("profile") or default) for sink, spec in self.sinks.items()}
+        hiding = " and ".join(f"the profile `{profile}` of the sink `{sink}`" for sink, profile in profiles.items())
+        edit = ", ".join(f"{profile}: {{show: [{id}]}}" for profile in dict.fromkeys(profiles.values()))
+        return f"the run has the metric `{id}`, and {hiding} hides it: profiles: {{{edit}}}"
+
+    def _inactive(self) -> Iterator[tuple[str, str]]:
+        """The inactive parts of the plan, each with the reason."""
+        parts = self.plan.get("inactive")
+        for part in parts if isinstance(parts, list) else ():
+            if isinstance(part, list) and len(part) == 2:
+                yield str(part[0]), str(part[1])
+
+
+def _map(value: object) -> Mapping[Any, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _listed(names: Iterable[str]) -> str:
+    """The first names of several, in order."""
+    texts = [f"`{name}`" for name in names]
+    return ", ".join(texts[:MOST_NAMES]) + ", ..." * (len(texts) > MOST_NAMES)

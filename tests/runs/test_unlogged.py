@@ -1,0 +1,90 @@
+"""A name without scalars in a run's files: the answer says why, and what to write."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import declog
+from declog.runs.run import Run
+from tests.running import profile
+
+METRICS = {
+    "reward": {"expr": "reward", "tags": ["core"]},
+    "reward_p95": "p95(reward)",
+    "length": {"expr": "length", "reduce": ["mean", "max"], "name": "completions/{reduce}_length", "tags": ["core"]},
+    "off": {"expr": "reward", "enabled": False},
+}
+
+
+def read(folder: Path, steps: int, **sections: Any) -> Run:
+    """A run of so many steps, read."""
+    signals = {"reward": {"axis": "completion"}, "length": {"axis": "completion"}}
+    modes = {"train": {}, "eval": {"prefix": "eval/"}}
+    config = profile(signals, METRICS, modes=modes, profiles={"slim": {"only": ["tag:core"]}}, **sections)
+    with declog.start(config, output_dir=folder) as log:
+        for step in range(steps):
+            with log.step(step):
+                log.observe(reward=[0.5, 1.0], length=[3.0, 4.0])
+    return declog.read(folder)
+
+
+def answer(run: Run, name: str) -> str:
+    """What a name without scalars is answered with."""
+    with pytest.raises(KeyError) as error:
+        run[name]
+    return str(error.value.args[0]).removeprefix(f"{name}; ")
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_a_sink_that_takes_some_log_events_only(kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A run that ends before the first of them has no file: the sink is named, and each mode counts by itself."""
+    sinks = {"sinks": ["console", "mine"], "sink_options": {"mine": {"kind": kind, "every": 10}}, "every": 2}
+    with caplog.at_level(logging.WARNING, "declog"):
+        run = read(tmp_path / "short", 5, **sinks)
+        assert list(run) == []
+    which = "the sink `mine` takes one log event in 10 of each mode"
+    edit = "sink_options: {mine: {every: 1}}"
+    said = f"{which} (one step in 20), and the run had fewer so far: {edit}"
+    assert said in caplog.text and run.problems == [said]
+    assert answer(run, "reward") == f"no value of it was logged: {which}, and `train` had fewer so far: {edit}"
+    run = read(tmp_path / "long", 20, **sinks)
+    assert run["reward"].steps.tolist() == [19]
+    assert answer(run, "eval/reward") == f"no value of it was logged: {which}, and `eval` had fewer so far: {edit}"
+
+
+@pytest.mark.parametrize("sinks", [["console"], []])
+def test_no_sink_of_files(sinks: list[str], tmp_path: Path) -> None:
+    """Then no name has a value, whatever the config says of it."""
+    said = "no sink wrote files: start with sinks=[console,parquet]"
+    run = read(tmp_path, 1, sinks=sinks)
+    assert (answer(run, "reward"), answer(run, "rewrad")) == (said, said)
+
+
+def test_a_metric_that_the_profile_hides(tmp_path: Path) -> None:
+    """The answer shows it, if another sink has it or none; it works."""
+    sections = {"sinks": ["parquet"], "profile": "slim"}
+    run = read(tmp_path / "slim", 1, **sections)
+    assert answer(run, "reward_p95") == (
+        "the run has the metric `reward_p95`, and the profile `slim` of the sink `parquet` hides it: "
+        "profiles: {slim: {show: [reward_p95]}}"
+    )
+    assert answer(run, "eval/reward_p95") == answer(run, "reward_p95")
+    options = {"jsonl": {"profile": "slim"}}
+    beside = read(tmp_path / "beside", 1, sinks=["console", "jsonl"], sink_options=options)
+    assert "the profile `slim` of the sink `jsonl` hides it: profiles: {slim:" in answer(beside, "reward_p95")
+    config = run.config | {"profiles": {"slim": {"only": ["tag:core"], "show": ["reward_p95"]}}}
+    with declog.start(config, output_dir=tmp_path / "shown") as log, log.step(0):
+        log.observe(reward=[0.5, 1.0], length=[3.0, 4.0])
+    assert len(declog.read(log)["reward_p95"]) == 1
+
+
+def test_the_id_of_a_metric_that_has_other_names(tmp_path: Path) -> None:
+    """The names that it is logged as, in any mode; another spelling of a name; and one that is switched off."""
+    run = read(tmp_path, 1, sinks=["jsonl"])
+    names = "it is logged as `completions/mean_length`, `completions/max_length`"
+    assert (answer(run, "length"), answer(run, "reward/mean")) == (names, "it is logged as `reward`")
+    assert answer(run, "off") == "the run has left out its metric `off`: enabled: false"
