@@ -101,8 +101,8 @@ def _of_each_step(config: Composed, plan: Plan) -> Iterator[str]:
     for op in plan.tables:
         chosen = op.filter
         count = 0 if chosen is None else chosen.n or chosen.top + chosen.bottom
-        if chosen is None or count == 0 or op.every == 1 or chosen.within != "step" or chosen.limit is not None:
-            continue
+        if chosen is None or count == 0 or op.every <= 1 or chosen.within != "step" or chosen.limit is not None:
+            continue  # of the trainer's window, an `every` of 0, nobody knows the steps
         if any(one.within == "window" for one in chosen.chain):  # one that it chooses from
             continue
         if config.home(("tables", op.id)) is None:

@@ -179,3 +179,11 @@ def test_a_table_of_many_steps_and_keys_beside_the_node_have_a_note(
     Path("train.yaml").write_text("defaults: [{declog: grpo}, _self_]\nmetrics: {a: mean(reward)}\n")
     assert "`metrics` beside" in cli("check", "train.yaml").out
     assert cli("check", "train.yaml", "~metrics").code == 0  # an application deletes a key of its own
+
+
+def test_a_table_of_the_trainers_window_has_no_note_on_steps(cli: Cli, write_preset: WritePreset) -> None:
+    """The trainer says when it logs: nobody knows the steps of its window."""
+    table = "{columns: [reward], filter: {key: reward, bottom: 2}}"
+    write_preset("mine", f"defaults: [trl_grpo, _self_]\ntables: {{worst: {table}}}\n")
+    said = cli("check", "declog/mine.yaml")
+    assert said.code == 0 and "note:" not in f"{said.out}{said.err}"
