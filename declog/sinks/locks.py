@@ -38,6 +38,11 @@ class Holder:
         """Whether the holder is a process of this machine."""
         return self.host == socket.gethostname()
 
+    @property
+    def is_this_process(self) -> bool:
+        """Whether the holder is the process that asks."""
+        return self.here and self.pid == os.getpid()
+
     def __str__(self) -> str:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
         return f"process {self.pid} on {self.host}, since {when}"

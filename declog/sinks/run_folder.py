@@ -277,7 +277,9 @@ def newer(facts: Mapping[str, Any]) -> str:
 
 
 def in_use(path: Path, file: Path, held: Held, fix: str) -> SinkError:
-    """DL609 for a folder that another process writes to, as its lock ``file`` says."""
+    """DL609 for a folder that another run writes to, as its lock ``file`` says: of another process, or of this one."""
+    if held.holder is not None and held.holder.is_this_process:
+        return SinkError.of("DL609.still_open", path=path, held=held)
     if held.holder is not None and not held.holder.here:
         fix += f"; where that process is dead, remove {file}"
     return SinkError.of("DL609.in_use", path=path, held=held, fix=fix)

@@ -121,11 +121,14 @@ def test_a_second_run_of_one_hydra_job_has_a_folder_inside(tmp_path: Path) -> No
 def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
     """By a second run of the process and by another process; the first one is not disturbed."""
     with declog.start(PROFILE, output_dir=tmp_path) as log:
-        with pytest.raises(SinkError, match=r"\[DL609\].* is in use by process") as caught:
-            declog.start({**PROFILE, "run": {"append": True}}, output_dir=tmp_path)
-        assert f"process {os.getpid()} on {socket.gethostname()}" in str(caught.value)
+        holder = f"process {os.getpid()} on {socket.gethostname()}, since "
+        mine = r"\[DL609\].* is in use by a run of this process that is still open \("
+        for config, state in ({**PROFILE, "run": {"append": True}}, None), (PROFILE, log.state_dict()):
+            with pytest.raises(SinkError, match=f"{mine}{holder}.*\n  fix: close that run first: `log.close"):
+                declog.start(config, output_dir=tmp_path, resume=state)
         code = "from tests.runtime.test_run_folders import *\ntrain(range(1), 9.0, output_dir='.')"
-        assert "[DL609]" in forks.run(["-c", code], cwd=tmp_path).stderr
+        said = forks.run(["-c", code], cwd=tmp_path).stderr
+        assert f"is in use by {holder}" in said and "fix: give this run another `output_dir`" in said
         with log.step(0):
             log.observe(reward=[1.0])
     assert rewards(tmp_path) == rewards(tmp_path, "parquet") == [(log.run_id, 0, 1.0)]
