@@ -20,7 +20,7 @@ from declog.config.hydra import Loader, groups_of
 from declog.config.origin import Origin
 from declog.config.override_errors import Refused, problem_of, unreadable
 from declog.config.overrides import ADDS, parsed, pasted, quoted
-from declog.config.packages import known_presets, notes
+from declog.config.packages import files_named, known_presets, notes
 from declog.config.search_path import GROUP, HYDRA_ERRORS
 from declog.errors import CompositionError, Problem, Where, did_you_mean, elsewhere, nearest
 from declog.language.keys import atoms, below, keys
@@ -59,14 +59,14 @@ def composition_error(loader: Loader, origin: Origin, error: Exception) -> Compo
 def unknown_preset(name: str, names: Sequence[str], directory: FilePath | None = None) -> Problem:
     """DL104. ``directory`` is where the caller's own presets were looked for."""
     fix = known_presets(name, names)
-    if name in _PROFILES:
+    if files := files_named(name):
+        fix = f"did you mean the file `{files[0]}`?"
+    elif name in _PROFILES:
         fix = f"what a preset shows is its profile: grpo profile={name}"
     elif name in keys(LogSpec):
         fix = f"a key is changed by {name}=VALUE"
     elif elsewhere.keys().get(name, "").startswith("sink_options"):
         fix = f"sinks are chosen by sinks=[{name}]"
-    elif nearest(name, names) is None and (beside := sorted(FilePath().glob(f"*/{GROUP}/{name}.yaml"))):
-        fix = f"did you mean the file `{beside[0]}`?"
     if directory is not None and directory.name == GROUP and (directory / f"{name}.yaml").is_file():
         fix = f"--config-dir {directory.parent.name}"
     elif directory is not None and (directory / f"{name}.yaml").is_file():

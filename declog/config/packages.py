@@ -8,8 +8,10 @@ Imports errors and the search path.
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Iterator, Sequence
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path as FilePath
 
 from declog.config.search_path import GROUP, TEAMS, folders_of
 from declog.errors import did_you_mean, error_text, nearest
@@ -52,8 +54,17 @@ def _wrong(entry: EntryPoint) -> Iterator[str]:
         yield f"{named}, which has no preset: no `{GROUP}/NAME.yaml` came with the package"
 
 
+def files_named(name: str) -> list[FilePath]:
+    """The files of this name below the working directory that would be presets if their folder was searched."""
+    file = f"{GROUP}/{glob.escape(name)}.yaml"
+    return sorted(path for pattern in (file, f"*/{file}") for path in FilePath().glob(pattern))
+
+
 def known_presets(name: str, names: Sequence[str]) -> str:
-    """A fix for a preset that is not there: the nearest one; or where they come from."""
+    """A fix for a preset that is not there: a file of its name, or the nearest one; or where they come from."""
+    if files := files_named(name):
+        folder = files[0].parents[1]
+        return f"there is the file `{files[0]}`: it is found from its own folder, or where `config_dir` is `{folder}`"
     if nearest(name, names) is not None:
         return did_you_mean(name, names)
     return f"{did_you_mean(name, names, what='presets')}; those of a package are there once it is installed"

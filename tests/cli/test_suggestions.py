@@ -152,3 +152,25 @@ def test_a_file_that_is_named_without_its_ending(write_preset: WritePreset) -> N
     with pytest.raises(CompositionError) as caught:
         compose("mine")
     assert [problem.fix for problem in caught.value.problems] == ["did you mean the file `mine.yaml`?"]
+
+
+def test_a_file_of_a_configuration_folder_is_named_before_a_preset_that_is_near(
+    cli: Cli, write_preset: WritePreset
+) -> None:
+    """By itself, in a defaults list and chosen in an override; each fix works."""
+    Path("conf/declog").mkdir(parents=True)
+    Path("conf/declog/acme_grpo.yaml").write_text("defaults: [trl_grpo, _self_]\n", encoding="utf-8")
+    Path("mine.yaml").write_text("defaults: [acme_grpo, _self_]\n", encoding="utf-8")
+    for words in (["acme_grpo"], ["grpo", "declog=acme_grpo"]):
+        assert "fix: did you mean the file `conf/declog/acme_grpo.yaml`?" in cli("check", *words).err
+    fix = "`conf/declog/acme_grpo.yaml`: it is found from its own folder, or where `config_dir` is `conf`"
+    assert fix in " ".join(cli("check", "mine.yaml").err.split())
+    Path("mine.yaml").rename("conf/declog/mine.yaml")
+    right = (
+        ["conf/declog/acme_grpo.yaml"],
+        ["conf/declog/mine.yaml"],
+        ["--config-dir", "conf", "grpo", "declog=acme_grpo"],
+    )
+    assert [cli("check", *words).code for words in right] == [0, 0, 0]
+    write_preset("team_grpo", "defaults: [trl_grpo, _self_]\n")
+    assert "fix: did you mean the file `declog/team_grpo.yaml`?" in cli("check", "team_grpo").err
