@@ -37,6 +37,7 @@ from declog.language.dtypes import DType
 from declog.language.functions import DEFAULT as FUNCTIONS
 from declog.language.validation import validate
 from declog.late.lines import Line, places
+from declog.late.unregistered import compiled
 from declog.plans.ops import Grouping, Plan, SinkOp
 from declog.records import Records, ResumePoint, RunInfo
 from declog.runtime.ranks.message import encode
@@ -304,19 +305,21 @@ class _Question:
         signals = self._config.data.get("signals") or {}
         data = {
             **self._config.data, "profiles": {PROFILE: {"only": names}},
-            "profile": PROFILE, "tables": {}, "alerts": {}, "tests": {},
+            "profile": PROFILE, "tables": {}, "alerts": {}, "tests": {}, "schemas": {}, "filters": {},
             "signals": {phase: {**signals.get(phase, {}), **self._signals.get(phase, {})}
                         for phase in {**signals, **self._signals}},
         }  # fmt: skip
-        try:
+
+        def compile_here(data: Mapping[str, Any]) -> Plan:
             return compile(
                 validate(data), constants=self._run["constants"], profiles=[PROFILE], config=self._config.shown,
                 imports=self._imports,
             )  # fmt: skip
+
+        try:
+            return compiled(data, self._lines, compile_here)
         except ConfigError as error:
-            # problems of the late profile follow from the others
-            wrong = [problem for problem in error.problems if problem.path[:1] != ("profiles",)]
-            raise self._config.located(ConfigError(wrong)) from None
+            raise self._config.located(error) from None
 
 
 def _logged(plan: Path) -> set[str]:

@@ -1,0 +1,82 @@
+"""A run whose config uses functions and reductions that its own program registered, and that are not registered here.
+
+Metrics and derived signals of the run that cannot be compiled here are left out, where no line reads them. Otherwise
+the problem says how the functions come here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from declog.errors import ConfigError, Path, Problem
+from declog.plans.ops import Plan
+
+_UNREGISTERED = re.compile(r"(?:unknown function|unknown reduction|no column function) `(\w+)`")
+_UNKNOWN = re.compile(r"unknown (metric|signal) `(\w+)")
+_SECTIONS = {"metric": "metrics", "signal": "derived"}
+_NAME = re.compile(r"`(\w+)`")
+
+
+def compiled(data: Mapping[str, Any], lines: Collection[str], compile: Callable[[Mapping[str, Any]], Plan]) -> Plan:
+    """The plan of some lines with the run's config, both in ``data``, as ``compile`` makes it.
+
+    Raises ``ConfigError``: DL612 for functions of the run that are not registered here, other problems as they are.
+    """
+    asked = {("metrics", line) for line in lines}
+    left_out: dict[Path, list[Problem]] = {}  # by entry of the run's config
+    names: set[str] = set()  # of functions of the run that are not registered here
+    while True:
+        try:
+            return compile(data)
+        except ConfigError as error:
+            # problems of the profile that shows the lines follow from the others
+            problems = [problem for problem in error.problems if problem.path[:1] != ("profiles",)]
+        of_run = [problem for problem in problems if problem.path[:2] not in asked]
+        names |= {_function(problem) for problem in of_run} - {""}
+        # the run's config was right: its further problems follow from the entries that were left out
+        foreign = [problem for problem in of_run if _function(problem) or left_out]
+        entries = {problem.path[:2] for problem in foreign}
+        if not entries or not all(_removable(data, entry) for entry in entries):
+            raise ConfigError([_explained(part, names) for problem in problems for part in _roots(problem, left_out)])
+        left_out |= {entry: [problem for problem in foreign if problem.path[:2] == entry] for entry in entries}
+        sections = {
+            section: {id: entry for id, entry in (data.get(section) or {}).items() if (home, id) not in entries}
+            for section, home in {"metrics": "metrics", "about": "metrics", "derived": "derived"}.items()
+        }
+        data = {**data, **sections}
+
+
+def _removable(data: Mapping[str, Any], entry: Path) -> bool:
+    """Whether an entry is a metric or a derived signal, and what reads it does not compile without it."""
+    section, id = (*entry, "")[:2]
+    value = (data.get(str(section)) or {}).get(id)
+    declares = isinstance(value, Mapping) and value.get("observe") is not None  # a signal, which other rows may have
+    return section in _SECTIONS.values() and value is not None and not declares
+
+
+def _roots(problem: Problem, left_out: Mapping[Path, list[Problem]]) -> Iterator[Problem]:
+    """The problem, or the problems for which the entry that it reads was left out."""
+    match = _UNKNOWN.match(problem.message)
+    causes = [] if match is None else left_out.get((_SECTIONS[match[1]], match[2]), [])
+    for cause in causes:
+        yield from _roots(cause, left_out)
+    if not causes:
+        yield problem
+
+
+def _explained(problem: Problem, names: Collection[str]) -> Problem:
+    """The problem; one of a function that is not registered here says how it comes here, at its place."""
+    name = _NAME.search(problem.message)
+    if name is None or name[1] not in names:
+        return problem
+    here = Problem.of("DL612.unregistered", problem.path, name=name[1])
+    return replace(problem, code=here.code, message=here.message, fix=here.fix, replacement=None)
+
+
+def _function(problem: Problem) -> str:
+    """The name of the function that is not registered; empty where that is not the problem."""
+    match = _UNREGISTERED.match(problem.message)
+    return "" if match is None else match[1]
