@@ -52,7 +52,7 @@ class Declared:
         rows = list(dict.fromkeys(logged))
         metrics = _map(self.config.get("metrics"))
         mode, plain = self._mode_of(name)
-        id = plain if plain in metrics else getattr(metric_of(metrics, plain), "id", None)
+        id = _id_of(plain, metrics)
         outputs = [
             output for output in self.plan.get("outputs", ()) if plain == output["name"] or id == output["metric"]
         ]
@@ -94,6 +94,15 @@ class Declared:
         for part in parts if isinstance(parts, list) else ():
             if isinstance(part, list) and len(part) == 2:
                 yield str(part[0]), str(part[1])
+
+
+def _id_of(name: str, metrics: Mapping[str, Any]) -> str | None:
+    """The metric that has a name, or that trackers show as the name or below it: `score/aime` of a metric `score`."""
+    if name in metrics:
+        return name
+    if (shown := metric_of(metrics, name)) is not None:
+        return shown.id
+    return max((id for id in metrics if name.startswith(f"{id}/")), key=len, default=None)
 
 
 def _map(value: object) -> Mapping[Any, Any]:

@@ -16,6 +16,7 @@ METRICS = {
     "reward": {"expr": "reward", "tags": ["core"]},
     "reward_p95": "p95(reward)",
     "length": {"expr": "length", "reduce": ["mean", "max"], "name": "completions/{reduce}_length", "tags": ["core"]},
+    "by_source": {"expr": "reward", "by": "source"},
     "off": {"expr": "reward", "enabled": False},
 }
 
@@ -23,12 +24,13 @@ METRICS = {
 def read(folder: Path, steps: int, **sections: Any) -> Run:
     """A run of so many steps, read."""
     signals = {"reward": {"axis": "completion"}, "length": {"axis": "completion"}}
+    signals["source"] = {"axis": "completion", "type": "text"}
     modes = {"train": {}, "eval": {"prefix": "eval/"}}
     config = profile(signals, METRICS, modes=modes, profiles={"slim": {"only": ["tag:core"]}}, **sections)
     with declog.start(config, output_dir=folder) as log:
         for step in range(steps):
             with log.step(step):
-                log.observe(reward=[0.5, 1.0], length=[3.0, 4.0])
+                log.observe(reward=[0.5, 1.0], length=[3.0, 4.0], source=["math", "code"])
     return declog.read(folder)
 
 
@@ -73,6 +75,7 @@ def test_a_metric_that_the_profile_hides(tmp_path: Path) -> None:
         "profiles: {slim: {show: [reward_p95]}}"
     )
     assert answer(run, "eval/reward_p95") == answer(run, "reward_p95")
+    assert answer(run, "by_source/math").endswith("hides it: profiles: {slim: {show: [by_source]}}")
     options = {"jsonl": {"profile": "slim"}}
     beside = read(tmp_path / "beside", 1, sinks=["console", "jsonl"], sink_options=options)
     assert "the profile `slim` of the sink `jsonl` hides it: profiles: {slim:" in answer(beside, "reward_p95")
@@ -87,4 +90,5 @@ def test_the_id_of_a_metric_that_has_other_names(tmp_path: Path) -> None:
     run = read(tmp_path, 1, sinks=["jsonl"])
     names = "it is logged as `completions/mean_length`, `completions/max_length`"
     assert (answer(run, "length"), answer(run, "reward/mean")) == (names, "it is logged as `reward`")
+    assert answer(run, "by_source/aime") == "it is logged as `by_source/code`, `by_source/math`"
     assert answer(run, "off") == "the run has left out its metric `off`: enabled: false"
