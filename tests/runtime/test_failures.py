@@ -252,3 +252,12 @@ def test_a_log_event_that_fails_leaves_no_rows_to_the_next(
         log.written()
         assert sum(log.failures.values()) == 1
     assert sink.scalars == {0: {"n": 1}, 2: {"n": 1}}
+
+
+def test_the_fix_of_an_integrations_failure_is_shown(caplog: pytest.LogCaptureFixture) -> None:
+    """The fix of the error itself comes first, then what is left out; other errors have the latter only."""
+    failures = Failures()
+    failures.guarded("`train`", SinkError("DL609", "the folder is in use", "close that run first"), "")
+    failures.guarded("`log`", KeyError("x"), "the numbers are left out")
+    assert "fix: close that run first\n       the values of this log event lack it; training goes on" in caplog.text
+    assert "fix: the numbers are left out; training goes on" in caplog.text

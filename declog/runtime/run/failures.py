@@ -74,12 +74,9 @@ class Failures:
         key = what, type(error).__name__
         if key not in self._guarded:
             message = error.message if isinstance(error, Coded) else error_text(error)
-            self._guarded[key] = RuntimeFailure.of(
-                "DL608.left_out",
-                what=what,
-                message=message,
-                left_out=left_out or "the values of this log event lack it",
-            )
+            fix = f"{error.fix}\n" if isinstance(error, Coded) and error.fix else ""
+            left_out = f"{fix}{left_out or 'the values of this log event lack it'}"
+            self._guarded[key] = RuntimeFailure.of("DL608.left_out", what=what, message=message, left_out=left_out)
             self._guarded[key].__cause__ = error
         self.report(self._guarded[key], "something could not be recorded")
 
