@@ -36,7 +36,7 @@ def of_library(name: str, arguments: Sequence[ast.expr]) -> str | None:
     if template.startswith("write"):
         return template
     if steps is not None:
-        template = template.replace("ema(0.9)", f"ema({1 - 1 / steps:.2g})")
+        template = template.replace("ema(0.9)", f"ema({min(1 - 1 / steps, 0.999):.3g})")
     tree = _Substitution(dict(zip(parameters, arguments, strict=True))).visit(ast.parse(template, mode="eval"))
     return ast.unparse(_Substitution({"nan": ast.Name("missing")}).visit(tree))
 

@@ -39,10 +39,10 @@ def refuse_name(node: ast.Name, text: str, span: Span, scope: Scope) -> NoReturn
     # `length >= max_length` does not mean `length >= length`
     words = {part.id for part in ast.walk(parse(text).body) if isinstance(part, ast.Name)} - {name}
     near = scope.names() if words.isdisjoint(name.split("_")) else ()
-    if _TIMES.fullmatch(name) and scope.noun == "metric":
-        refuse("DL302.time", text, span, name=name, here=f"{text[: span[0]]}seconds{text[span[1] :]}")
     if scope.noun != "signal":
         refuse_tracker_name(node, text, span, scope)
+        if _TIMES.fullmatch(name) and scope.noun == "metric":
+            refuse("DL302.time", text, span, name=name, here=f"{text[: span[0]]}seconds{text[span[1] :]}")
         if (defined := scope.definition(name) or _smoothed(name, scope)) is not None:
             refuse("DL302.undefined", text, span, name=name, fix=f"define it: {defined}")
         if scope.noun == "metric" and not near:
@@ -70,17 +70,19 @@ def refuse_tracker_name(node: ast.expr, text: str, span: Span, scope: Scope) -> 
 def refuse_reduction(node: ast.Call, text: str, span: Span, scope: Scope) -> None:
     """Refuse ``max(kl)`` and ``prev(kl)`` in a formula or a condition, whose metrics are reduced already."""
     word = node.func.id if isinstance(node.func, ast.Name) else ""
-    if scope.noun == "signal" or not node.args or node.keywords:
+    if scope.noun == "signal" or not node.args or node.keywords or (word != "prev" and len(node.args) > 1):
         return
     metric = "".join(ast.unparse(node.args[0]).split())
-    again = len(re.findall(rf"\b{re.escape(metric)}\b", text)) > 1
+    written = metric if word == "prev" else _of_rows(metric, word, scope)
+    if written is None:
+        return
+    if written != metric:
+        refuse("DL303.of_a_metric", text, span, name=word, fix=_with_metrics(text, scope))
     smooth = f"{{expr: {scope.of_tracker(metric) or metric}, over: step, combine: ema(0.9)}}"
     if word == "prev":
         refuse("DL310.before", text, span, fix=library_calls.with_metric(smooth, node, text))
-    if len(node.args) == 1 and again and _of_rows(metric, word, scope) == metric:
+    if len(re.findall(rf"\b{re.escape(metric)}\b", text)) > 1:  # compared with its own mean
         refuse("DL303.of_a_metric", text, span, name=word, fix=library_calls.with_metric(smooth, node, text))
-    if len(node.args) == 1 and _of_rows(metric, word, scope) not in (None, metric):
-        refuse("DL303.of_a_metric", text, span, name=word, fix=_with_metrics(text, scope))
 
 
 def refuse_statistic(node: ast.Attribute, text: str, span: Span, scope: Scope) -> None:
