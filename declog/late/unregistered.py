@@ -15,7 +15,7 @@ from declog.errors import ConfigError, Path, Problem
 from declog.plans.ops import Plan
 
 _UNREGISTERED = re.compile(r"(?:unknown function|unknown reduction|no column function) `(\w+)`")
-_UNKNOWN = re.compile(r"unknown (metric|signal) `(\w+)")
+_UNKNOWN = re.compile(r"(?:unknown|there is no) (metric|signal) `(\w+)")
 _SECTIONS = {"metric": "metrics", "signal": "derived"}
 _NAME = re.compile(r"`(\w+)`")
 
