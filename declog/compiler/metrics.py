@@ -308,14 +308,14 @@ class _Metric:
             if reduction is None and (several := idioms.of_reductions(text)) is not None:
                 refuse("DL311.several", text, (0, len(text)), text=text, fix=several)
             if reduction is None:
-                refuse(
-                    "DL311.name", text, (0, len(name)), name=name,
-                    known=[*self.draft.reductions.names(), "p50", "p95", "p99.9"],
-                )  # fmt: skip
+                names = [*self.draft.reductions.names(), "p50", "p95", "p99.9"]
+                refuse("DL311.name", text, (0, len(name)), name=name, known=names)
             compiler, body = self._compiler(text), parsed.body
             call = body if isinstance(body, ast.Call) else ast.copy_location(ast.Call(body, [], []), body)
             if call.args:
-                compiler.fail(call.args[0], "DL304.reduce_expr", name=name)
+                params = [*(reduction.params or {})] if isinstance(call.args[0], ast.Constant) else []
+                said = f"{name}({params[0]}={ast.unparse(call.args[0])})" if params else name
+                compiler.fail(call.args[0], "DL304.reduce_expr", fix=f"reduce: {said}")
             return reduction, self._constants(reduction, call, compiler)
         return None, ()
 

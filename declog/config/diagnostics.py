@@ -124,7 +124,9 @@ def _as_written(problem: Problem, location: FileLocation) -> Problem:
         return problem
     message, fix = meaning
     whole_message = message if of_key or message in problem.message else f"{problem.message}; {message}"
-    return replace(problem, message=whole_message, fix=fix)
+    no_text = str(problem.fix).endswith(": null") or "number" in problem.message  # `kl: off`, `every: off`
+    quoted = fix.startswith("put it in quotes")
+    return replace(problem, message=whole_message, fix=problem.fix if no_text and quoted else fix)
 
 
 def _quoted_in_flow(problem: Problem, value: str) -> Problem:

@@ -255,7 +255,13 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
         expr = str(entry.get("expr", name))
         calls = re.sub(r"\b(\w+)\(([^()]+)\)", lambda call: _over_group(call[1], call[2]), expr)
         inside = in_flow(calls if calls != expr else _over_group("mean", expr))
+        if entry[key] in ("second", "sec", "s"):
+            summed = {"expr": expr, "reduce": entry.get("reduce", "sum"), "log": False}
+            return f"metrics: {in_flow({f'{name}_1': summed, name: {'formula': f'{name}_1 / seconds'}})}"
         return f"expr: {inside}" if entry[key] in ("group", "prompt") else f"by: {in_flow(entry[key])}"
+    if key in ("within", "per_group", "groupwise") and isinstance(entry.get("reduce"), str):
+        expr = _over_group(entry["reduce"], str(entry.get("expr", name)))
+        return _rewritten(name, entry, key, expr=expr, reduce="mean")
     if key == "window" and not isinstance(entry[key], int):
         return f"over: {SYNONYMS.get(str(entry[key]), 'run')}"
     if isinstance(entry[key], list) and SYNONYMS.get(key, key) in ("bins", "buckets", "edges", "bin_edges"):

@@ -119,7 +119,8 @@ def _syntax_fix(message: str, plain: str, marked: str) -> str:
         return "compare with `==`"
     if not marked.strip():
         return "it ends too early: a value is missing"
-    if (plainly := _OPERATORS.get(marked)) and (marked == "!" or marked * 2 in plain):
-        return f"write `{plainly}`"
+    if marked in _OPERATORS and (marked == "!" or marked * 2 in plain):
+        words = re.sub(r"&&|\|\||!(?!=)", lambda sign: f" {_OPERATORS[sign[0][0]]} ", plain)
+        return f"write `{' '.join(words.split())}`"
     word = marked[0].isalnum() or marked[0] == "_"
     return f"an operator is missing before `{marked}`" if word else f"delete `{marked}`, or put a value before it"

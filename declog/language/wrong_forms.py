@@ -82,7 +82,8 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
         case ["filters", name], str():
             return f"{name}: {{where: {in_flow(value)}}}"
         case ["metrics", name, "over"], "token" | "completion" | "group" | "tokens" | "completions" | "groups":
-            expr = in_flow(f"mean({data['metrics'][name].get('expr', name)}, over={value.rstrip('s')})")
+            axis = "token" if value.startswith("token") else "completion"  # the mean of a group is over its completions
+            expr = in_flow(f"mean({data['metrics'][name].get('expr', name)}, over={axis})")
             return f"expr: {expr}: `over` of a metric says which steps or ranks it covers"
         case ["metrics", _, "reduce"], int() | float() | [*_] if not isinstance(value, bool):
             levels = [_level(item) for item in (value if isinstance(value, list) else [value])]
