@@ -317,9 +317,9 @@ def test_mutations_of_expressions_are_refused_or_compiled(seed: int, data: st.Da
 @pytest.mark.parametrize(
     ("expr", "fix"),
     [
-        ("x > 1 && x < 2", "write `and`"),
-        ("x > 1 || x < 2", "write `or`"),
-        ("!(x > 1)", "write `not`"),
+        ("x > 1 && x < 2", "write `x > 1 and x < 2`"),
+        ("x > 1 || x < 2", "write `x > 1 or x < 2`"),
+        ("!(x > 1)", "write `not (x > 1)`"),
         ("x > ", "it ends too early: a value is missing"),
         ("x > 1 if x > 2", "which values count is a key of the metric: `{expr: x > 1, where: x > 2}`"),
     ],
