@@ -66,6 +66,9 @@ def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
     *names, word = map(str, problem.path)
     if (fix := _of_dotted_key(problem.path, data)) is not None:
         return fix
+    if word == "group_size" and names[:1] == ["axes"]:
+        size = f"size: {in_flow(_at(problem.path, data))}"
+        return size if names[1:] else f"group: {{{size}}}"
     section = "filters" if names[2:] == ["filter"] else names[0] if len(names) == 2 else ""
     if (moved := _MOVED.get(section)) is not None:
         name, entry = names[-1], _at(problem.path[:-1], data)
