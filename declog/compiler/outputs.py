@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 
 from declog import sinks
 from declog.compiler import suggestions
-from declog.compiler.draft import Draft, op_of
+from declog.compiler.draft import PREFERRED, Draft, op_of
 from declog.compiler.formulas import condition
 from declog.errors import Path, Problem, SinkError, did_you_mean, elsewhere, in_flow
 from declog.language import mistakes
@@ -373,7 +373,7 @@ def selection(draft: Draft) -> None:
         needed |= further
         waiting += further
     for op in draft.outputs:
-        if op.key not in needed:
+        if op.key not in needed and not op.id.endswith(PREFERRED):
             reason = (
                 "`log: false` and nothing reads it"
                 if not op.shown

@@ -43,12 +43,13 @@ def of_library(name: str, arguments: Sequence[ast.expr]) -> str | None:
 
 def with_metric(fix: str, call: ast.Call, text: str) -> str:
     """The fix of a call in a formula or a condition, where only metrics have names: a metric of its own beside it."""
-    if (spec := re.fullmatch(r"\{expr: (.+), over: step, (combine: ema\(.+\))\}", fix)) is None:
+    if (spec := re.fullmatch(r"\{expr: (.+), over: (?:run_)?step, (combine: (\w+).*)\}", fix)) is None:
         return fix
     names = [node.id for node in ast.walk(call.args[0]) if isinstance(node, ast.Name)]
-    name = f"{'_'.join(names) or 'value'}_smooth"
+    name = f"{'_'.join(names) or 'value'}_{'smooth' if spec[3] == 'ema' else spec[3]}"
+    said = f"{{formula: {spec[1]}, {spec[2]}}}" if spec[3] == "ema" else fix  # of signals, from the start of the run
     here = text.replace(ast.get_source_segment(text.strip(), call) or ast.unparse(call), name).strip()
-    return f"write a metric and name it here: `metrics: {{{name}: {{formula: {spec[1]}, {spec[2]}}}}}`, and `{here}`"
+    return f"write a metric and name it here: `metrics: {{{name}: {said}}}`, and `{here}`"
 
 
 def ranked(call: ast.Call, text: str) -> str | None:

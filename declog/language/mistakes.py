@@ -191,6 +191,8 @@ def _of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     section, *ids, key = map(str, path) if len(path) > 1 else ("", str(path[0]))
     section = "filters" if ids[1:] == ["filter"] else section
     template = elsewhere.keys().get(f"{section}.{key}" if section else key)
+    if section == "run" and key == "tags" and "wandb" not in sinks_and_options(data.get("sinks") or [])[0]:
+        template = "config: {tags: <value>}, which records them with the run; as tags only `wandb` has them"
     value, entry = _at(path, data), _at(path[:-1], data)
     if template is None or (value is None and re.search("<(value|named|switched|profiled)>", template)):
         return None
@@ -215,9 +217,15 @@ def of_sink_option(sink: str, key: str, data: Mapping[str, Any]) -> str | None:
 
     None where the option is in no table.
     """
-    if is_off({key: data["sink_options"][sink][key]}):
+    value = data["sink_options"][sink][key]
+    if key in ("path", "file", "filename", "file_name") and "." in (name := str(value).rsplit("/", 1)[-1]):
+        folder = str(value).removesuffix(name).rstrip("/") or "."
+        return f"dir: {folder}, a folder below the run's; the name of the file is the sink's"
+    if (fix := _of_other_tools(("sink_options", sink, key), data)) is not None:
+        return fix
+    if is_off({key: value}):
         return without_sink(sink, data)
-    return _of_other_tools(("sink_options", sink, key), data)
+    return None
 
 
 def _named_anew(names: Any, metrics: Mapping[str, Any]) -> dict[str, Any]:

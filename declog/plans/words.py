@@ -158,6 +158,7 @@ def _value(op: MetricOp | FormulaOp, plan: Plan) -> str:
         reduced = f"{op.combine if op.ema is None else 'moving average'} of {piece} {values}{params}"
     over_run = op.over_run == "moments" if op.pool == "window" else op.over_run is not None
     text = f"{reduced} of {what}, over the {rows} {'from the start of the run' if over_run else f'of {steps}'}"
+    text += " in all modes" if over_run and op.total else ""
     if op.over_run in ("last", "ema") and op.pool == "window":
         text = f"{'the latest' if op.ema is None else 'moving average'} of {text}"
     text += "" if op.ema is None else f", of which the past weighs {op.ema:g}"

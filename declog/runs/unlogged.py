@@ -60,7 +60,10 @@ class Declared:
         names = dict.fromkeys(of for of, key, _ in rows if key.partition(".")[0] == id)
         takers = {sink for output in outputs for sink in map(str, output.get("sinks") or ())}
         if names and plain not in templates:
-            return f"it is logged as {_listed(names)}"
+            below = [of for of in names if of.startswith(f"{name}/")]  # of a member of a family
+            return f"it is logged as {_listed(below or names)}"
+        if id in metrics and metrics[id] is None:
+            return f"the run's config takes it out: `{id}: null`"
         if id in metrics and self.sinks.keys().isdisjoint(takers):
             return self._hidden(str(id), shown=bool(outputs))
         if outputs:

@@ -30,7 +30,7 @@ from declog.runtime.rows.open_batches import OpenBatches
 from declog.runtime.rows.split_rows import SplitRows
 from declog.runtime.run.failures import Failures, Refused
 from declog.runtime.values.extras import Undeclared, kept_column, plain_column
-from declog.runtime.values.inputs import describe, undeclared
+from declog.runtime.values.inputs import describe, undeclared, words_of
 from declog.runtime.values.streams import NO_STREAMS
 
 log = logging.getLogger("declog")
@@ -88,7 +88,8 @@ class Intake:
         elif name in sources:
             fix = f"it is observed as `{sources[name]}`"
         elif (near := nearest(name, self._plan.signal_names)) and not get_close_matches(name, [near], cutoff=0.8):
-            fix = f"did you mean `{near}`? A signal of your own is declared: signals: {{any: {{{name}: completion}}}}"
+            declared = f"signals: {{any: {{{name}: {words_of(signals[name])}}}}}"
+            fix = f"did you mean `{near}`? A signal of your own is declared: {declared}"
         else:
             names = self._plan.signal_names
             raise UnknownSignalError.of("DL501.signal", config=self._plan.name, name=name, known=names)

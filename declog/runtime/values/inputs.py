@@ -393,3 +393,11 @@ def undeclared(value: Any) -> tuple[Axis | None, Any]:
     if isinstance(value, list | tuple | np.ndarray) and not (isinstance(value, np.ndarray) and value.dtype.kind == "c"):
         return None, list(value)
     return None, None
+
+
+def words_of(value: object) -> str:
+    """How a signal of such a value is declared: a number is of the step, all else of completions."""
+    if isinstance(value, int | float) or getattr(value, "ndim", None) == 0:
+        return "step"
+    of_texts = isinstance(value, Sequence) and len(value) > 0 and isinstance(value[0], str)
+    return "completion text" if of_texts else "completion"
