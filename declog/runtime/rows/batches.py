@@ -81,17 +81,17 @@ class Intake:
         """Raise ``UnknownSignalError`` for a name that is no signal of the config."""
         if self._any or self._plan.signal_names.issuperset(signals):
             return
-        name = next(source for source in signals if source not in self._plan.signal_names)
+        names = self._plan.signal_names
+        name = next(source for source in signals if source not in names)
         sources = {op.name: op.source for phase in self._plan.phases.values() for op in phase.signals}
         if name in self._plan.renamed:
             fix = f"it is called `{self._plan.renamed[name]}` now"
         elif name in sources:
             fix = f"it is observed as `{sources[name]}`"
-        elif (near := nearest(name, self._plan.signal_names)) and not get_close_matches(name, [near], cutoff=0.8):
+        elif (near := nearest(name, names)) and not get_close_matches(name, [near], cutoff=0.8):
             declared = f"signals: {{any: {{{name}: {words_of(signals[name])}}}}}"
             fix = f"did you mean `{near}`? A signal of your own is declared: {declared}"
         else:
-            names = self._plan.signal_names
             raise UnknownSignalError.of("DL501.signal", config=self._plan.name, name=name, known=names)
         raise UnknownSignalError.of("DL501.called", config=self._plan.name, name=name, fix=fix)
 
