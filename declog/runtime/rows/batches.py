@@ -89,8 +89,7 @@ class Intake:
         elif name in sources:
             fix = f"it is observed as `{sources[name]}`"
         elif (near := nearest(name, names)) and not get_close_matches(name, [near], cutoff=0.8):
-            declared = f"signals: {{any: {{{name}: {words_of(signals[name])}}}}}"
-            fix = f"did you mean `{near}`? A signal of your own is declared: {declared}"
+            fix = f"did you mean `{near}`? One of your own: signals: {{any: {{{name}: {words_of(signals[name])}}}}}"
         else:
             raise UnknownSignalError.of("DL501.signal", config=self._plan.name, name=name, known=names)
         raise UnknownSignalError.of("DL501.called", config=self._plan.name, name=name, fix=fix)
