@@ -56,8 +56,10 @@ def refuse_name(node: ast.Name, text: str, span: Span, scope: Scope) -> NoReturn
 
 def refuse_tracker_name(node: ast.expr, text: str, span: Span, scope: Scope) -> None:
     """Refuse ``completions/mean_length``, a metric as trackers show it. A quotient of two metrics is none."""
-    names = [part.id for part in reversed([*ast.walk(node)]) if isinstance(part, ast.Name)]
-    if scope.noun == "signal" or all(scope.resolve(name) is not None for name in names):
+    parts = [*ast.walk(node)]
+    names = [part.id for part in reversed(parts) if isinstance(part, ast.Name)]
+    plain = all(isinstance(part, ast.Name | ast.BinOp | ast.Div | ast.expr_context) for part in parts)
+    if scope.noun == "signal" or not plain or all(scope.resolve(name) is not None for name in names):
         return
     start, end = span
     if (written := scope.of_tracker("".join(text[start:end].split()))) is None:

@@ -132,6 +132,25 @@ def test_what_is_of_rows_is_refused_over_metrics(call: str, where: str) -> None:
 # ---- what a condition hides
 
 
+@pytest.mark.parametrize(
+    "formula",
+    ["abs(kl) / entropy", "length.mean / log(length.max)", "kl / inf", "maximum(kl, entropy) / reward", "kl / 2 / kl",
+     "max(rewards.mean, over=member) / reward", "(kl + entropy) / (reward - 1)", "seconds / elapsed"],
+)  # fmt: skip
+def test_what_divides_or_is_called_is_no_tracker_name(formula: str) -> None:
+    """A right formula or condition stays one beside the answers for `completions/mean_length` and `max(kl)`."""
+    data = declog.config_of(declog.compose("grpo", ["declog.sinks=[]"]))
+    metrics = {**data["metrics"], "r": {"formula": formula}}
+    declog.plan({**data, "metrics": metrics, "alerts": {**data["alerts"], "a": {"when": f"{formula} > 1"}}})
+
+
+def test_signals_of_a_phase_may_be_called_as_other_libraries_call_an_axis() -> None:
+    """`shape`, `dim` and `dtype` say what a signal is only where a phase is expected and none of a preset stands."""
+    names = {"shape": "step", "dim": "completion", "per": "group"}
+    plan = declog.plan({"signals": {"rollout": names}, "metrics": {"m": "mean(dim)", "s": "last(shape)"}})
+    assert {op.id for op in plan.metrics} == {"m", "s"}
+
+
 def test_what_a_condition_hides_is_hidden_from_what_reads_it(tmp_path: Path) -> None:
     """Formulas, formulas of those, alerts, and conditions of other metrics, negated too; in any order."""
     metrics = {"later": {"formula": "1 + error"}, "last": {"expr": "h", "when": "not error > 9"}, "h": "mean(h)",
