@@ -217,7 +217,7 @@ class _Metric:
         """A metric for each reduction, and a formula of these, which may read ``metrics``."""
         draft = self.draft
         values, taken = {*draft.constants, *metrics, *FACTS}, {*draft.spec.metrics, *draft.signals}
-        body = with_seconds(parsed.body, draft.signals)
+        body = with_seconds(parsed.body, {*draft.signals, *draft.constants, *draft.spec.metrics})
         return suggestions.as_formula(self.id, self.spec, body, draft.reductions, values, taken)
 
     def _compile(self, text: str | None, path: Path) -> Node | None:

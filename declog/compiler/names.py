@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import string
 from collections.abc import Set
 from typing import Any
@@ -112,13 +113,16 @@ def in_expression(draft: Draft, shown: str) -> str | None:
     """
     keys = draft.output_keys
     metric = draft.metric_shown(shown)
-    if metric is not None and metric.key in keys:
+    if metric is not None and metric.key in keys and metric.label is None:
         return metric.key if metric.member is None else f"member({metric.key}, {metric.member!r})"
     if (statistic := idioms.of_ending(shown)) is not None:
         if "/" in shown and statistic[0] in draft.signals:
             return "_".join(statistic)
         close = nearest(statistic[0], [*draft.signals, *(op.id for op in draft.outputs)])
         return None if close in (None, statistic[0]) else in_expression(draft, f"{close}/{statistic[1]}")
-    templates = {item.template: op for op in draft.outputs for item in op.names if op.key in keys and not op.family}
-    near = nearest(shown, templates) if "/" in shown else None
-    return None if near is None else templates[near].key
+    first, slash, _ = shown.partition("/")
+    if not slash or first in draft.spec.metrics:  # a quotient
+        return None
+    templates = {item.template: op.key for op in draft.outputs for item in op.names if "/" in item.template}
+    near = difflib.get_close_matches(shown, [name for name in templates if "{" not in name], n=1, cutoff=0.8)
+    return templates[near[0]] if near and templates[near[0]] in keys else None

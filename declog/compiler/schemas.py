@@ -62,8 +62,11 @@ def _meant(draft: Draft, text: str) -> tuple[str, str | None]:
 
 def _as_schema(draft: Draft, table: str | int, id: str, expr: str) -> str:
     """The fix that makes a list of columns a schema, with an expression, which a list cannot say."""
-    names = [name for name in draft.spec.tables[str(table)].columns if IDENTIFIER.match(name)]
-    columns: dict[str, Any] = {**{name: {} for name in names}, id: {"expr": expr}}
+    columns: dict[str, Any] = {}
+    for name in draft.spec.tables[str(table)].columns:
+        column, said = (name, None) if IDENTIFIER.match(name) else _meant(draft, name)
+        columns[column] = {} if said is None else {"expr": said}
+    columns[id] = {"expr": expr}
     return f"schemas: {{{table}: {in_flow(columns)}}}   and in the table `schema: {table}` in place of `columns`"
 
 

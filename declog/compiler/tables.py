@@ -190,7 +190,11 @@ def alerts(draft: Draft) -> None:
         if bounds and name not in draft.spec.metrics and not draft.deleted(f"metrics.{name}"):
             keys = list(draft.output_keys)
             shown = draft.metric_shown(name)
-            near = shown.key if shown else _named_in(name, keys) or (keys[0] if len(keys) == 1 else None)
+            near = (
+                shown.key
+                if shown and shown.is_value
+                else _named_in(name, keys) or (keys[0] if len(keys) == 1 else None)
+            )
             when = " or ".join(bounds).replace(name, near or "METRIC")
             defined = suggestions.definition(name, draft.signals)
             rest = {

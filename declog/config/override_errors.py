@@ -112,7 +112,7 @@ def _slashed(line: str, key: str, value: str, tree: Node | None) -> Problem:
     metrics = None if tree is None else tree.at([*parts[: index - 1], "metrics"])
     shown = None if metrics is None or not isinstance(metrics.plain, dict) else metric_of(metrics.plain, name)
     changes = parts[index - 1] in ("metrics", "about", "alerts") and (index < len(parts) - 1 or value == "null")
-    if shown is not None and changes and shown.member is None:
+    if shown is not None and changes and shown.is_value:
         if parts[index - 1] == "alerts" and shown.reduction is not None:
             sign = {"above": ">", "below": "<"}.get(parts[-1], ">")
             fix = f'+{".".join([*parts[:index], plain])}.when="{shown.key} {sign} {value}"'
@@ -303,7 +303,7 @@ def edit_of(fix: str, path: Path, prefix: Path) -> tuple[str, Any, tuple[int, in
     ``path`` is the problem's. A key in the fix is the last one of it, one beside that, or the name of a section.
     """
     match = _EDIT.search(fix)
-    if match is None or "..." in match["value"]:
+    if match is None or "..." in match["value"] or "${" in fix:  # an interpolation is no map
         return None
     try:
         data = yaml.safe_load(match["value"])

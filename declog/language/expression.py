@@ -254,8 +254,9 @@ class Compiler:
             measured = self.scope.measured(name, node.args[0].id)
             if measured is not None:
                 return measured
-        unknown_names.refuse_reduction(node, self.text, self.span(node), self.scope)
         function = self.registry.named(name)
+        if function is None or name in BUILTIN.names():
+            unknown_names.refuse_reduction(node, self.text, self.span(node), self.scope)
         if function is None or name in OPERATORS:
             names = [item for item in self.registry.names() if item not in OPERATORS]
             values = [keyword.value for keyword in node.keywords if keyword.arg not in idioms.AXES]
@@ -279,6 +280,8 @@ class Compiler:
         fix = library_calls.of_library(name, arguments)
         if fix is None or self.scope.noun != "metric" or not node.args:
             return fix
+        if "run_step" in fix and self.scope.definition(f"{ast.unparse(node.args[0])}_max") is None:
+            return f"a metric of its own, of a signal: {fix.replace(ast.unparse(node.args[0]), 'reward')}"
         fix = library_calls.with_metric(fix, node, self.text)
         if (written := self.scope.of_tracker(self.part(node.args[0]))) is not None:
             return fix.replace(ast.unparse(node.args[0]), written)

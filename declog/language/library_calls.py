@@ -47,7 +47,7 @@ def with_metric(fix: str, call: ast.Call, text: str) -> str:
         return fix
     names = [node.id for node in ast.walk(call.args[0]) if isinstance(node, ast.Name)]
     name = f"{'_'.join(names) or 'value'}_{'smooth' if spec[3] == 'ema' else spec[3]}"
-    said = f"{{formula: {spec[1]}, {spec[2]}}}" if spec[3] == "ema" else fix  # of signals, from the start of the run
+    said = f"{{formula: {spec[1]}, {spec[2]}}}" if spec[3] == "ema" else fix  # of a signal, from the start of the run
     here = text.replace(ast.get_source_segment(text.strip(), call) or ast.unparse(call), name).strip()
     return f"write a metric and name it here: `metrics: {{{name}: {said}}}`, and `{here}`"
 

@@ -367,7 +367,8 @@ def _moved_of_profile(key: str, name: str, entry: Mapping[str, Any]) -> str | No
     """`extends: slim` of a profile is what `slim` shows."""
     if key not in ("extends", "base", "inherit", "inherits", "parent", "from") or entry[key] not in ("slim", ["slim"]):
         return None
-    return f"{name}: {{only: {in_flow(['tag:core', *(entry.get('show') or [])])}}}"
+    show = entry.get("show") or []
+    return f"{name}: {{only: {in_flow(['tag:core', *([show] if isinstance(show, str) else show)])}}}"
 
 
 _MOVED = {

@@ -20,7 +20,6 @@ from declog.language.notation import SEVERAL, WORD
 from declog.language.spec import SignalSpec
 from declog.language.tree import MISSING, Node, said
 
-_PHASES = frozenset({"any", "rollout", "update", "timing", "reported"})  # of presets
 SIGNAL_KEYS = frozenset({*keys(SignalSpec), "expr", "phase"})  # the last two are of a derived one and of `observe`
 
 
@@ -65,7 +64,7 @@ class _Writer:
     # -- signals
 
     def _phase(self, node: Node, at: Path) -> Node | Problem:
-        return self._refused(node, at) if _is_signal(node, str(at[-1])) else self._written(self._signal, node, at)
+        return self._refused(node, at) if _is_signal(node) else self._written(self._signal, node, at)
 
     def _signal(self, node: Node, at: Path) -> Node | Problem:
         name = at[1] if at[0] == "metrics" else at[-1]
@@ -196,11 +195,8 @@ def signal_names(layer: Node) -> frozenset[Any]:
     return frozenset(name for section in sections for name, node in section.entries.items() if node.value is not None)
 
 
-def _is_signal(node: Node, name: str) -> bool:
-    """Whether an entry of `signals` is a signal where a phase is expected: the key of it is a signal's own.
-
-    In a phase of a preset a signal may have any name: `rollout: {shape: step}`.
-    """
+def _is_signal(node: Node) -> bool:
+    """Whether an entry of `signals` is a signal where a phase is expected: the key of it is a signal's own."""
     if not isinstance(node.value, dict):
         return True
 
@@ -209,9 +205,8 @@ def _is_signal(node: Node, name: str) -> bool:
         text = str(item.value).split()[:1] if isinstance(item.value, str) else []
         return isinstance(item.value, dict | None) or (not is_axis and bool(set(text) & set(AXES)))
 
-    entries = node.entries.items()
-    if name not in _PHASES and any(
-        key in notation.AXIS_KEYS and not isinstance(item.value, dict) for key, item in entries
-    ):
-        return True
-    return any(key in SIGNAL_KEYS and not declares(key, item) for key, item in entries)
+    if node.entries.keys() <= {*notation.AXIS_KEYS, *SIGNAL_KEYS}:  # `{shape: [batch], dtype: str}`
+        values = [item.plain for key, item in node.entries.items() if key in notation.AXIS_KEYS]
+        if any(not isinstance(value, dict) and {*str(value).split()[:1]}.isdisjoint(AXES) for value in values):
+            return True
+    return any(key in SIGNAL_KEYS and not declares(key, item) for key, item in node.entries.items())

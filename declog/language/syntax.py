@@ -108,6 +108,12 @@ def _plain(match: re.Match[str]) -> str:
 _OPERATORS = {"&": "and", "|": "or", "!": "not"}  # doubled, in other languages
 
 
+def _in_words(match: re.Match[str]) -> str:
+    """An operator as a word; a text in quotes as it is."""
+    word = match[0].strip()
+    return match[0] if word[0] in "'\"" else f" {_OPERATORS[word[0]]} "
+
+
 def _syntax_fix(message: str, plain: str, marked: str) -> str:
     if (fix := idioms.of_text(plain, marked)) is not None:
         return fix
@@ -120,7 +126,7 @@ def _syntax_fix(message: str, plain: str, marked: str) -> str:
     if not marked.strip():
         return "it ends too early: a value is missing"
     if marked in _OPERATORS and (marked == "!" or marked * 2 in plain):
-        words = re.sub(r"&&|\|\||!(?!=)", lambda sign: f" {_OPERATORS[sign[0][0]]} ", plain)
-        return f"write `{' '.join(words.split())}`"
+        words = re.sub(r"'[^']*'|\"[^\"]*\"|\s*(?:&&|\|\||!(?!=))\s*", _in_words, plain)
+        return f"write `{words.strip()}`"
     word = marked[0].isalnum() or marked[0] == "_"
     return f"an operator is missing before `{marked}`" if word else f"delete `{marked}`, or put a value before it"

@@ -12,18 +12,26 @@ from typing import Any, NamedTuple
 from declog.language import idioms
 from declog.language.nodes import LOGGED
 
+_FIELD = re.compile(r"\{(?!id\})\w+\}")
+
 
 class Shown(NamedTuple):
-    """A metric by its id, which of its several reductions, and which member of a family."""
+    """A metric by its id, which of its several reductions, and which member of a family or label."""
 
     id: str
     reduction: str | None = None
     member: str | None = None
+    label: str | None = None
 
     @property
     def key(self) -> str:
         """The metric as formulas and conditions name it: `length.mean`."""
         return self.id if self.reduction is None else f"{self.id}.{self.reduction}"
+
+    @property
+    def is_value(self) -> bool:
+        """Whether it is all that the metric, or its reduction, has: no member and no label of it."""
+        return self.member is None and self.label is None
 
 
 def metric_of(metrics: Mapping[str, Any], name: str) -> Shown | None:
@@ -50,7 +58,7 @@ def metric_of(metrics: Mapping[str, Any], name: str) -> Shown | None:
 def id_of(name: str, metrics: Mapping[str, Any]) -> str | None:
     """The id of the one metric that trackers show as ``name``, which is not its id; None where there is none."""
     shown = metric_of({id: entry for id, entry in metrics.items() if id != name}, name)
-    return shown.id if shown is not None and shown.reduction is shown.member is None else None
+    return shown.id if shown is not None and shown.reduction is None and shown.is_value else None
 
 
 def _reductions(entry: Any) -> list[str]:
@@ -66,9 +74,9 @@ def _patterns(id: str, entry: Any) -> Iterator[str]:
     several = len(_reductions(entry)) > 1
     name, alias = keys.get("name"), keys.get("alias")
     for template in (name or (f"{id}/{{reduce}}" if several else id), *(alias if isinstance(alias, list) else ())):
-        if id == LOGGED or not isinstance(template, str):
-            continue
+        if id == LOGGED or not isinstance(template, str) or not re.search(r"\w", _FIELD.sub("", template)):
+            continue  # a name of fields alone may be any
         pattern = re.escape(template.replace("{id}", id))
         reductions = "|".join(map(re.escape, _reductions(entry)))
         pattern = pattern.replace(r"\{reduce\}", f"(?P<reduction>{reductions})" if several else reductions, 1)
-        yield pattern.replace(r"\{member\}", "(?P<member>[^/]+)", 1).replace(r"\{label\}", "[^/]+")
+        yield pattern.replace(r"\{member\}", "(?P<member>[^/]+)", 1).replace(r"\{label\}", "(?P<label>[^/]+)", 1)

@@ -74,11 +74,14 @@ def refuse_reduction(node: ast.Call, text: str, span: Span, scope: Scope) -> Non
     word = node.func.id if isinstance(node.func, ast.Name) else ""
     if scope.noun == "signal" or not node.args or node.keywords or (word != "prev" and len(node.args) > 1):
         return
+    parts = [*ast.walk(node.args[0])]
+    if not all(isinstance(part, ast.Name | ast.Attribute | ast.BinOp | ast.Div | ast.expr_context) for part in parts):
+        return
     metric = "".join(ast.unparse(node.args[0]).split())
     written = metric if word == "prev" else _of_rows(metric, word, scope)
     if written is None:
         return
-    if written != metric:
+    if written != metric and _with_metrics(text, scope) != f"write `{text}`":
         refuse("DL303.of_a_metric", text, span, name=word, fix=_with_metrics(text, scope))
     smooth = f"{{expr: {scope.of_tracker(metric) or metric}, over: step, combine: ema(0.9)}}"
     if word == "prev":

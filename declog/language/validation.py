@@ -38,7 +38,7 @@ from declog.language.spec_of_tables import Length
 from declog.language.spec_of_tests import TestSpec
 from declog.language.tracker_names import Shown, id_of, metric_of
 from declog.language.tree import tree_of
-from declog.language.wrong_forms import as_profile, counted
+from declog.language.wrong_forms import as_profile, counted, entry_names
 
 
 def validate(data: Mapping[str, Any]) -> LogSpec:
@@ -140,17 +140,19 @@ def _bools(data: Mapping[str, Any]) -> Iterator[Problem]:
 
 def _switches(data: Mapping[str, Any]) -> Iterator[Problem]:
     """`kl: false`, which somebody writes to switch a metric off, and keys for a metric below the name that it logs."""
+    signals = entry_names(data, "signals", "derived")
     for path, entry in entries(data, "metrics"):
         name = str(path[-1])
         if not isinstance(entry, Mapping) or not IDENTIFIER.match(name):
             continue
         switched = [*entry] == ["expr"] and isinstance(entry["expr"], bool)
-        id = id_of(name, data["metrics"]) if switched or entry.keys().isdisjoint(_VALUES) else None
+        changes = switched or (entry.keys().isdisjoint(_VALUES) and name not in signals)
+        id = id_of(name, data["metrics"]) if changes else None
         if switched:
             fix = "drop it: what a preset has is logged anyway" if entry["expr"] else f"{id or name}: null"
             yield Problem.of("DL202.switch", path, name=name, fix=fix)
         elif id is not None:
-            yield Problem.of("DL201.output", path, name=name, id=id, fix=f"{id}: {in_flow(entry)}")
+            yield Problem.of("DL201.output", path, name=name, id=id, fix=f"metrics: {{{id}: {in_flow(entry)}}}")
 
 
 _VALUES = ("expr", "formula", "observe", "reduce")  # keys by which a metric has values of its own
@@ -235,9 +237,14 @@ def _of_metric(name: str, alert: Any, data: Mapping[str, Any]) -> str | None:
     metrics, parts = data.get("metrics"), re.split(r"[/.]", name, maxsplit=1)
     if not isinstance(metrics, Mapping) or len(parts) < 2:
         return None
-    if (shown := metric_of(metrics, name)) is not None and shown.reduction is None and shown.member is None:
+    if (shown := metric_of(metrics, name)) is not None and shown.reduction is None and shown.is_value:
         return f"by its metric: {shown.id}: {in_flow(alert)}"
-    if shown is not None and isinstance(alert, Mapping) and (when := _condition(shown, alert)) is not None:
+    if (
+        shown is not None
+        and shown.label is None
+        and isinstance(alert, Mapping)
+        and (when := _condition(shown, alert)) is not None
+    ):
         return f"{re.sub(r'[^a-z0-9_]+', '_', name.lower())}: {in_flow(when)}"
     metric = parts[0] if parts[0] in metrics else parts[1]
     entry = metrics.get(metric)
@@ -254,7 +261,7 @@ def _condition(metric: Shown, alert: Mapping[str, Any]) -> dict[str, Any] | None
     value = metric.key if metric.member is None else f"member({metric.key}, {metric.member!r})"
     bounds = [f"{value} {sign} {alert[key]}" for key, sign in (("above", ">"), ("below", "<")) if key in alert]
     rest = {key: item for key, item in alert.items() if key not in ("above", "below")}
-    return {"when": " or ".join(bounds), **rest} if bounds else None
+    return {"when": " or ".join(bounds), **rest} if bounds and metric.label is None else None
 
 
 def _spelt_out(entry: Any) -> str:

@@ -42,14 +42,14 @@ class Declared:
         ]
         edit = ", ".join(f"{id}: {{every: 1}}" for id in every)
         who = "the run" if mode is None else f"`{mode}`"
-        return f"{', '.join(texts)}, and {who} had fewer so far: sink_options: {{{edit}}}"
+        return f"{', '.join(texts)}, none if {who} had fewer so far: sink_options: {{{edit}}}"
 
     def instead_of(self, name: str, logged: Iterable[tuple[str, str, str]]) -> str:
         """The answer for a name without scalars that a metric or an alert of the config has; empty if none has it.
 
         ``logged`` are the names of the scalars, each with the key of its metric and its mode.
         """
-        rows = list(dict.fromkeys(logged))
+        name, rows = str(name), list(dict.fromkeys(logged))
         metrics = _map(self.config.get("metrics"))
         mode, plain = self._mode_of(name)
         id = _id_of(plain, metrics)
@@ -64,7 +64,7 @@ class Declared:
             return f"it is logged as {_listed(below or names)}"
         if id in metrics and metrics[id] is None:
             return f"the run's config takes it out: `{id}: null`"
-        if id in metrics and self.sinks.keys().isdisjoint(takers):
+        if id in metrics and self.sinks and self.sinks.keys().isdisjoint(takers):
             return self._hidden(str(id), shown=bool(outputs))
         if outputs:
             rare = self.rare(mode) if mode not in {of for _, _, of in rows} else ""

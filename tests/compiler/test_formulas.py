@@ -145,10 +145,26 @@ def test_what_divides_or_is_called_is_no_tracker_name(formula: str) -> None:
 
 
 def test_signals_of_a_phase_may_be_called_as_other_libraries_call_an_axis() -> None:
-    """`shape`, `dim` and `dtype` say what a signal is only where a phase is expected and none of a preset stands."""
-    names = {"shape": "step", "dim": "completion", "per": "completion"}
-    plan = declog.plan({"signals": {"rollout": names}, "metrics": {"m": "mean(dim)", "s": "last(shape)"}})
-    assert {"m", "s"} <= {op.id for op in plan.metrics}
+    """`shape`, `dim` and `per` say what a signal is only where all keys do, and none says its axis."""
+    for phase in ("rollout", "env"):
+        names = {"shape": "step", "dim": "completion", "per": "completion"}
+        plan = declog.plan({"signals": {phase: names}, "metrics": {"m": "mean(dim)", "s": "last(shape)"}})
+        assert {"m", "s"} <= {op.id for op in plan.metrics}
+
+
+def test_names_that_look_like_a_statistic_of_another_metric() -> None:
+    """A signal, a label and a quotient that only look like a tracker's name of a metric are what they are."""
+    signals = {"reward": "completion", "mean_reward": "completion", "kl": "completion", "task": "completion text"}
+    metrics = {
+        "reward": "mean",
+        "mean_reward": {"by": "task"},
+        "a": {"expr": "reward", "by": "task", "name": "{label}"},
+    }
+    declog.plan({"signals": {"any": signals}, "metrics": {**metrics, "kl": {"tags": "core"}}})
+    wrong = {"signals": {"any": signals}, "metrics": {"reward": "mean", "kl": "mean", "x": {"formula": "reward / kll"}}}
+    with pytest.raises(ConfigError) as caught:
+        declog.plan(wrong)
+    assert [problem.fix for problem in caught.value.problems] == ["did you mean `kl`?"]
 
 
 def test_what_a_condition_hides_is_hidden_from_what_reads_it(tmp_path: Path) -> None:

@@ -50,12 +50,12 @@ def test_a_sink_that_takes_some_log_events_only(kind: str, tmp_path: Path, caplo
         assert list(run) == []
     which = "the sink `mine` takes one log event in 10 of each mode"
     edit = "sink_options: {mine: {every: 1}}"
-    said = f"{which} (one step in 20), and the run had fewer so far: {edit}"
+    said = f"{which} (one step in 20), none if the run had fewer so far: {edit}"
     assert said in caplog.text and run.problems == [said]
-    assert answer(run, "reward") == f"no value of it was logged: {which}, and `train` had fewer so far: {edit}"
+    assert answer(run, "reward") == f"no value of it was logged: {which}, none if `train` had fewer so far: {edit}"
     run = read(tmp_path / "long", 20, **sinks)
     assert run["reward"].steps.tolist() == [19]
-    assert answer(run, "eval/reward") == f"no value of it was logged: {which}, and `eval` had fewer so far: {edit}"
+    assert answer(run, "eval/reward") == f"no value of it was logged: {which}, none if `eval` had fewer so far: {edit}"
 
 
 @pytest.mark.parametrize("sinks", [["console"], []])

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -56,9 +57,9 @@ def run(args: argparse.Namespace) -> int:
     if len(args.lines) == 2 and re.fullmatch(r"\w+:?", args.lines[0]):
         line = shlex.quote(f"{args.lines[0].rstrip(':')}: {args.lines[1]}")
         raise Wrong("a metric is one word of the shell, `NAME: EXPR`, and two came", line)
-    if re.match(r"\w+ *[:=]", args.run) and not Path(args.run).exists() and Path(args.lines[-1]).is_dir():
+    if re.match(r"\w+ *[:=]", args.run) and not os.path.exists(args.run) and os.path.isdir(args.lines[-1]):
         raise Wrong("the run comes first", f"declog add {args.lines[-1]} {shlex.quote(args.run)}")
-    if re.fullmatch(r"\w+", args.run) and not Path(args.run).exists() and not re.search(r":|^\w+ *=", args.lines[0]):
+    if re.fullmatch(r"\w+", args.run) and not os.path.exists(args.run) and not re.search(r":|^\w+ *=", args.lines[0]):
         line = shlex.quote(f"{args.run}: {args.lines[0]}")
         raise Wrong(f"there is no run `{args.run}`: the run comes first", f"declog add RUN {line}")
     reading = read(args.run)
