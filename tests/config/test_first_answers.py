@@ -35,8 +35,8 @@ MISTAKES = [
     (TABLE % "to: [jsonl, wandb]", "to: {jsonl: true, wandb: true}"),
     (SINKS + "metrics: {frac_reward_zero_std: false}", "zero_std: null"),
     (SINKS + "metrics: {frac_reward_zero_std: null}", "zero_std: null"),
-    (SINKS + "metrics: {frac_reward_zero_std: {enabled: false}}", "zero_std: {enabled: false}"),
-    (SINKS + "metrics: {frac_reward_zero_std: {every: 10}}", "zero_std: {every: 10}"),
+    (SINKS + "metrics: {frac_reward_zero_std: {enabled: false}}", "metrics: {zero_std: {enabled: false}}"),
+    (SINKS + "metrics: {frac_reward_zero_std: {every: 10}}", "metrics: {zero_std: {every: 10}}"),
 ]
 
 
