@@ -281,12 +281,13 @@ class Compiler:
         if fix is None or self.scope.noun != "metric" or not node.args:
             return fix
         if "run_step" in fix and self.scope.definition(f"{ast.unparse(node.args[0])}_max") is None:
-            return f"a metric of its own, of a signal: {fix.replace(ast.unparse(node.args[0]), 'reward')}"
-        fix = library_calls.with_metric(fix, node, self.text)
-        if (written := self.scope.of_tracker(self.part(node.args[0]))) is not None:
-            return fix.replace(ast.unparse(node.args[0]), written)
-        self.visit(node.args[0])  # a name that is no metric is said first
-        return fix
+            example = library_calls.of_library(name, [ast.Name("reward"), *arguments[1:]])
+            return f"a metric of its own, of a signal: {example}"
+        if (written := self.scope.of_tracker(self.part(node.args[0]))) is None:
+            self.visit(node.args[0])  # a name that is no metric is said first
+        else:
+            fix = str(library_calls.of_library(name, [parse(written).body, *arguments[1:]]))
+        return library_calls.with_metric(fix, node, self.text)
 
     def _bind(self, node: ast.Call, function: Function) -> tuple[list[Node], list[ast.expr], dict[str, Any]]:
         """The compiled arguments of a call with their syntax nodes, and its compile-time parameters by name."""

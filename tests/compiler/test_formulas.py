@@ -310,3 +310,18 @@ def test_labels_take_the_room_that_they_have(tmp_path: Path) -> None:
         tracemalloc.stop()
     assert len(found) == 12
     assert peak < rows * len(long)  # fixed-width texts have 4 bytes per character
+
+
+@pytest.mark.parametrize(
+    ("formula", "fix"),
+    [
+        ("cummax(m)", "a metric of its own, of a signal: {expr: reward, over: run_step, combine: max}"),
+        ("ema(a/mean)", "`metrics: {a_mean_smooth: {formula: a, combine: ema(0.9)}}`, and `a_mean_smooth`"),
+    ],
+)
+def test_the_fix_of_a_call_names_its_argument_only(formula: str, fix: str) -> None:
+    """A metric of one letter is no letter of `combine` or `ema`."""
+    metrics = {"m": "mean(reward)", "a": "mean(reward)", "x": {"formula": formula}}
+    with pytest.raises(ConfigError) as caught:
+        declog.plan({"signals": {"any": {"reward": "completion"}}, "metrics": metrics, "sinks": []})
+    assert str(caught.value.problems[0].fix).endswith(fix)
