@@ -6,7 +6,6 @@ imported when a run starts.
 
 from __future__ import annotations
 
-import inspect
 import pickle
 import sys
 from collections import deque
@@ -19,13 +18,12 @@ from weakref import ref
 
 from declog.compiler import captures, compile
 from declog.config.application import beside
-from declog.config.compose import application_directory, compose, working_directory
+from declog.config.compose import application_directory, compose, imports_of, working_directory
 from declog.config.composed import Composed
 from declog.config.fix_trials import about, with_tried_fixes, without
 from declog.config.interpolation import has
 from declog.config.lint import beside_the_node, lint, self_first
 from declog.config.presets import declared
-from declog.config.project import load_imports
 from declog.config.removed import explained
 from declog.config.renames import deprecated, renamed
 from declog.config.search_path import GROUP
@@ -68,7 +66,7 @@ def plan(
     """
     composed = compose(config, overrides)
     folder = working_directory()
-    imports = frozenset({*load_imports(folder), *composed.imports})
+    imports = imports_of(composed)
     data = composed.resolved()
     registered = [(registry, *registry) for registry in (functions, reductions, columns)]
     inputs = _content(composed), registered, repr((constants, tuple(profiles), sorted(imports), folder, sys.path))
@@ -224,11 +222,11 @@ def _live_metrics(*arguments: Any) -> Any:
 
 def _objects(sinks: object) -> None:
     """Raise ``SinkError`` DL601 where sinks are no list of objects."""
+    from declog.sinks import what_lacks
+
     items = sinks if isinstance(sinks, Sequence) else [sinks]
     for item in items:
-        callables = [callable(inspect.getattr_static(item, name, None)) for name in ("open", "write", "close")]
-        accepts = getattr(item, "accepts", None)
-        if isinstance(item, type) or not all(callables) or accepts is None or isinstance(accepts, str):
+        if isinstance(item, type) or what_lacks(item):
             has = 'a sink has open, write, close and `accepts = frozenset({"scalar"})`'
             fix = f"{item.__name__}()" if isinstance(item, type) else has
             raise SinkError.of("DL601.named", name=repr(item), fix=fix)

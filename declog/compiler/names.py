@@ -114,7 +114,7 @@ def in_expression(draft: Draft, shown: str) -> str | None:
     keys = draft.output_keys
     metric = draft.metric_shown(shown)
     if metric is not None and metric.key in keys and metric.label is None:
-        return metric.key if metric.member is None else f"member({metric.key}, {metric.member!r})"
+        return metric.expression
     if (statistic := idioms.of_ending(shown)) is not None:
         if "/" in shown and statistic[0] in draft.signals:
             return "_".join(statistic)

@@ -16,6 +16,7 @@ from declog.compiler.scopes import MetricScope
 from declog.errors import Problem, did_you_mean, in_flow, nearest
 from declog.language.dtypes import AXES, NUMERIC, Axis, DType, per
 from declog.language.nodes import CONST, METRIC, Node, reads_other_ranks, walk
+from declog.language.notation import SIGNS
 from declog.language.spec_of_tables import TableSpec
 from declog.plans.ops import AlertOp, ColumnOp, FilterOp, TableOp
 from declog.sinks import known_kinds
@@ -180,27 +181,24 @@ def alerts(draft: Draft) -> None:
     """Type the conditions of alerts over metrics' values, and fill in their texts."""
     for name, spec in draft.active("alerts").items():
         path = ("alerts", name)
-        bounds = [f"{name} > {spec.above!r}"] * (spec.above is not None)
-        bounds += [f"{name} < {spec.below!r}"] * (spec.below is not None)
+        limits = {key: limit for key in SIGNS if (limit := getattr(spec, key)) is not None}
+        bounds = [f"{name} {SIGNS[key]} {limit!r}" for key, limit in limits.items()]
         if bool(bounds) == (spec.when is not None):
-            ends = ", ".join(f"{key}: null" for key in ("above", "below") if getattr(spec, key) is not None)
+            ends = ", ".join(f"{key}: null" for key in limits)
             fix = f"{ends}, which drops a preset's; or drop `when`" if bounds else 'when: "kl > 0.2"'
             draft.report("DL203.alert", path, fix=fix)
             continue
         if bounds and name not in draft.spec.metrics and not draft.deleted(f"metrics.{name}"):
             keys = list(draft.output_keys)
             shown = draft.metric_shown(name)
-            near = (
-                shown.key
-                if shown and shown.is_value
-                else _named_in(name, keys) or (keys[0] if len(keys) == 1 else None)
-            )
+            near = shown.key if shown and shown.is_value else _named_in(name, keys)
+            near = near or (keys[0] if len(keys) == 1 else None)
             when = " or ".join(bounds).replace(name, near or "METRIC")
             defined = suggestions.definition(name, draft.signals)
             rest = {
                 key: item
                 for key, item in spec.model_dump(exclude_unset=True, by_alias=True).items()
-                if key not in ("above", "below")
+                if key not in SIGNS
             }
             said = f"{name}: {{when: {when}{', ' * bool(rest)}{in_flow(rest)[1:-1]}}}"
             fix = f"name it by its metric, or: {said}" if near else f"the condition names it: {said}"

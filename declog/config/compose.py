@@ -32,6 +32,7 @@ from declog.config.origin import Origin
 from declog.config.override_errors import problem_of
 from declog.config.overrides import ADDS, taken, written
 from declog.config.project import config_dir as config_folder
+from declog.config.project import load_imports
 from declog.config.search_path import GROUP, HYDRA_ERRORS, folders_of
 from declog.errors import CompositionError, Path, Problem, Where, did_you_mean, nearest
 from declog.language.keys import SECTIONS
@@ -299,6 +300,11 @@ def project_folder(config_dir: str | FilePath | None = None) -> FilePath | None:
 def application_directory() -> FilePath | None:
     """The run directory of the Hydra application that is running; None outside one."""
     return FilePath(HydraConfig.get().runtime.output_dir) if HydraConfig.initialized() else None
+
+
+def imports_of(config: Composed) -> frozenset[str]:
+    """Import the modules of the project that one works in; their names, and those that were named beside a config."""
+    return frozenset({*load_imports(working_directory()), *config.imports})
 
 
 def working_directory() -> FilePath:

@@ -23,6 +23,7 @@ from declog.errors import Excerpt, Path, Problem, Where, did_you_mean, nearest, 
 from declog.language import mistakes, wrong_forms
 from declog.language.keys import SECTIONS, below, model_of
 from declog.language.keys import keys as keys_of
+from declog.language.notation import SIGNS
 from declog.language.spec import LogSpec
 from declog.language.tracker_names import id_of, metric_of
 from declog.language.tree import Node
@@ -114,7 +115,7 @@ def _slashed(line: str, key: str, value: str, tree: Node | None) -> Problem:
     changes = parts[index - 1] in ("metrics", "about", "alerts") and (index < len(parts) - 1 or value == "null")
     if shown is not None and changes and shown.is_value:
         if parts[index - 1] == "alerts" and shown.reduction is not None:
-            sign = {"above": ">", "below": "<"}.get(parts[-1], ">")
+            sign = SIGNS.get(parts[-1], ">")
             fix = f'+{".".join([*parts[:index], plain])}.when="{shown.key} {sign} {value}"'
         else:
             fix = f"{'.'.join([*parts[:index], shown.id, *parts[index + 1 :]])}={value}"

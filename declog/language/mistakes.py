@@ -16,7 +16,7 @@ from declog.errors import Path, Problem, elsewhere, in_flow, nearest, nested
 from declog.errors.elsewhere import SYNONYMS
 from declog.language.keys import SECTIONS, below, entries, keys, model_of, sections_with
 from declog.language.model import Scalar
-from declog.language.notation import is_reduction, reduced
+from declog.language.notation import SIGNS, is_reduction, reduced
 from declog.language.spec import AboutSpec, LogSpec, MetricSpec, RunSpec, SignalSpec
 from declog.language.spec_of_tables import TableSpec
 from declog.language.tracker_names import id_of
@@ -316,15 +316,14 @@ def _moved_of_alert(key: str, name: str, entry: Mapping[str, Any]) -> str | None
         return None
     if (metric := entry[key]) == name:
         return "drop it: an alert is about the metric of its name"
-    signs = {"above": ">", "below": "<"}
     bound = re.fullmatch(rf"{re.escape(name)} *([<>]) *(-?[\d.]+)", str(metric))
     if bound is not None:
         return f"{'above' if bound[1] == '>' else 'below'}: {bound[2]}"
     if re.search("[<>=]", str(metric)):
         return f"when: {in_flow(metric)}"
-    words = {**{f"alerts.{sign}": sign for sign in signs}, **elsewhere.keys()}
+    words = {**{f"alerts.{sign}": sign for sign in SIGNS}, **elsewhere.keys()}
     meanings = {word: words.get(f"alerts.{word}", SYNONYMS.get(word, word)) for word in entry}
-    bounds = [(signs.get(meanings[word].partition(":")[0]), bound) for word, bound in entry.items()]
+    bounds = [(SIGNS.get(meanings[word].partition(":")[0]), bound) for word, bound in entry.items()]
     when = " or ".join(f"{metric} {sign} {bound}" for sign, bound in bounds if sign and isinstance(bound, int | float))
     if key == "expr" and not when:
         return None
@@ -362,7 +361,6 @@ def _moved_of_table(word: str, name: str, entry: Mapping[str, Any]) -> str | Non
     return _moved_of_filter("sort", "filter", {**rows, "sort": order, "limit": count})
 
 
-# by section: the fix for a key that belongs elsewhere
 def _moved_of_profile(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
     """`extends: slim` of a profile is what `slim` shows."""
     if key not in ("extends", "base", "inherit", "inherits", "parent", "from") or entry[key] not in ("slim", ["slim"]):
@@ -371,6 +369,7 @@ def _moved_of_profile(key: str, name: str, entry: Mapping[str, Any]) -> str | No
     return f"{name}: {{only: {in_flow(['tag:core', *([show] if isinstance(show, str) else show)])}}}"
 
 
+# by section: the fix for a key that belongs elsewhere
 _MOVED = {
     "metrics": _moved_of_metric, "alerts": _moved_of_alert, "filters": _moved_of_filter, "tables": _moved_of_table,
     "profiles": _moved_of_profile,

@@ -27,6 +27,7 @@ SEVERAL = {  # words that stand for several reductions
     "quantiles": ("p05", "p25", "p50", "p75", "p95"),
     "summary": ("mean", "std", "min", "max"),
 }
+SIGNS = {"above": ">", "below": "<"}  # of an alert's bounds
 AXIS_KEYS = ("axes", "per", "shape", "dims", "dim", "dtype")  # keys of other libraries for a signal's axis and type
 # Other libraries' words for an axis; such a word alone is no expression of a signal.
 _AXIS_WORDS = {

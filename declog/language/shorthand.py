@@ -110,9 +110,8 @@ class _Writer:
             and ("axis" not in keys or keys["axis"].plain not in AXES)
             and keys.keys().isdisjoint(("expr", "phase"))
         ):
-            return replace(
-                self._without_axis(node, at), fix=f"signals: {{any: {{{name}: {notation.signal_of(node.plain)}}}}}"
-            )
+            problem = self._without_axis(node, at)
+            return replace(problem, fix=f"signals: {{any: {{{problem.fix}}}}}")
         if isinstance(node.plain, list) and notation.are_names(words):  # the signals of a phase
             fix = f"{name}: {in_flow(dict.fromkeys(words, 'completion'))}"
             return Problem.of("DL202.no_axis", at, words=" ".join(words), fix=fix)

@@ -25,8 +25,13 @@ class Shown(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The metric as formulas and conditions name it: `length.mean`."""
+        """The metric and its reduction: `length.mean`."""
         return self.id if self.reduction is None else f"{self.id}.{self.reduction}"
+
+    @property
+    def expression(self) -> str:
+        """The value as formulas and conditions name it: that of a member is `member(rewards.mean, 'format')`."""
+        return self.key if self.member is None else f"member({self.key}, {self.member!r})"
 
     @property
     def is_value(self) -> bool:

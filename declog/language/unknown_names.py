@@ -81,8 +81,8 @@ def refuse_reduction(node: ast.Call, text: str, span: Span, scope: Scope) -> Non
     written = metric if word == "prev" else _of_rows(metric, word, scope)
     if written is None:
         return
-    if written != metric and _with_metrics(text, scope) != f"write `{text}`":
-        refuse("DL303.of_a_metric", text, span, name=word, fix=_with_metrics(text, scope))
+    if written != metric and (fix := _with_metrics(text, scope)) != f"write `{text}`":
+        refuse("DL303.of_a_metric", text, span, name=word, fix=fix)
     smooth = f"{{expr: {scope.of_tracker(metric) or metric}, over: step, combine: ema(0.9)}}"
     if word == "prev":
         refuse("DL310.before", text, span, fix=library_calls.with_metric(smooth, node, text))

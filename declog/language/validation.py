@@ -31,7 +31,7 @@ from declog.language.keys import (
 )  # fmt: skip
 from declog.language.mistakes import answered, application
 from declog.language.model import Scalar
-from declog.language.notation import reduced
+from declog.language.notation import SIGNS, reduced
 from declog.language.shorthand import long
 from declog.language.spec import IDENTIFIER, LogSpec
 from declog.language.spec_of_tables import Length
@@ -258,9 +258,8 @@ def _of_metric(name: str, alert: Any, data: Mapping[str, Any]) -> str | None:
 
 def _condition(metric: Shown, alert: Mapping[str, Any]) -> dict[str, Any] | None:
     """An alert of one value of a metric: its bounds as a condition."""
-    value = metric.key if metric.member is None else f"member({metric.key}, {metric.member!r})"
-    bounds = [f"{value} {sign} {alert[key]}" for key, sign in (("above", ">"), ("below", "<")) if key in alert]
-    rest = {key: item for key, item in alert.items() if key not in ("above", "below")}
+    bounds = [f"{metric.expression} {sign} {alert[key]}" for key, sign in SIGNS.items() if key in alert]
+    rest = {key: item for key, item in alert.items() if key not in SIGNS}
     return {"when": " or ".join(bounds), **rest} if bounds and metric.label is None else None
 
 

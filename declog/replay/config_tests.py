@@ -13,8 +13,7 @@ from functools import partial
 from typing import Any
 
 from declog.compiler import compile
-from declog.config.compose import compose, working_directory
-from declog.config.project import load_imports
+from declog.config.compose import compose, imports_of
 from declog.engine.publish import CODE
 from declog.errors import ConfigError, DeclogError, Problem
 from declog.language.functions import DEFAULT, Functions
@@ -88,8 +87,7 @@ def config_tests(
     ``ConfigError`` with all errors of the config, or with all names in tests that the config does not have.
     """
     composed = compose(config, overrides)
-    imports = {*load_imports(working_directory()), *composed.imports}
-    settings = Settings(composed, partial(compile, imports=imports, **registries))
+    settings = Settings(composed, partial(compile, imports=imports_of(composed), **registries))
     functions = registries.get("functions", DEFAULT)
     problems: list[Problem] = []
     tests = []

@@ -143,10 +143,10 @@ def sink_class(kind: str) -> type[Sink]:
     return typing.cast("type[Sink]", cls)
 
 
-def what_lacks(cls: type) -> list[str]:
-    """The attributes of a sink that a class does not have."""
-    methods = [name for name in ("open", "write", "close") if not callable(inspect.getattr_static(cls, name, None))]
-    accepts = inspect.getattr_static(cls, "accepts", None)
+def what_lacks(sink: object) -> list[str]:
+    """The attributes of a sink that an object, or a class, does not have."""
+    methods = [name for name in ("open", "write", "close") if not callable(inspect.getattr_static(sink, name, None))]
+    accepts = getattr(sink, "accepts", None)
     return methods if accepts is not None and not isinstance(accepts, str) else [*methods, "accepts"]
 
 

@@ -116,8 +116,7 @@ def _checked(args: argparse.Namespace, words: Sequence[str]) -> Checked:
     from declog.api import plan
     from declog.cli.targets import configured
     from declog.compiler import compile
-    from declog.config.compose import working_directory
-    from declog.config.project import load_imports
+    from declog.config.compose import imports_of
     from declog.plans.ops import NO_SINK
     from declog.replay.prepared import faults
 
@@ -129,8 +128,7 @@ def _checked(args: argparse.Namespace, words: Sequence[str]) -> Checked:
         compiled = plan(config)
         done.warnings = list(map(str, compiled.warnings))
         done.warnings += [] if compiled.sinks or compiled.capture else [NO_SINK]
-        imports = frozenset({*load_imports(working_directory()), *config.imports})
-        problems, stale = faults(config, partial(compile, imports=imports))
+        problems, stale = faults(config, partial(compile, imports=imports_of(config)))
         if problems:
             raise config.located(ConfigError(problems))
     except ConfigError as error:

@@ -397,7 +397,7 @@ def undeclared(value: Any) -> tuple[Axis | None, Any]:
 
 def words_of(value: object) -> str:
     """How a signal of such a value is declared: a number is of the step, all else of completions."""
-    if isinstance(value, int | float) or getattr(value, "ndim", None) == 0:
-        return "step"
-    of_texts = isinstance(value, Sequence) and len(value) > 0 and isinstance(value[0], str)
-    return "completion text" if of_texts else "completion"
+    axis, column = undeclared(value)
+    if axis is not None:
+        return axis.label
+    return "completion text" if column and isinstance(column[0], str) else "completion"
