@@ -21,7 +21,8 @@ def notes(config: Composed, plan: Plan) -> Iterator[str]:
     yield from _of_each_step(config, plan)
     yield from _unopened(config)
     yield from _thinned(config, plan)
-    yield from _of_all(config)
+    yield from _of_all(config, plan)
+    yield from _unread(config, plan)
     yield from _replaced(config)
     yield from _redefined(config)
     yield from _outdented(config)
@@ -70,14 +71,29 @@ def _thinned(config: Composed, plan: Plan) -> Iterator[str]:
         yield f"`{sink.id}` takes {events}. `every: 1` takes all"
 
 
-def _of_all(config: Composed) -> Iterator[str]:
+def _of_all(config: Composed, plan: Plan) -> Iterator[str]:
     """A note on the user's own profiles with `show` alone, which adds to all that there is."""
+    without = ', hide: ["table:*"]' if plan.tables else ""
     for name, profile in config.spec.profiles.items():
-        alone = profile.show and profile.only is None and not profile.hide and name != "slim"
-        if alone and config.home(("profiles", name)) is None:
+        adds = profile.show and profile.only is None and not profile.hide and name != "slim"
+        if adds and config.home(("profiles", name)) is None:
             words = in_flow([selector.select for selector in profile.show])
-            fix = "drop it" if name == "full" else f"profiles: {{{name}: {{only: {words}}}}} shows these alone"
+            alone = f"profiles: {{{name}: {{only: {words}{without}}}}} shows these alone"
+            fix = "drop it" if name == "full" else alone + ("; without `hide` the tables, too" if without else "")
             yield f"`show` of the profile `{name}` adds nothing, as a profile without `only` shows all; {fix}"
+
+
+def _unread(config: Composed, plan: Plan) -> Iterator[str]:
+    """A note on the user's own numbers of a step that nothing reads: they are kept for questions, and logged nowhere."""
+    from declog.language.dtypes import Axis
+
+    read = {op.name for phase in plan.phases.values() for op in phase.signals}
+    declared = {path[-1] for path, _ in config.spec.declared if config.home(path) is None} - read
+    of_steps = [op.name for phase in plan.phases.values() for op in phase.unread if op.axis is Axis.STEP]
+    metrics = {name: f"mean({name})" for name in of_steps if name in declared}
+    if metrics:
+        them = "it" if len(metrics) == 1 else "them"
+        yield f"no metric reads {', '.join(f'`{name}`' for name in metrics)}; metrics: {in_flow(metrics)} logs {them}"
 
 
 def _of_families(config: Composed, plan: Plan) -> Iterator[str]:

@@ -169,7 +169,8 @@ def in_file(problem: Problem, location: FileLocation) -> Where:
         at = location.key
     elif location.style is not None and problem.source is not None:
         marked = within(raw, location.style, problem.source, problem.span)
-        whole_value = location.key or value if problem.replacement else value
+        of_key = problem.replacement is not None or location.written_key == problem.source
+        whole_value = location.key or value if of_key else value
         at = whole_value if marked is None else value.part(raw, *marked)
     elif location.style in ("|", ">") and (text_of := re.search(r"\n\s*(\S.*)", raw)) is not None:
         at = value.part(raw, *text_of.span(1))  # its first line, not the sign above it

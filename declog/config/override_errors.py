@@ -83,8 +83,8 @@ def unreadable(line: str, tree: Node | None = None) -> Problem | None:
     if not equals or not key:
         if re.fullmatch(r"\+*[a-z_][\w./@]*", line):
             return problem_of(line, "DL101.no_value", line=line)
-        pair = re.fullmatch(r"([a-z_][\w.]*)\s*:\s*(\S.*)", line)
-        fix = f"{pair[1]}={pair[2]}" if pair else "an override is key=value, +key=value or ~key"
+        pair = re.fullmatch(r"(\+*[a-z_][\w.]*)\s*:\s*(\S.*)", line)
+        fix = pasted(f"{pair[1]}={pair[2]}") if pair else "an override is key=value, +key=value or ~key"
         return problem_of(line, "DL101.no_override", fix=fix)
     if key.removeprefix(f"{GROUP}.").startswith("--"):
         return problem_of(line, "DL101.dashes", fix=line.replace("--", "", 1))
@@ -329,7 +329,8 @@ def edit_of(fix: str, path: Path, prefix: Path) -> tuple[str, Any, tuple[int, in
 
 
 _MAP = r"\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}"
-_VALUE = rf"""{_MAP}|(?<=: )\[[^\[\]]*\]|(?<=: )(?:"[^"]*"|[^\s`]+)(?=$|  or )"""
+_SIGNAL = "(?:step|group|completion|token) [a-z]+"
+_VALUE = rf"""{_MAP}|(?<=: )\[[^\[\]]*\]|(?<=: ){_SIGNAL}|(?<=: )(?:"[^"]*"|[^\s`]+)(?=$|  or )"""
 _EDIT = re.compile(rf"`?(?:(?P<key>[a-z_]\w*): )?(?P<value>{_VALUE})`?", re.MULTILINE)
 
 

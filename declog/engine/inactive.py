@@ -24,6 +24,8 @@ from declog.plans.ops import Plan, SignalOp
 log = logging.getLogger("declog")
 PHASE = ""  # this name among a phase's signals stands for the phase's batches
 GROUPS, METRICS, SIGNALS = 8, 4, 3  # how many reasons, metrics per reason and signals a message names
+NEVER = " never came"
+PLAIN = 4  # how many reasons of this kind a message names one by one
 RARE = 10  # a signal that came only once has stopped after so many batches of its phase
 Arrivals = Mapping[str, Mapping[str, "Span"]]  # by phase and signal
 _Strays = dict[Need, str]  # signals as they are read, with another phase, in which they came
@@ -139,7 +141,18 @@ class Inactive:
         if not reasons:
             return
         state.inactive |= reasons
-        self._warn(mode, first, self._together(reasons, state))
+        self._warn(mode, first, self._in_few_words(self._together(reasons, state), state))
+
+    def _in_few_words(self, reasons: Mapping[str, list[str]], state: _Mode) -> Mapping[str, list[str]]:
+        """Metrics by reason; of those of a preset whose signals never came, one reason for them all."""
+        user = self._plan.user_metrics
+        plain = [why for why, ids in reasons.items() if why.endswith(NEVER) and user.isdisjoint(ids)]
+        if len(plain) <= PLAIN:
+            return reasons
+        ids = [id for why in plain for id in reasons[why]]
+        names = dict.fromkeys(self._named(clause) for id in ids for clause in self._absent(id, state))
+        rest = {why: some for why, some in reasons.items() if why not in plain}
+        return {**rest, f"{_listed([*names], GROUPS)}{NEVER}; `log.missing` has each": ids}
 
     def _warn(self, mode: str, first: Collection[str], reasons: Mapping[str, list[str]]) -> None:
         user = self._plan.user_metrics
@@ -191,7 +204,7 @@ class Inactive:
         names = list(dict.fromkeys(self._named(clause) for clause in absent))
         if len(absent) == 1 and len(absent[0]) == 1 and absent[0][0].name in self._masks:
             return f"{names[0]} never came: observe it, or say `axes.token.mask: all`"
-        return f"{_listed(names, SIGNALS)} never came"
+        return f"{_listed(names, SIGNALS)}{NEVER}"
 
     def _together(self, reasons: Mapping[str, str], state: _Mode) -> dict[str, list[str]]:
         """Metrics by reason; those whose signals came in another phase share one, with one edit for them all."""

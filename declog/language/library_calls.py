@@ -28,17 +28,22 @@ def _templates() -> Mapping[tuple[str, int], tuple[list[str], str]]:
 def of_library(name: str, arguments: Sequence[ast.expr]) -> str | None:
     """A call of another library, such as ``where(c, a, b)``, in our words; None if `calls.txt` does not have it."""
     last = arguments[-1] if arguments else None
-    steps = last.value if isinstance(last, ast.Constant) and isinstance(last.value, int) and last.value > 1 else None
-    name = "rolling_mean" if name == "mean" and steps is not None else name  # `mean(reward, 100)`
+    steps = last.value if isinstance(last, ast.Constant) else None
+    name = "rolling_mean" if name == "mean" and isinstance(steps, int) else name  # `mean(reward, 100)`
     if (call := _templates().get((name, len(arguments)))) is None:
         return None
     parameters, template = call
     if template.startswith("write"):
         return template
-    if steps is not None:
-        template = template.replace("ema(0.9)", f"ema({min(1 - 1 / steps, 0.999):.3g})")
+    template = template.replace("ema(0.9)", smoothing(steps))
     tree = _Substitution(dict(zip(parameters, arguments, strict=True))).visit(ast.parse(template, mode="eval"))
     return ast.unparse(_Substitution({"nan": ast.Name("missing")}).visit(tree))
+
+
+def smoothing(steps: object) -> str:
+    """The smooth curve in place of a mean over the last ``steps`` steps; the usual one where they are no number."""
+    count = steps if isinstance(steps, int) and steps > 1 else 10
+    return f"ema({min(1 - 1 / count, 0.999):.3g})"
 
 
 def with_metric(fix: str, call: ast.Call, text: str) -> str:

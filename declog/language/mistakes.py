@@ -15,6 +15,7 @@ from typing import Any
 from declog.errors import Path, Problem, elsewhere, in_flow, nearest, nested
 from declog.errors.elsewhere import SYNONYMS
 from declog.language.keys import SECTIONS, below, entries, keys, model_of, sections_with
+from declog.language.library_calls import smoothing
 from declog.language.model import Scalar
 from declog.language.notation import SIGNS, is_reduction, reduced
 from declog.language.spec import AboutSpec, LogSpec, MetricSpec, RunSpec, SignalSpec
@@ -201,6 +202,7 @@ def _of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     id = "".join(ids[-1:] if section == "signals" else ids[:1])
     expr = str(entry.get("expr", id)) if isinstance(entry, Mapping) else id
     facts = {"key": key, "value": in_flow(value), "id": id, "expr": expr, "switched": switched(value)}
+    facts["ema"] = smoothing(value)
     facts["profiled"] = in_flow({sink: {"profile": id} for sink in sinks_and_options(value)[0]})
     metrics = data.get("metrics")
     facts["named"] = in_flow(_named_anew(value, metrics if isinstance(metrics, Mapping) else {}))

@@ -112,18 +112,20 @@ def scalar_lines(
     """Scalars in aligned columns: all core ones, then others up to ``limit``, below headings with their shared prefix.
 
     Of the others the user's own metrics get room before a preset's; those that do are in the order of the log event.
+    What declog counts of itself is left out where it is 0.
     With ``trends`` that have earlier values: core ones with their change and a sparkline, others with an arrow.
     """
     trends = trends or Trends()
+    scalars = [scalar for scalar in scalars if scalar.value or not scalar.metric.startswith(SELF)]
     core = [scalar for scalar in scalars if trends.is_core(scalar)]
     rest = [scalar for scalar in scalars if not trends.is_core(scalar)]
     by_turn = sorted(range(len(rest)), key=lambda index: trends.turn(rest[index]))
     shown = [rest[index] for index in sorted(by_turn[: max(limit - len(core), 0)])]
     if trends.shown:
         pieces = _columns([(scalar.name, scalar) for scalar in core], width, "  ", trends, mode, full=True)
+        pieces += _sections(shown, width, trends, mode)
     else:
-        pieces = _sections(core, width, trends, mode)
-    pieces += _sections(shown, width, trends, mode)
+        pieces = _sections([*core, *shown], width, trends, mode)
     if len(rest) > len(shown):
         pieces.append((f"  and {len(rest) - len(shown)} more\n", "dim"))
     if any(scalar.partial for scalar in (*core, *shown)):

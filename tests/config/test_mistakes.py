@@ -27,6 +27,7 @@ UNANSWERED = {
     "sixth_stranger": 0,
     "stranger": 0,
     "teams": 0,
+    "tenth_stranger": 0,
     "third_stranger": 0,
     "yaml": 0,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -49,3 +50,24 @@ def test_a_section_that_is_left_out() -> None:
         declog.plan("grpo", ["group.size=4"])
     assert [problem.fix for problem in caught.value.problems] == ["declog.axes.group.size=4"]
     assert declog.plan("grpo", ["declog.axes.group.size=4"]).grouping is not None
+
+
+def test_numbers_that_a_preset_computes_itself(tmp_path: Path) -> None:
+    """A name of a metric is answered by what it is computed from, and the edits that are printed log one's own."""
+    values = {"policy_loss": torch.rand(()), "learning_rates": 0.5}
+    with (
+        declog.start("ppo", ["sinks=[]"], sinks=[MemorySink()], output_dir=tmp_path / "first") as log,
+        log.step(0),
+        pytest.raises(InputError) as caught,
+    ):
+        log.observe(**values)
+    drop, near, in_config, as_overrides = str(caught.value.fix).splitlines()
+    assert drop == "drop `policy_loss`: `ppo` computes it, from advantages, completion_mask, logprobs, old_logprobs"
+    assert near == "`learning_rates`: did you mean `learning_rate`?"
+    assert in_config.endswith("signals: {any: {policy_loss: step}}, metrics: {policy_loss: mean(policy_loss)}")
+    overrides = ast.literal_eval(as_overrides.removeprefix("or as overrides: "))
+    sink = MemorySink()
+    output_dir = tmp_path / "second"
+    with declog.start("ppo", ["sinks=[]", *overrides], sinks=[sink], output_dir=output_dir) as log, log.step(0):
+        log.observe(policy_loss=0.25, learning_rate=0.5)
+    assert sink.scalars[0]["policy_loss"] == 0.25

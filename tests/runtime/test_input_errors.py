@@ -43,15 +43,27 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a name like no other, which a config would have to declare": (
         {"source": ["math", "code"]},
-        "[DL501] the config `small` has no signal `source`\n  fix: declare what you observe: "
-        "signals: {any: {source: completion}} for numbers, `completion int` for labels, `completion text` for texts, "
-        "`step` for one number per step\n"
+        "[DL501] the config `small` has no signal `source`\n"
+        "  fix: one of your own, in the config: signals: {any: {source: completion text}}\n"
+        "       or as overrides: ['signals.any.source=completion text']\n"
+        "       signals: done, epoch, given_as, length, logged, logprobs, loss, mask, note, other, prompt, reward, "
+        "rewards, spread",
+    ),
+    "several names at once": (
+        {"reward": [1.0, 2.0], "rewrd": [1.0, 2.0], "mean_loss": 0.5, "grid": torch.ones(2, 3)},
+        "[DL501] the config `small` has no signal `rewrd` and no signal `mean_loss` and no signal `grid`\n"
+        "  fix: `rewrd`: did you mean `rewards`?\n"
+        "       `mean_loss`: did you mean `loss`?\n"
+        "       one of your own, in the config: signals: {any: {mean_loss: step, grid: token}}, "
+        "metrics: {mean_loss: mean(mean_loss), grid: mean(grid)}\n"
+        "       or as overrides: ['signals.any.mean_loss=step', 'signals.any.grid=token', "
+        "'metrics.mean_loss=mean(mean_loss)', 'metrics.grid=mean(grid)']\n"
         "       signals: done, epoch, given_as, length, logged, logprobs, loss, mask, note, other, prompt, reward, "
         "rewards, spread",
     ),
     "the name inside the profile": (
         {"renamed": [1.0]},
-        "[DL501] the config `small` has no signal `renamed`\n  fix: it is observed as `given_as`",
+        "[DL501] the config `small` has no signal `renamed`\n  fix: `renamed` is observed as `given_as`",
     ),
     "too many axes": (
         {"reward": torch.ones(2, 3)},

@@ -126,7 +126,7 @@ def own_and_preset(count: int) -> tuple[RunInfo, tuple[Scalar, ...]]:
     metrics = {**{f"clip_{place}": "mean" for place in range(count)}, "mine": "mean", "by_source": "mean"}
     scalars = [Scalar(name, 1, name.replace("/", "_")) for name in preset]
     scalars += [Scalar("mine", 2, "mine.max"), Scalar("by_source/a", 3, "by_source")]
-    scalars += [Scalar("my/own", 4, "logged"), Scalar("declog/late", 0, "declog/late")]
+    scalars += [Scalar("my/own", 4, "logged"), Scalar("declog/late", 9, "declog/late")]
     run = replace(run_info(Path("outputs")), config={"metrics": metrics}, user_metrics=frozenset({"mine", "by_source"}))
     return run, (Scalar("eval_nonfinite/clip_0", 1, "clip_0"), *scalars)
 
@@ -150,6 +150,25 @@ def test_what_the_user_declares_is_not_what_is_cut(capsys: pytest.CaptureFixture
         "  and 7 more",
     ]
     assert "declog/late" in " ".join(cut(1)) and "declog/late" not in " ".join(cut(2))
+
+
+def test_costs_of_declog_that_are_zero_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    """A run in which nothing is lost and nothing waits says so by silence; a user's metric of 0 is shown."""
+    scalars = (Scalar("declog/late", 0, "declog/late"), Scalar("declog/backlog", 2, "declog/backlog"))
+    lines = shown(Records(scalars=(*scalars, Scalar("mine", 0.0, "mine"))), capsys)
+    assert [line.split() for line in lines[1:]] == [["declog/backlog", "2", "mine", "0"]]
+
+
+def test_a_mode_has_one_heading(capsys: pytest.CaptureFixture[str]) -> None:
+    """Core metrics stand before the others below the heading that their names share."""
+    run = replace(run_info(Path("outputs")), config={"metrics": {"reward": {"tags": "core"}}})
+    sink = ConsoleSink()
+    sink.open(run)
+    capsys.readouterr()
+    names = {"eval/length": "length", "eval/reward": "reward"}
+    sink.write(0, Records("eval", scalars=tuple(Scalar(name, 1, id) for name, id in names.items())))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines[1:]] == [["eval"], ["reward", "1", "length", "1"]]
 
 
 def test_a_metric_beside_a_preset_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,11 +10,10 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import Any
 
 from declog.engine.blocks import Key
-from declog.errors import InputError, MissingSignalError, RuntimeFailure, UnknownSignalError, nearest
+from declog.errors import InputError, MissingSignalError, RuntimeFailure
 from declog.language.dtypes import Axis
 from declog.language.functions import Functions
 from declog.language.nodes import TIMERS
@@ -28,9 +27,10 @@ from declog.runtime.rows.kept import PREFIX, SIGNALS
 from declog.runtime.rows.observation import Observation, ReadObservation
 from declog.runtime.rows.open_batches import OpenBatches
 from declog.runtime.rows.split_rows import SplitRows
+from declog.runtime.rows.unknown_signals import unknown_signals
 from declog.runtime.run.failures import Failures, Refused
 from declog.runtime.values.extras import Undeclared, kept_column, plain_column
-from declog.runtime.values.inputs import describe, undeclared, words_of
+from declog.runtime.values.inputs import describe, undeclared
 from declog.runtime.values.streams import NO_STREAMS
 
 log = logging.getLogger("declog")
@@ -81,18 +81,7 @@ class Intake:
         """Raise ``UnknownSignalError`` for a name that is no signal of the config."""
         if self._any or self._plan.signal_names.issuperset(signals):
             return
-        names = self._plan.signal_names
-        name = next(source for source in signals if source not in names)
-        sources = {op.name: op.source for phase in self._plan.phases.values() for op in phase.signals}
-        if name in self._plan.renamed:
-            fix = f"it is called `{self._plan.renamed[name]}` now"
-        elif name in sources:
-            fix = f"it is observed as `{sources[name]}`"
-        elif (near := nearest(name, names)) and not get_close_matches(name, [near], cutoff=0.8):
-            fix = f"did you mean `{near}`? One of your own: signals: {{any: {{{name}: {words_of(signals[name])}}}}}"
-        else:
-            raise UnknownSignalError.of("DL501.signal", config=self._plan.name, name=name, known=names)
-        raise UnknownSignalError.of("DL501.called", config=self._plan.name, name=name, fix=fix)
+        raise unknown_signals(self._plan, signals)
 
     def observe(self, batches: OpenBatches, signals: Mapping[str, Any], *, strict: bool = True) -> None:
         """Take the values of one call, all of a phase in one batch; if one value is wrong, none is taken.

@@ -396,8 +396,10 @@ def undeclared(value: Any) -> tuple[Axis | None, Any]:
 
 
 def words_of(value: object) -> str:
-    """How a signal of such a value is declared: a number is of the step, all else of completions."""
+    """How a signal of such a value is declared: a number is of the step, rows of rows of tokens, else completions."""
     axis, column = undeclared(value)
+    if axis is not None and getattr(value, "ndim", 1) == 2:
+        return Axis.TOKEN.label
     if axis is not None:
         return axis.label
     return "completion text" if column and isinstance(column[0], str) else "completion"

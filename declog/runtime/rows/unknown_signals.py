@@ -1,0 +1,56 @@
+"""Names that the training code observes and that are no signal of the config: what each was meant to be.
+
+Imports torch and the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from declog.errors import UnknownSignalError, in_flow, nearest
+from declog.plans.needs import signals_of
+from declog.plans.ops import Plan
+from declog.runtime.values.inputs import words_of
+
+SURE = 0.8  # how like a signal a name is that misspells it; one that is less so may be a signal of the user's own
+
+
+def unknown_signals(plan: Plan, signals: Mapping[str, Any]) -> UnknownSignalError:
+    """The error of a call with names that are no signals of the plan: all of them, each with its edit."""
+    names = [name for name in signals if name not in plan.signal_names]
+    candidates = plan.signal_names - signals.keys()  # a name that the call observes as well is not meant
+    near = {name: nearest(name, candidates) for name in names}
+    sources = {op.name: op.source for phase in plan.phases.values() for op in phase.signals}
+    computed = signals_of(plan)
+    fixes, undeclared = [], []
+    for name in names:
+        if name in plan.renamed:
+            fixes.append(f"`{name}` is called `{plan.renamed[name]}` now")
+        elif name in sources:
+            fixes.append(f"`{name}` is observed as `{sources[name]}`")
+        elif needs := {need.name for clause in computed.get(name, ()) for need in clause}:
+            fixes.append(f"drop `{name}`: `{plan.name}` computes it, from {', '.join(sorted(needs))}")
+            undeclared.append(name)
+        elif (meant := near[name]) is not None:
+            fixes.append(f"did you mean `{meant}`?" if len(names) == 1 else f"`{name}`: did you mean `{meant}`?")
+            undeclared += [] if get_close_matches(name, [meant], cutoff=SURE) else [name]
+        else:
+            undeclared.append(name)
+    if undeclared:
+        fixes += _declarations({name: words_of(signals[name]) for name in undeclared})
+    if any(near[name] is None for name in undeclared):
+        fixes.append(f"signals: {', '.join(sorted(plan.signal_names))}")
+    quoted = " and no signal ".join(f"`{name}`" for name in names)
+    return UnknownSignalError.of("DL501.signal", config=plan.name, names=quoted, fix="\n".join(fixes))
+
+
+def _declarations(words: Mapping[str, str]) -> list[str]:
+    """The edits that declare and log signals, as lines of a config and as overrides of a preset."""
+    metrics = {name: f"mean({name})" for name, said in words.items() if not said.endswith("text")}
+    sections = {"signals": {"any": words}, "metrics": metrics} if metrics else {"signals": {"any": words}}
+    lines = ", ".join(f"{name}: {in_flow(value)}" for name, value in sections.items())
+    overrides = [f"signals.any.{name}={said}" for name, said in words.items()]
+    overrides += [f"metrics.{name}={reduction}" for name, reduction in metrics.items()]
+    return [f"one of your own, in the config: {lines}", f"or as overrides: {in_flow([*map(repr, overrides)], str)}"]
