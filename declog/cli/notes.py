@@ -84,7 +84,7 @@ def _of_all(config: Composed, plan: Plan) -> Iterator[str]:
 
 
 def _unread(config: Composed, plan: Plan) -> Iterator[str]:
-    """A note on the user's own numbers of a step that nothing reads: they are kept for questions, and logged nowhere."""
+    """A note on the user's own numbers of a step that nothing reads: they are kept, and logged nowhere."""
     from declog.language.dtypes import Axis
 
     read = {op.name for phase in plan.phases.values() for op in phase.signals}
