@@ -17,7 +17,7 @@ from declog.errors import Problem
 from declog.language.absence import asks
 from declog.language.dtypes import Axis, DType
 from declog.language.moments import FORMULAS
-from declog.language.nodes import CARRIED, FOLD, JOIN, LEAVES, SIGNAL, TEXTVALUE, Node, reads_other_ranks, walk
+from declog.language.nodes import CARRIED, FOLD, JOIN, LEAVES, PLAIN, SIGNAL, TEXTVALUE, Node, reads_other_ranks, walk
 from declog.plans.ops import FoldOp, JoinOp, LocalOp, PreviousOp
 
 _STATS = ("n", "total", "m2", "min", "max", "first", "last", "hist", "trace")
@@ -121,7 +121,8 @@ class Placement:
             return self._column(FOLD, node, name, stat=node.op)
         if node.op == "size" and node.param("axis") is Axis.TOKEN:
             return self._column(FOLD, node, self.fold(phase, None, node.mask, ("n",)), stat="count")
-        of_text = any(arg.type.text for arg in node.args) and not node.type.text
+        texts = [arg for arg in node.args if arg.type.text]
+        of_text = not node.type.text and any(arg.op not in PLAIN for arg in texts)
         if of_text and not reads_other_ranks(node, split=False):
             return self._local(node, phase)
         args = [self.lower(arg, phase) for arg in node.args]

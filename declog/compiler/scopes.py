@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from declog.compiler import names, suggestions
@@ -12,7 +12,7 @@ from declog.errors import Path, Problem, in_flow, nearest
 from declog.language import idioms
 from declog.language.dtypes import AXES, Axis, DType, Type
 from declog.language.expression import compile_expression
-from declog.language.nodes import ALONE, BUILTIN, LEAVES, METRIC, SIGNAL, Node
+from declog.language.nodes import ALONE, BUILTIN, LEAVES, METRIC, MODE, SIGNAL, Node
 from declog.language.scope import Scope
 from declog.language.spec import Observed
 from declog.language.syntax import ExpressionError
@@ -22,7 +22,9 @@ BUILTINS: dict[str, Type] = {
     "step": Type(DType.INT, Axis.STEP),
     "rank": Type(DType.INT, Axis.STEP),
     "elapsed": Type(DType.FLOAT, Axis.STEP),
+    MODE: Type(DType.TEXT, Axis.STEP),
 }
+FIXED = frozenset(BUILTINS) - {MODE}  # that no signal may be named; one named `mode` is meant where it is declared
 
 
 FACTS: dict[str, Type] = {  # facts of a log event and its window that formulas and conditions can read beside metrics
@@ -70,6 +72,10 @@ class SignalScope(ConstantScope):
     @property
     def groups(self) -> bool:
         return self.draft.grouping is not None
+
+    @property
+    def modes(self) -> Collection[str]:
+        return {"train": None, **self.draft.spec.modes}.keys()
 
     @property
     def token_mask(self) -> frozenset[Node]:

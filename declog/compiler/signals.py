@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from declog.compiler.draft import NAME, Draft, Signal, SwitchedOff, op_of
-from declog.compiler.scopes import BUILTINS, ConstantScope, mask_of, signal_node, token_mask
+from declog.compiler.scopes import FIXED, ConstantScope, mask_of, signal_node, token_mask
 from declog.errors import Path, Problem, nearest
 from declog.language.dtypes import DType
 from declog.language.expression import compile_expression
@@ -38,7 +38,7 @@ def constants(draft: Draft) -> None:
             draft.warn(f"the constant `{name}` is given, and not declared: did you mean `{close}`?")
     constants: list[Path] = [("constants", name) for name in draft.spec.constants]
     for path in (*constants, *(path for path, _ in draft.spec.declared)):
-        if path[-1] in RESERVED or path[-1] in BUILTINS:
+        if path[-1] in RESERVED or path[-1] in FIXED:
             draft.report("DL204.word", path, key=path[-1])
 
 

@@ -15,6 +15,7 @@ from declog.config.interpolation import at, has
 from declog.config.override_errors import edit_of
 from declog.errors import Path, Problem, in_flow, keys, nested
 from declog.language.keys import entry_path
+from declog.language.notation import both
 from declog.language.shorthand import long
 from declog.language.tree import tree_of
 
@@ -132,6 +133,8 @@ def _edited(data: Mapping[str, Any], problem: Problem, edit: _Edit) -> Mapping[s
     holder[name] = edit.value
     if isinstance(before, Mapping) and isinstance(edit.value, Mapping):
         holder[name] = {**before, **edit.value}
+        if (conditions := [part["where"] for part in (before, edit.value) if "where" in part])[1:]:
+            holder[name]["where"] = both(*map(str, conditions))
     return dict(long(tree_of(copied))[0].plain)
 
 

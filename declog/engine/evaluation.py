@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from declog.engine.cells import MetricValues
-from declog.engine.frame import Frame
+from declog.engine.frame import Frame, of_mode
 from declog.engine.joins import Carryover
 from declog.engine.log_event import EventFacts
 from declog.engine.metrics import Report
@@ -55,6 +55,7 @@ class Evaluation:
             if tail or (period and not event.part and self._plan.ends(event.mode, event.count, period))
         }  # fmt: skip
         due: dict[int, WindowState] = {}
+        of_mode(frames, event.mode)
         try:
             frames = self._carries[event.mode].apply(frames, self._report)
             for period, window in windows.items():
@@ -107,6 +108,8 @@ class Evaluation:
     def load(self, frames: Mapping[str, Frame], data: Mapping[str, Any]) -> None:
         """Restore the state of an equal plan."""
         self.load_totals(data)
+        for name, frame in frames.items():
+            frame.mode = name.split("/")[1]
         for mode, carry in self._carries.items():
             carry.load(_below(frames, f"carry/{mode}/"), data["carry"].get(mode, {}))
         for mode, by_period in self._windows.items():

@@ -23,7 +23,7 @@ from declog.language.dtypes import MEMBER, Axis, DType
 from declog.language.functions import DEFAULT, Function, Functions
 from declog.language.functions.structure import SELECTIONS, selected
 from declog.language.moments import AGGREGATES, FORMULAS
-from declog.language.nodes import CONST, LEAVES, WRITTEN, Node
+from declog.language.nodes import CONST, LEAVES, MODE, WRITTEN, Node
 from declog.language.segmented import Segments
 
 Array = NDArray[Any]
@@ -114,6 +114,8 @@ class View:
                 return np.asarray(node.leaf, object if isinstance(node.leaf, str) else None), False
             case "builtin":
                 batches = self.frame.batches
+                if node.leaf == MODE:
+                    return np.full(len(batches), self.frame.mode, object), False
                 columns = {"step": batches.step, "rank": batches.rank, "elapsed": batches.elapsed}
                 return columns[node.leaf], False
             case "signal" | "local" | "carried":

@@ -32,13 +32,17 @@ GROUP_ID = "GROUP"  # the column of group ids, as digests; no signal can have th
 
 @dataclass
 class Frame:
-    """The columns of one phase. ``texts`` holds texts and other objects: arrays by key, with their axis."""
+    """The columns of one phase, in a ``mode``. ``texts`` holds texts and other objects: arrays by key, with their axis.
+
+    A rank's rows get their mode as the events that they belong to are evaluated; messages and files say it once.
+    """
 
     phase: str
     batches: Batches
     blocks: list[Block]
     texts: dict[Key, tuple[Axis, Array]] = field(default_factory=dict)
     grouping: Grouping | None = None
+    mode: str = ""
     _facts: Facts = field(default_factory=dict, init=False, repr=False, compare=False)
 
     # -- reading
@@ -181,7 +185,7 @@ class Frame:
 
         blocks = [block.pick(pick(block.axis)) for block in self.blocks]
         texts = {key: (axis, values[pick(axis)]) for key, (axis, values) in self.texts.items()}
-        return Frame(self.phase, self.batches.take(order), blocks, texts, self.grouping)
+        return replace(self, batches=self.batches.take(order), blocks=blocks, texts=texts)
 
     def with_column(
         self,
@@ -233,9 +237,15 @@ class Frame:
             _end_to_end([_columns(frame, part, number) for number, frame in enumerate(frames)])
             for part in joined(tuple([frame.layout for frame in frames]))
         ]
-        merged = cls(frames[0].phase, batches, blocks, _joined_texts(frames), frames[0].grouping)
+        merged = replace(frames[0], batches=batches, blocks=blocks, texts=_joined_texts(frames))
         order = np.lexsort((batches.rank, batches.batch, batches.step))
         return merged if (order[1:] > order[:-1]).all() else merged.take(order)
+
+
+def of_mode(frames: Mapping[str, Frame], mode: str) -> None:
+    """Say which mode the rows of frames are of."""
+    for frame in frames.values():
+        frame.mode = mode
 
 
 def merged(parts: Sequence[Mapping[str, Frame]]) -> dict[str, Frame]:
@@ -276,7 +286,7 @@ class Projection:
             return frame
         picked = [frame.blocks[number].some(rows, keys) for number, rows, keys in blocks]
         named = {new: frame.texts[old] for old, new in texts}
-        return Frame(frame.phase, frame.batches, picked, named, frame.grouping)
+        return replace(frame, blocks=picked, texts=named)
 
     def _plan(self, layout: Layout) -> _Selected:
         blocks = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -286,7 +287,7 @@ def _held(*frames: Frame | None) -> Frame:
         block.some([row], (key,)).pick(latest(*key)) for block in frame.blocks for row, key in enumerate(block.keys)
     ]
     texts = {key: (axis, values[latest(*key)]) for key, (axis, values) in frame.texts.items()}
-    return Frame(frame.phase, batches, blocks, texts, frame.grouping)
+    return replace(frame, batches=batches, blocks=blocks, texts=texts)
 
 
 def _latest_step(frame: Frame) -> Frame:

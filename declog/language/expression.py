@@ -197,7 +197,10 @@ class Compiler:
             name = _COMPARE.get(type(operator))
             if name is None:
                 self.fail(node, "DL307.syntax", what="`is`", fix=idioms.of_none(node))
-            parts.append(self._apply(name, node, pair))
+            args = [self.visit(side) for side in pair]
+            for value, other in zip(args, reversed(pair), strict=True):
+                unknown_names.refuse_mode(value, other, self.text, self.span(other), self.scope)
+            parts.append(self.build(name, node, args, pair))
         return self._joined_by("and", node, parts)
 
     def _joined_by(self, name: str, node: ast.expr, parts: Sequence[Node]) -> Node:
@@ -237,6 +240,8 @@ class Compiler:
             self.fail(choices, "DL307.list", fix=idioms.of_membership(value, choices))
         item = self.visit(value)
         compare, join = ("ne", "and") if negated else ("eq", "or")  # false of a missing value, either way
+        for one in choices.elts:
+            unknown_names.refuse_mode(item, one, self.text, self.span(one), self.scope)
         parts = [self.build(compare, node, [item, self.visit(one)], [value, one]) for one in choices.elts]
         return self._joined_by(join, node, parts)
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 
-from declog.errors import elsewhere
+from declog.errors import elsewhere, in_flow
 
 QUANTILES = frozenset({"quantile", "percentile", "nanquantile", "nanpercentile", "histogram_quantile"})
 
@@ -55,6 +55,15 @@ def with_metric(fix: str, call: ast.Call, text: str) -> str:
     said = f"{{formula: {spec[1]}, {spec[2]}}}" if spec[3] == "ema" else fix  # of a signal, from the start of the run
     here = text.replace(ast.get_source_segment(text.strip(), call) or ast.unparse(call), name).strip()
     return f"write a metric and name it here: `metrics: {{{name}: {said}}}`, and `{here}`"
+
+
+def of_one_mode(condition: str, mode: str) -> str:
+    """The fix of a condition on metrics that holds in one mode: a metric of that mode, and the condition on it."""
+    metric = next(iter(re.findall(r"[a-z_]\w*", condition)), "reward")
+    name = f"{metric}_{mode}"
+    here = re.sub(rf"\b{metric}\b", name, condition)
+    spec = in_flow({name: {"expr": metric, "where": f"mode == '{mode}'"}})
+    return f"write a metric of that mode and name it here: `metrics: {spec}`, and `{here}`"
 
 
 def ranked(call: ast.Call, text: str) -> str | None:

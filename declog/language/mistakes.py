@@ -15,9 +15,9 @@ from typing import Any
 from declog.errors import Path, Problem, elsewhere, in_flow, nearest, nested
 from declog.errors.elsewhere import SYNONYMS
 from declog.language.keys import SECTIONS, below, entries, keys, model_of, sections_with
-from declog.language.library_calls import smoothing
+from declog.language.library_calls import of_one_mode, smoothing
 from declog.language.model import Scalar
-from declog.language.notation import SIGNS, is_reduction, reduced
+from declog.language.notation import SIGNS, both, is_reduction, reduced
 from declog.language.spec import AboutSpec, LogSpec, MetricSpec, RunSpec, SignalSpec
 from declog.language.spec_of_tables import TableSpec
 from declog.language.tracker_names import id_of
@@ -202,16 +202,31 @@ def _of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     id = "".join(ids[-1:] if section == "signals" else ids[:1])
     expr = str(entry.get("expr", id)) if isinstance(entry, Mapping) else id
     facts = {"key": key, "value": in_flow(value), "id": id, "expr": expr, "switched": switched(value)}
-    facts["ema"] = smoothing(value)
+    facts["ema"], facts["of_mode"] = smoothing(value), in_flow(_of_mode(key, value))
+    if section == "alerts" and isinstance(entry, Mapping):
+        limit = next((f"{id} {SIGNS[word]} {entry[word]}" for word in SIGNS if word in entry), f"{id} > 0.5")
+        facts["in_one"] = of_one_mode(str(entry.get("when", limit)), str(value))
     facts["profiled"] = in_flow({sink: {"profile": id} for sink in sinks_and_options(value)[0]})
     metrics = data.get("metrics")
     facts["named"] = in_flow(_named_anew(value, metrics if isinstance(metrics, Mapping) else {}))
     fix = re.sub(rf"<({'|'.join(facts)})>", lambda match: facts[match[1]], template)
+    if template.startswith("where: ") and isinstance(entry, Mapping) and entry.get("where") is not None:
+        further = _of_mode(key, value) if "of_mode" in template else str(value)
+        fix = f"where: {in_flow(both(str(entry['where']), further))}"
     if section == "tables" and isinstance(entry, Mapping) and entry.get("every", 1) != 1:  # so many of them all
         fix = re.sub(
             r"(filter: \{(?=[^}]*\b(?:random|top|bottom|first)\b)(?![^}]*within)[^}]*)\}", r"\1, within: window}", fix
         )
     return fix
+
+
+def _of_mode(key: str, value: Any) -> str:
+    """The condition of the modes that a key names: `mode: eval`, `modes: [eval, test]`, `train: false`."""
+    names = value if isinstance(value, list) else [value]
+    if isinstance(value, bool):
+        names = ["eval" if "eval" in key else "train"]
+    choice = f"== '{names[0]}'" if len(names) == 1 else f"in {[*map(str, names)]}"
+    return f"mode {'!= ' + choice[3:] if value is False else choice}"
 
 
 def of_sink_option(sink: str, key: str, data: Mapping[str, Any]) -> str | None:

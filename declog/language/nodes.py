@@ -23,6 +23,8 @@ COMBINED = "combined"  # one label of several values
 WRITTEN = {DType.INT: "int_text", DType.BOOL: "bool_text"}  # values as labels
 COMPUTED = frozenset({FOLD, TEXTVALUE, CARRIED})  # columns that hold the values of an expression
 LEAVES = frozenset({CONST, SIGNAL, BUILTIN, METRIC, FOLD, TEXTVALUE, CARRIED})
+PLAIN = frozenset({CONST, BUILTIN})  # values that every process has
+MODE = "mode"  # the built-in name whose values are names of modes
 
 
 @dataclass(frozen=True, eq=False, repr=False)

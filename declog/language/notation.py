@@ -85,6 +85,11 @@ def signal_of(keys: Mapping[str, Any]) -> str:
     return in_flow({"axis": axis, **({"type": type_} if type_ else {}), **rest}) if rest else f"{axis} {type_}".strip()
 
 
+def both(condition: str, other: str) -> str:
+    """The condition that holds where two hold."""
+    return " and ".join(f"({one})" if re.search(r"\b(?:or|if)\b", one) else one for one in (condition, other))
+
+
 def words_of(value: Any) -> list[str]:
     """The words of a text, or those that were written as a list."""
     return [str(item) for item in value] if isinstance(value, list) else str(value).replace("per-", "per_").split()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from declog.errors import Problem
 from declog.language.nodes import Node
@@ -17,6 +17,11 @@ class Scope:
     def groups(self) -> bool:
         """Whether the config says what a group is."""
         return False
+
+    @property
+    def modes(self) -> Collection[str]:
+        """The names of the modes that the config has."""
+        return ()
 
     @property
     def token_mask(self) -> frozenset[Node]:

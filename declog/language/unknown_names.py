@@ -10,16 +10,21 @@ import re
 from collections.abc import Container
 from typing import NoReturn
 
+from declog.errors import nearest
 from declog.errors.elsewhere import SYNONYMS
 from declog.language import idioms, library_calls
 from declog.language.dtypes import AXES, MEMBER
+from declog.language.nodes import BUILTIN, MODE, Node
 from declog.language.notation import is_reduction
 from declog.language.scope import Scope
 from declog.language.syntax import parse, refuse
 
 Span = tuple[int, int]  # a half-open character range of the expression
 
-_MODES = ("mode", "is_train", "is_training", "is_eval", "training")
+_MODES = {
+    "is_train": "mode == 'train'", "is_training": "mode == 'train'", "training": "mode == 'train'",
+    "is_eval": "mode == 'eval'", "is_evaluation": "mode == 'eval'", "is_validation": "mode == 'eval'",
+}  # fmt: skip
 _POSITIONS = ("position", "token_position", "token_index", "token_idx")
 _TIMES = re.compile(r"(?:(?:step|iter|iteration|wall|train|elapsed)_?)?(?:time|secs|duration)(?:_s)?|dt|step_seconds")
 _LIMIT = re.compile(r"(^|_)(max|min|limit|threshold|budget)(_|$)")
@@ -32,8 +37,14 @@ def refuse_name(node: ast.Name, text: str, span: Span, scope: Scope) -> NoReturn
         refuse("DL302.axis", text, span, name=name, noun=scope.noun)
     if name.lower() in idioms.ABSENT and re.search(rf"[<>=] *{name}\b", text):
         refuse("DL302.absent", text, span, name=name)
-    if name in _MODES:
-        refuse("DL302.mode", text, span, name=name)
+    if name in (MODE, *_MODES):
+        fix = f"write `{text[: span[0]]}{_MODES.get(name)}{text[span[1] :]}`"
+        if scope.noun != "signal":
+            said = re.search(r"'(\w+)'", f"{_MODES.get(name)}{text[span[1] :]}")
+            rest = re.sub(rf"\b{name}\b(\s*==\s*'\w+')?\s*(\band\b)?|\band\s*\Z", "", text)
+            rest = re.sub(r"\s*\band\s*\Z", "", rest).strip()
+            fix = library_calls.of_one_mode(rest, "eval" if said is None else said[1])
+        refuse("DL302.mode", text, span, name=name, noun=scope.noun, fix=fix)
     if name in _POSITIONS:
         refuse("DL302.position", text, span, name=name)
     # `length >= max_length` does not mean `length >= length`
@@ -52,6 +63,15 @@ def refuse_name(node: ast.Name, text: str, span: Span, scope: Scope) -> NoReturn
     if _LIMIT.search(name):
         refuse("DL302.limit", text, span, name=name, known=near)
     refuse("DL302.signal", text, span, name=name, known=near)
+
+
+def refuse_mode(value: Node, other: ast.expr, text: str, span: Span, scope: Scope) -> None:
+    """Refuse to compare the mode, if that is the value, with a text that names none."""
+    name = other.value if isinstance(other, ast.Constant) else None
+    if value.op == BUILTIN and value.leaf == MODE and isinstance(name, str) and name not in scope.modes:
+        close = nearest(name, scope.modes)
+        fix = f"did you mean `{close}`?" if close else f"declare it: modes: {{{name}: {{prefix: {name}/}}}}"
+        refuse("DL302.mode_name", text, span, name=name, fix=fix)
 
 
 def refuse_tracker_name(node: ast.expr, text: str, span: Span, scope: Scope) -> None:

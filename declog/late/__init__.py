@@ -27,7 +27,7 @@ from declog.config.compose import compose
 from declog.config.project import load_imports
 from declog.distribution import VERSION
 from declog.engine.evaluation import Evaluation
-from declog.engine.frame import GROUP_ID, Frame, Projection
+from declog.engine.frame import GROUP_ID, Frame, Projection, of_mode
 from declog.engine.inactive import PHASE, Span
 from declog.engine.layout import KIND
 from declog.engine.local_columns import with_locals
@@ -139,6 +139,7 @@ class Answer:
 
     def take(self, event: RowEvent, reader: Columns) -> None:
         """Evaluate the next log event."""
+        of_mode(event.frames, event.facts.mode)
         facts, frames = event.facts, reader.ready(event.frames)
         if facts.mode in self.plan.modes:
             self._dispatcher.inactive.came(facts.mode, facts.event, facts.count, _came(frames, self.plan))

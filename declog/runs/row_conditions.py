@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from declog.api import plan
-from declog.compiler.scopes import BUILTINS
+from declog.compiler.scopes import FIXED
 from declog.compiler.signals import RESERVED
 from declog.engine.blocks import Block, Key, batches_of, texts_of
 from declog.engine.evaluator import View
@@ -59,7 +59,7 @@ def named_columns(rows: Sequence[Row]) -> dict[str, str]:
     named: dict[str, str] = {}
     for column in dict.fromkeys(column for row in rows for column in row):
         name = re.sub(r"\W", "_", column)
-        if name.isidentifier() and name not in RESERVED and name not in BUILTINS:
+        if name.isidentifier() and name not in RESERVED and name not in FIXED:
             named.setdefault(name, column)
     return named
 

@@ -52,6 +52,7 @@ LINES: dict[str, Any] = {
     "slow": {"expr": "reward", "reduce": "max", "every": 20}, "bars": "histogram(reward, bins=4)",
     "per_token": "mean(logprobs)", "hard": {"expr": "reward", "where": "difficulty > 0.5"},
     "weighted": {"expr": "reward", "weight": "length"}, "twice": {"formula": "2 * mean"}, "n": "count(reward)",
+    "trained": {"expr": "reward", "where": "mode == 'train'"},
     "before": "last(lr - prev(lr, 0))", "rows": "sum(reward)", "unsolved": "mean(1 if not solved else 0)",
 }  # fmt: skip
 

@@ -5,7 +5,7 @@ Imports the window, evaluation and the plan; torch only through the window.
 
 from __future__ import annotations
 
-from declog.engine.frame import Frame
+from declog.engine.frame import Frame, of_mode
 from declog.engine.local_columns import with_locals
 from declog.errors import error_text
 from declog.language.functions import DEFAULT, Functions
@@ -43,6 +43,7 @@ class Sender:
     def frames(self, event: LogEvent) -> tuple[LogEvent, dict[str, Frame]]:
         """This rank's frames with its local columns, and the event, which says why some of these are missing."""
         frames = event.window.frames(self._plan.phases, self._rank, self._plan.grouping, self._failures.report)
+        of_mode(frames, event.mode)
         try:
             frames = with_locals(frames, self._plan, self._functions)
         except BaseException as error:  # noqa: BLE001  (a user's function may raise anything; rank 0 reports it)
