@@ -98,8 +98,9 @@ def plan(
         problems += [
             item for item in suspects if all(item.path[:end] not in paths for end in range(1, len(item.path) + 1))
         ]
-        problems = with_tried_fixes(problems, data, partial(_problems, compiled))
-        problems = [declared(problem, composed) for problem in problems]
+        check = partial(_problems, compiled)
+        problems = with_tried_fixes(problems, data, check)
+        problems = [declared(problem, composed, check) for problem in problems]
         raise composed.located(ConfigError(explained(composed, problems))) from None
     if suspects:
         raise composed.located(ConfigError(explained(composed, suspects)))

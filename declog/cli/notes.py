@@ -24,16 +24,23 @@ def notes(config: Composed, plan: Plan) -> Iterator[str]:
     yield from _of_all(config, plan)
     yield from _unread(config, plan)
     yield from _replaced(config)
-    yield from _redefined(config)
+    yield from _redefined(config, plan)
+    yield from _below_the_run(config)
     yield from _outdented(config)
 
 
 def _unseen(config: Composed, plan: Plan) -> Iterator[str]:
     """A note on the user's own metrics that no sink shows; a preset leaves out its own on purpose."""
+    from declog.config.overrides import setting
+
     names = [name for name in plan.unseen if config.home(("metrics", name)) is None]
     if names:
         profile = min(sink.profile for sink in plan.sinks)
-        edit = f"profiles: {{{profile}: {{show: [{', '.join(names)}]}}}}"
+        typed = any(f"metrics.{name}" in line for line in config.overrides for name in names)
+        edit = (
+            setting(f"profiles.{profile}.show", names) if typed else in_flow({"profiles": {profile: {"show": names}}})
+        )
+        edit = edit if typed else edit[1:-1]
         yield f"no sink shows {', '.join(f'`{name}`' for name in names)}: {edit}"
 
 
@@ -128,7 +135,16 @@ def _of_each_step(config: Composed, plan: Plan) -> Iterator[str]:
             )
 
 
-def _redefined(config: Composed) -> Iterator[str]:
+def _below_the_run(config: Composed) -> Iterator[str]:
+    """A note on the user's own folders of sinks that look like one of the working directory's."""
+    for name, options in config.spec.sink_options.items():
+        folder = (options.model_extra or {}).get("dir")
+        relative = isinstance(folder, str) and "/" in folder.strip("/") and not folder.startswith(("/", "~"))
+        if relative and config.home(("sink_options", name, "dir")) is None:
+            yield f"`{name}` writes to `{folder}` below the run's folder; an absolute path is taken as it is"
+
+
+def _redefined(config: Composed, plan: Plan) -> Iterator[str]:
     """A note on the user's own metrics with the id of a preset's, of which they compute something else."""
     exprs: dict[str, str] = {}  # by id, as the lowest layer has them
     for name, entry in _said(config, "metrics"):
@@ -136,7 +152,10 @@ def _redefined(config: Composed) -> Iterator[str]:
         text = name if expr is None else str(expr.plain)
         before = exprs.setdefault(name, text)
         if expr is not None and text not in (before, name) and config.home(("metrics", name)) is None:
-            yield f"`{name}` is a preset's metric, and computes something else now; another one needs another name"
+            names = [item.template for op in plan.outputs if op.id == name for item in op.names[:1]]
+            logged = f", logged as `{names[0]}`," if names and names[0] != name else ""
+            said = f"`{name}` is a preset's metric{logged} and computes something else now"
+            yield f"{said}; one of your own has another name, such as `my_{name}`"
 
 
 def _replaced(config: Composed) -> Iterator[str]:

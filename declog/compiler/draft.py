@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -120,9 +121,9 @@ class Draft:
         if every is not None and path and not self.period:
             self.report("DL202.trainer_every", path)
         elif every is not None and path and every % self.period:
-            self.report(
-                "DL202.every_multiple", path, period=self.period, every=self.period * max(1, round(every / self.period))
-            )
+            near, least = self.period * max(1, round(every / self.period)), math.gcd(every, self.period)
+            more = f"or at the top `every: {least}`, and `every: {self.period}` for what shall have fewer values"
+            self.report("DL202.every_multiple", path, period=self.period, fix=f"every: {near}\n{more}")
         return every if every is not None and self.period else self.period
 
     def report(self, key: str, path: str | Path, /, *, related: tuple[Path, ...] = (), **facts: Any) -> None:

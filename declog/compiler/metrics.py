@@ -362,9 +362,7 @@ class _Metric:
             if place_of in reduction.texts and node.type.dtype is not DType.TEXT:
                 self.report("DL312.text", "expr", reduction=reduction.name, node=node, type=node.type)
             elif place_of not in reduction.texts and node.type.dtype not in reduction.accepts:
-                fix = f"count it: `sum(1 if present({node}) else 0)`"
-                if node.type.dtype is DType.TEXT:
-                    fix = f"`{reduction.name}(len({node}))` for its length in characters, or {fix}"
+                fix = suggestions.counted(draft, reduction.name, node)
                 self.report("DL312.number", "expr", reduction=reduction.name, node=node, type=node.type, fix=fix)
         sketched = axis is Axis.TOKEN and not reduction.foldable
         if draft.per_rank and spec.by == RANK and (sketched or axis is Axis.BATCH):

@@ -20,6 +20,7 @@ from declog.errors import Path, Problem, SinkError, did_you_mean, elsewhere, in_
 from declog.language import mistakes
 from declog.language.nodes import Node, members_of
 from declog.language.spec import ProfileSpec, SelectorSpec, SinkSpec
+from declog.language.wrong_forms import selector_of
 from declog.plans.needs import inputs, read
 from declog.plans.ops import FormulaOp, MetricOp, ProfileOp, SinkOp
 
@@ -341,6 +342,9 @@ def _is_off(draft: Draft, word: str) -> bool:
 
 
 def _suggestion(draft: Draft, word: str) -> str:
+    meant = f"table:{word}" if word in draft.spec.tables else selector_of(word)
+    if meant != word:
+        return f"did you mean `{meant}`?"
     if word.endswith(","):
         return "selectors have blanks between them, or are a list: [reward, kl]"
     if word.startswith("tag:"):

@@ -6,11 +6,14 @@ import ast
 import re
 from collections.abc import Callable, Collection, Container, Mapping
 
+from declog.compiler.draft import Draft
 from declog.errors import in_flow, misspelt, nearest
 from declog.errors.elsewhere import SYNONYMS
 from declog.language import idioms, library_calls
+from declog.language.dtypes import DType
+from declog.language.nodes import SIGNAL, Node
 from declog.language.reductions import BUILTIN, Reduction, Reductions, quantile_level
-from declog.language.spec import MetricSpec
+from declog.language.spec import MetricSpec, Observed
 from declog.language.syntax import tree_of
 
 _PLAIN = frozenset({"expr", "name", "tags"})  # keys that a formula has, too
@@ -159,3 +162,20 @@ def of_no_signal(id: str, spec: MetricSpec, names: Collection[str]) -> str:
             fix = f"to reduce the signal `{reduce}`: `{id}: {{expr: {reduce}}}`"
     close = nearest(id, names)
     return fix if close is None else f"did you mean `{close}`? Or {fix}"
+
+
+def counted(draft: Draft, reduction: str, node: Node) -> str:
+    """The fix for a reduction of values that are no numbers: how they are counted, or measured."""
+    rows = f"`sum(1 if present({node}) else 0)`"
+    if draft.grouping is not None and node.op == SIGNAL and node.leaf in draft.grouping.of:
+        numbers = [name for name, spec in draft.observed.items() if _of_completions(spec)]
+        value = "reward" if "reward" in draft.signals else next(iter(numbers), None)
+        if value is not None:
+            return f"groups: `count(mean({value}, over=completion))`; completions: {rows}"
+    length = f"`{reduction}(len({node}))` for its length in characters, or " if node.type.dtype is DType.TEXT else ""
+    return f"{length}count it: {rows}"
+
+
+def _of_completions(spec: Observed) -> bool:
+    """Whether a signal has a number per completion."""
+    return spec.axis == "completion" and spec.type in (DType.FLOAT, DType.INT) and not spec.family

@@ -123,7 +123,10 @@ def _edited(data: Mapping[str, Any], problem: Problem, edit: _Edit) -> Mapping[s
     """The data after an edit: in place of an unknown key, and beside what a map has already."""
     copied: dict[str, Any] = copy.deepcopy(dict(data))
     if edit.path != problem.path and problem.code == "DL201" and has(copied, problem.path):
-        del at(copied, problem.path[:-1])[problem.path[-1]]
+        entry = at(copied, problem.path[:-1])
+        del entry[problem.path[-1]]
+        for piece in [key for key, value in entry.items() if value is None and key in str(edit.value)]:
+            del entry[piece]  # what YAML made of a text that it ended at commas
     *above, name = edit.path
     holder: Any = copied
     for key in above:

@@ -6,7 +6,6 @@ Imports Hydra for its grammar; what an override would change is a tree.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
@@ -64,7 +63,7 @@ def unreadable(line: str, tree: Node | None = None) -> Problem | None:
     key, equals, value = line.partition("=")
     if curly := [mark for mark in CURLY if mark in line]:
         plain = line.translate(CURLY_TO_PLAIN).replace("'", "").replace('="', "=").rstrip('"')
-        return problem_of(line, "DL101.curly", marks="".join(curly), fix=shlex.quote(plain))
+        return problem_of(line, "DL101.curly", marks="".join(curly), fix=pasted(plain))
     if key.endswith("+"):
         key = key.strip("+")
         node = None if tree is None else tree.at(key.split("."))
@@ -95,12 +94,12 @@ def unreadable(line: str, tree: Node | None = None) -> Problem | None:
         sign = "++" if tree is None else "" if tree.at(key.split(".")) is not None else "+"
         fixed = f"{sign}{fixed.lstrip('+')}"
     if is_open:
-        return problem_of(line, "DL101.unclosed", behind=True, fix=shlex.quote(fixed))
+        return problem_of(line, "DL101.unclosed", behind=True, fix=pasted(fixed))
     if parsed(fixed) is None:
         return problem_of(line, "DL101.unreadable", behind=True, cause=_detail(line))
     if value[:1] in ("[", "{"):
-        return problem_of(line, "DL101.quotes_inside", behind=True, fix=shlex.quote(fixed))
-    return problem_of(line, "DL101.quotes", behind=True, value=value, fix=shlex.quote(fixed))
+        return problem_of(line, "DL101.quotes_inside", behind=True, fix=pasted(fixed))
+    return problem_of(line, "DL101.quotes", behind=True, value=value, fix=pasted(fixed))
 
 
 def _slashed(line: str, key: str, value: str, tree: Node | None) -> Problem:
@@ -177,7 +176,7 @@ def _of_key(override: Override, node: Node, *, adds: bool) -> Problem | None:
         return problem_of(line, "DL101.append", key=key, fix=f"{key}=[{_appended(node.plain, [value])}]")
     if isinstance(node.value, dict) and isinstance(value, dict) and not adds and not _has_keys(node, value):
         new = [name for name in value if name not in node.entries]
-        lines = [shlex.quote(f"+{key}.{name}={written(value[name])}") for name in new]
+        lines = [pasted(f"+{key}.{name}={written(value[name])}") for name in new]
         names = "`, `".join(map(str, new))
         return problem_of(line, "DL101.keys_to_add", behind=True, key=key, names=names, fix=" ".join(lines))
     if override.is_add() and node.value is not None and not isinstance(value, dict | list):

@@ -40,6 +40,8 @@ def taken(value: str) -> str:
 
 def pasted(line: str) -> str:
     """An override as one word of a shell, in quotes only where it needs them."""
+    if "'" in line and not re.search(r'["$`\\!]', line):
+        return f'"{line}"'
     return line if re.fullmatch(r"[+\w./@=,:-]+", line) else shlex.quote(line)
 
 

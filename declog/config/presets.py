@@ -7,7 +7,7 @@ packages. Imports Hydra; the result is plain data.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -24,15 +24,16 @@ from hydra.plugins.config_source import ConfigSource
 from declog.config.compose import presets, project_folder
 from declog.config.composed import Composed
 from declog.config.files import YamlLoader, source_path
+from declog.config.fix_trials import Check
 from declog.config.hydra import config_loader, groups_of
 from declog.config.interpolation import has
 from declog.config.overrides import pasted
 from declog.config.search_path import GROUP, PROVIDER, ROOT, preset_folders, provider_of
 from declog.distribution import NAME, VERSION
-from declog.errors import Problem
+from declog.errors import Problem, in_flow
 from declog.language.keys import entries
 from declog.language.shorthand import long, signal_names
-from declog.language.tree import tree_of
+from declog.language.tree import Node, over, tree_of
 
 
 @dataclass(frozen=True)
@@ -78,16 +79,16 @@ def _first_comment(file: Traversable) -> str:
     return text.partition(". ")[0].rstrip(".")
 
 
-def pack_of(signal: str) -> str | None:
-    """The pack, of those that installed packages ship, that declares a signal; the first by name."""
+def _pack_of(signal: str) -> tuple[str, Node] | None:
+    """The pack, of those that installed packages ship, that declares a signal, with its keys; the first by name."""
     files = sorted(file for _, folder in preset_folders() for file in (folder / GROUP / "packs").glob("*.yaml"))
-    return next((file.stem for file in files if signal in _signals_of(file.read_text("utf-8"))), None)
+    packs = ((file.stem, _layer(file.read_text("utf-8"))) for file in files)
+    return next(((name, layer) for name, layer in packs if signal in signal_names(layer)), None)
 
 
 @lru_cache(maxsize=64)  # of a config with many unknown names each asks for all packs
-def _signals_of(pack: str) -> frozenset[str]:
-    layer, _ = long(tree_of(yaml.load(pack, YamlLoader) or {}))
-    return signal_names(layer)
+def _layer(pack: str) -> Node:
+    return long(tree_of(yaml.load(pack, YamlLoader) or {}))[0]
 
 
 _BASES = re.compile(r"^defaults: *\[([\w, ]+?)(?:, *_self_)? *\]", re.MULTILINE)  # of a file that names presets only
@@ -96,8 +97,11 @@ _NUMBER = re.compile(r"(signals: \{any: \{\w+: completion)\}\} for numbers, .*")
 _ANY = re.compile(r"signals: \{any: \{(\w+: (?:\{axis: )?(?:completion|group)\b)")
 
 
-def declared(problem: Problem, config: Composed) -> Problem:
-    """An unknown signal that is near to none: which pack declares it, or where. A preset that is named as a profile."""
+def declared(problem: Problem, config: Composed, check: Check) -> Problem:
+    """An unknown signal that is near to none: which pack declares it, or where. A preset that is named as a profile.
+
+    ``check`` returns the problems of data: a pack that does not fit is not named.
+    """
     if problem.marked.isidentifier() and _is_label(problem.marked, config.data):
         fix = _NUMBER.sub(r"\1 text}} for texts, `completion int` for numbers", problem.fix or "")
         problem = replace(problem, fix=fix or None)
@@ -118,9 +122,27 @@ def declared(problem: Problem, config: Composed) -> Problem:
         return replace(problem, fix=line.replace("packs=", f"packs@{GROUP}=", 1))
     match = re.fullmatch(r"unknown signal `(\w+)`", problem.message)
     name = "" if match is None or (problem.fix or "").startswith("did you mean") else match[1]
-    pack = pack_of(name) if name else None
-    if pack is None:
+    home = _pack_of(name) if name else None
+    if home is None:
         return problem
+    pack, layer = home
+    fixes = [f"declare it: {in_flow(words)[1:-1]}" for words in _declarations(name, layer)]
+    said = {(one.path, one.message) for one in check(config.data)}
+    if all((one.path, one.message) in said for one in check(over(layer, tree_of(config.data)).plain)):
+        fixes.append(_extended(pack, name, config))
+    return replace(problem, fix="\n".join(fixes)) if fixes else problem
+
+
+def _declarations(signal: str, pack: Node) -> Iterator[dict[str, Any]]:
+    """What declares a signal as a pack does, in short; nothing where the pack derives it from others."""
+    for phase, signals in (pack.plain.get("signals") or {}).items():
+        if signal in signals:
+            words = " ".join(str(signals[signal][key]) for key in ("axis", "type") if key in signals[signal])
+            yield {"signals": {phase: {signal: words}}}
+
+
+def _extended(pack: str, name: str, config: Composed) -> str:
+    """The fix that adds a pack, which has the signal ``name``."""
     files = {} if config.provenance is None else config.provenance.texts
     extends = not files or any(provider_of(file) and FilePath(file).stem != ROOT for file in files)
     texts = [text for file, text in files.items() if provider_of(file) is None]
@@ -128,8 +150,8 @@ def declared(problem: Problem, config: Composed) -> Problem:
     base = (bases[-1] if bases else "...") if extends else "grpo"  # a file that extends nothing forgot it
     if any(name in line for line in config.overrides):
         edit = f"+{GROUP}/packs@{GROUP}=[{pack}]" if _is_application(config) else f"packs=[{pack}]"
-        return replace(problem, fix=f"the pack `{pack}` has it: {pasted(edit)}")
-    return replace(problem, fix=f"the pack `{pack}` has it: defaults: [{base}, packs: [{pack}], _self_]")
+        return f"the pack `{pack}` has it: {pasted(edit)}"
+    return f"the pack `{pack}` has it: defaults: [{base}, packs: [{pack}], _self_]"
 
 
 def _is_label(name: str, data: Mapping[str, Any]) -> bool:

@@ -262,9 +262,12 @@ class Inactive:
         beside = next((one for one in alone if one in state.spans), next(iter(alone), None))
         fix = f"observe {'them' if len(names) > 1 else 'it'}"
         fix += f" with {self._signals[beside].source} in {need.phase}" if beside else f" in {need.phase}"
+        there = {Need(phase, one.name) for one, phase in strays.items()}
         if moved := self._moved(strays):
             nulls = [*(f"{name}: null" for name in moved[:GROUPS]), *["..."] * (len(moved) > GROUPS)]
             fix += f", or `signals: {{{need.phase}: {{{', '.join(nulls)}}}}}`"
+        elif any(there.intersection(clause) for clauses in self._needs.values() for clause in clauses):
+            fix += ", too"
         verb = "are" if len(names) > 1 else "is"
         return f"{_listed(names, SIGNALS)} came in {came}, and {verb} read in {need.phase}: {fix}"
 

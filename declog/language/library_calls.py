@@ -13,6 +13,7 @@ from functools import cache
 from declog.errors import elsewhere, in_flow
 
 QUANTILES = frozenset({"quantile", "percentile", "nanquantile", "nanpercentile", "histogram_quantile"})
+WINDOW = 10  # a number of steps, beside which a metric is hardly meant to be compared with the number
 
 
 @cache
@@ -25,11 +26,15 @@ def _templates() -> Mapping[tuple[str, int], tuple[list[str], str]]:
     }
 
 
-def of_library(name: str, arguments: Sequence[ast.expr]) -> str | None:
-    """A call of another library, such as ``where(c, a, b)``, in our words; None if `calls.txt` does not have it."""
+def of_library(name: str, arguments: Sequence[ast.expr], *, of_metrics: bool = False) -> str | None:
+    """A call of another library, such as ``where(c, a, b)``, in our words; None if `calls.txt` does not have it.
+
+    ``of_metrics``: its arguments are metrics, of which ``max(reward, 200)`` speaks of the last steps.
+    """
     last = arguments[-1] if arguments else None
     steps = last.value if isinstance(last, ast.Constant) else None
-    name = "rolling_mean" if name == "mean" and isinstance(steps, int) else name  # `mean(reward, 100)`
+    if isinstance(steps, int) and (name == "mean" or (of_metrics and name in ("max", "min") and steps >= WINDOW)):
+        name = "rolling_mean"  # `mean(reward, 100)`
     if (call := _templates().get((name, len(arguments)))) is None:
         return None
     parameters, template = call
@@ -52,6 +57,8 @@ def with_metric(fix: str, call: ast.Call, text: str) -> str:
         return fix
     names = [node.id for node in ast.walk(call.args[0]) if isinstance(node, ast.Name)]
     name = f"{'_'.join(names) or 'value'}_{'smooth' if spec[3] == 'ema' else spec[3]}"
+    if len(re.findall(r"\b\w+\([^()]+, *\d+\)", text)) > 1:  # a short window beside a long one
+        name = f"{name}_{ast.unparse(call.args[-1])}"
     said = f"{{formula: {spec[1]}, {spec[2]}}}" if spec[3] == "ema" else fix  # of a signal, from the start of the run
     here = text.replace(ast.get_source_segment(text.strip(), call) or ast.unparse(call), name).strip()
     return f"write a metric and name it here: `metrics: {{{name}: {said}}}`, and `{here}`"

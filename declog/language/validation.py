@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from declog.distribution import NAME
-from declog.errors import ConfigError, Path, Problem, Where, did_you_mean, elsewhere, in_flow, nearest, nesting
+from declog.errors import ConfigError, Path, Problem, Where, did_you_mean, in_flow, nearest, nesting
 from declog.errors.elsewhere import SYNONYMS
 from declog.language.keys import (
     SECTIONS,
@@ -38,7 +38,7 @@ from declog.language.spec_of_tables import Length
 from declog.language.spec_of_tests import TestSpec
 from declog.language.tracker_names import Shown, id_of, metric_of
 from declog.language.tree import tree_of
-from declog.language.wrong_forms import as_profile, counted, entry_names
+from declog.language.wrong_forms import as_profile, counted, entry_names, of_actions, selector_of
 
 
 def validate(data: Mapping[str, Any]) -> LogSpec:
@@ -310,7 +310,7 @@ def _not_one_of(names: list[str], path: Path, value: Any) -> Problem:
         case [*_, "rows"], Mapping():
             fix = f"which rows is a filter's: filter: {in_flow(value)}"
         case ["alerts", *_, "do"], _:
-            fix = _do(str(value), in_list=True)
+            fix = of_actions([value])
     if fix is None:
         fix = f"{path[-1]}: {names[0]}" if len(names) == 1 else "write one of these"
     one_of = "one of: " * (len(names) > 1)
@@ -325,13 +325,15 @@ def _of_type(noun: str, example: str, path: Path, value: Any) -> Problem:
         case ["profiles", name], str() | list():
             cause, fix = "a profile is a map", f"{name}: {in_flow(as_profile(str(name), value))}"
         case ["alerts", *_, "do"], _:
-            cause, fix = "`do` is a list", _do(str(value), in_list=False)
+            cause, fix = "`do` is a list", of_actions(value)
         case [*_, key], str() if noun == _KINDS["int"][0] and _SPAN_OF_TIME.fullmatch(value):
             cause, fix = f"`{key}` counts steps, and no time", f"{key}: {counted(value) or 1}"
         case [*_, "random" | "first" as key], float() if 0 < value < 1:
             cause, fix = f"`{key}` counts rows", f"fraction: {value}"
         case [*_, "random" | "first" as key], str() if percent := re.fullmatch(r"\s*(\d+)\s*%\s*", value):
             cause, fix = f"`{key}` counts rows", f"fraction: {int(percent[1]) / 100:g}"
+        case ["profiles", _, "only" | "hide" | "show" as key], str():
+            cause, fix = f"`{key}` is a list", f"{key}: {in_flow([selector_of(value)])}"
         case [*_, "columns"], "all" | "*":
             cause, fix = "`columns` are names", "columns: [prompt, completion, reward]"
         case [*_, "where" | "when" as key], list():
@@ -365,14 +367,6 @@ def _example(noun: str, depth: int, value: Any) -> str | None:
     return None
 
 
-def _do(word: str, *, in_list: bool) -> str:
-    """The fix for what an alert cannot do."""
-    if "stop" in word or nearest(word, ["stop"]) or word in _ENDS:
-        return "do: [stop]"
-    return elsewhere.keys()["alerts.slack"].replace("drop it", f"drop `{word if in_list else 'do'}`")
-
-
-_ENDS = ("abort", "break", "end", "exit", "halt", "kill", "quit", "raise", "terminate")  # words for `stop`
 _KINDS = {  # by how pydantic's error begins: what is wanted, and an example
     "int": ("a whole number", "10"), "float": ("a number", "0.5"), "bool": ("true or false", "true"),
     "string": ("text", "some words"), "list": ("a list", "[...]"),

@@ -10,7 +10,7 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from declog.errors import Path, in_flow, nearest
+from declog.errors import Path, elsewhere, in_flow, nearest
 from declog.language import idioms
 from declog.language.keys import below, entries, keys
 from declog.language.notation import is_reduction, reduced
@@ -24,6 +24,8 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
     for word in path:
         value = value.get(word) if isinstance(value, Mapping) else None
     match [*map(str, path)], value:
+        case ["alerts", _, "do"], [_, *_]:
+            return of_actions(value)
         case ["alerts", name], int() | float() if not isinstance(value, bool):
             return f'{name}: "> {value}"'
         case ["alerts", name], list():
@@ -135,21 +137,49 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
         case ["tables", name, "columns" | "schema"], Mapping() | list():
             columns = value if isinstance(value, Mapping) else _columns(value)
             return f"schemas: {{{name}: {in_flow(columns)}}}   and in the table `schema: {name}`"
+        case ["schemas", _, key], "category" | "categorical" | "enum" | "label" if not _is_signal(value, data):
+            return f"{key}: text"
         case ["schemas", _, key], str():
             type_ = nearest(re.sub(r"[(\[].*", "", value), typing.get_args(ColumnType))
             return f"{key}: {type_}" if type_ else f"{key}: {{expr: {in_flow(value)}}}"
     return None
 
 
+def _is_signal(name: str, data: Mapping[str, Any]) -> bool:
+    return name in entry_names(data, "signals", "derived")
+
+
 _OPTIONS = keys(below(below(LogSpec, "sink_options"), ""))  # of every sink
 _CHOICES = ("top", "bottom", "random", "fraction", "first", "unique")  # a filter makes one, or both of the first two
+
+_ENDS = ("abort", "break", "end", "exit", "halt", "kill", "quit", "raise", "terminate")  # words for `stop`
+
+
+def of_actions(actions: Any) -> str:
+    """The fix for what an alert cannot do, a word or a list: it ends the training, or it is told to every sink."""
+    words = [in_flow(item) for item in (actions if isinstance(actions, list) else [actions])]
+    ends = [word for word in words if "stop" in word or nearest(word, ["stop"]) or word in _ENDS]
+    rest = [word for word in words if word not in ends]
+    if not rest:
+        return "do: [stop]"
+    one_by_one = ends or (isinstance(actions, list) and not words[1:])
+    drop = f"drop {', '.join(f'`{word}`' for word in rest)}" if one_by_one else "drop `do`"
+    fix = elsewhere.keys()["alerts.slack"].replace("drop it", f"do: [stop], and {drop}" if ends else drop)
+    tables = "; a table is logged by its own `every`, with the rows that its filter takes"
+    return fix + tables * any("table" in word or "sample" in word for word in rest)
+
+
+def selector_of(word: str) -> str:
+    """The word of a profile for all metrics, or for all tables, where somebody says it in another one."""
+    return {"all": "*", "everything": "*", "metrics": "*", "tables": "table:*"}.get(word, word)
 
 
 def as_profile(name: str, value: Any) -> Any:
     """A list of metrics as a profile: `slim` is there and shows them, too, any other one has nothing else."""
     if isinstance(value, Mapping):
         return value
-    return {"show" if name == "slim" else "only": [value] if isinstance(value, str) else value}
+    words = [selector_of(str(word)) for word in (value if isinstance(value, list) else [value])]
+    return {} if words == ["*"] else {"show" if name == "slim" else "only": words}
 
 
 def _of_calls(items: list[Any]) -> dict[str, Any] | None:

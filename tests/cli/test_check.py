@@ -137,7 +137,7 @@ def test_a_profile_without_a_sink_is_a_warning(small: Path, cli: Cli) -> None:
     [
         (["axes.group=8"], "`axes.group` is replaced as a whole, without `of`; axes.group.size=8 keeps the rest"),
         (["sink_options.cosole.every=10"], "no `sinks` names it; did you mean `console`?"),
-        (["metrics.ratio=max(reward)"], "`ratio` is a preset's metric, and computes something else now"),
+        (["metrics.ratio=max(reward)"], "`ratio` is a preset's metric and computes something else now"),
         (["metrics.p=p95(rewards)"], "of `reward`, one signal: 'metrics.p={expr: reward, reduce: p95}'"),
     ],
 )  # fmt: skip

@@ -204,8 +204,8 @@ def test_what_came_with_the_rollout_alone(tmp_path: Path, caplog: pytest.LogCapt
     metrics = {"ratio": "mean(exp(lp - a))", "gap": "mean(lp - b)", "both": "mean(lp * a * b)", "a": "mean(a)"}
     config = {**TWO_PHASES, "metrics": TWO_PHASES["metrics"] | metrics}
     told, missing = run(config, two_phases("lp m", rollout="r m a b", values={}), tmp_path, caplog)
-    assert missing["ratio"] == "a came in rollout, and is read in update: observe it with lp in update"
-    shared = "a and b came in rollout, and are read in update: observe them with lp in update"
+    assert missing["ratio"] == "a came in rollout, and is read in update: observe it with lp in update, too"
+    shared = "a and b came in rollout, and are read in update: observe them with lp in update, too"
     assert told == [f"3 of 6 metrics are inactive: ratio, gap and both ({shared})"]
 
 

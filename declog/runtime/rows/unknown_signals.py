@@ -14,6 +14,7 @@ from declog.plans.needs import signals_of
 from declog.plans.ops import Plan
 from declog.runtime.values.inputs import words_of
 
+TEE = "tee"  # the preset of a logger's own numbers, whose config is named where the logger is
 SURE = 0.8  # how like a signal a name is that misspells it; one that is less so may be a signal of the user's own
 
 
@@ -39,18 +40,20 @@ def unknown_signals(plan: Plan, signals: Mapping[str, Any]) -> UnknownSignalErro
         else:
             undeclared.append(name)
     if undeclared:
-        fixes += _declarations({name: words_of(signals[name]) for name in undeclared})
+        in_config, overrides = _declarations({name: words_of(signals[name]) for name in undeclared})
+        call = f"wandb = declog.tee(wandb, {TEE!r}, {overrides})" if plan.name == TEE else overrides
+        fixes += [f"one of your own, in the config: {in_config}", f"or as overrides: {call}"]
     if any(near[name] is None for name in undeclared):
         fixes.append(f"signals: {', '.join(sorted(plan.signal_names))}")
     quoted = " and no signal ".join(f"`{name}`" for name in names)
     return UnknownSignalError.of("DL501.signal", config=plan.name, names=quoted, fix="\n".join(fixes))
 
 
-def _declarations(words: Mapping[str, str]) -> list[str]:
+def _declarations(words: Mapping[str, str]) -> tuple[str, str]:
     """The edits that declare and log signals, as lines of a config and as overrides of a preset."""
     metrics = {name: f"mean({name})" for name, said in words.items() if not said.endswith("text")}
     sections = {"signals": {"any": words}, "metrics": metrics} if metrics else {"signals": {"any": words}}
     lines = ", ".join(f"{name}: {in_flow(value)}" for name, value in sections.items())
     overrides = [f"signals.any.{name}={said}" for name, said in words.items()]
     overrides += [f"metrics.{name}={reduction}" for name, reduction in metrics.items()]
-    return [f"one of your own, in the config: {lines}", f"or as overrides: {in_flow([*map(repr, overrides)], str)}"]
+    return lines, in_flow([*map(repr, overrides)], str)
