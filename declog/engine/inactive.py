@@ -86,6 +86,7 @@ class Inactive:
         }  # fmt: skip
         self._masks = {name for fold in plan.folds.values() for name in fold.masks}
         self._modes = {mode: _Mode() for mode in plan.modes}
+        self.judges = True  # not at a step that ended with an error, before which signals may be missing
 
     # -- signals that come
 
@@ -116,7 +117,7 @@ class Inactive:
     def judge(self, event: EventFacts, periods: Collection[int], results: MetricValues) -> None:
         """Update the inactive metrics at a log event at which windows of these periods end with these values."""
         mode, state = event.mode, self._modes[event.mode]
-        if mode == "train" and not event.count:  # no step has ended
+        if not self.judges or (mode == "train" and not event.count):  # no step has ended
             return
         before = state.inactive.copy()
         for id in [id for id in state.inactive if self._has_value(id, results)]:

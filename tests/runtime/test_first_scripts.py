@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import traceback
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,19 @@ def test_a_section_that_is_left_out() -> None:
         declog.plan("grpo", ["group.size=4"])
     assert [problem.fix for problem in caught.value.problems] == ["declog.axes.group.size=4"]
     assert declog.plan("grpo", ["declog.axes.group.size=4"]).grouping is not None
+
+
+def test_a_wrong_call_is_shown_where_it_stands(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The traceback has the caller's lines, not declog's own, and nothing is said of what would have come later."""
+    with (
+        pytest.raises(InputError) as caught,
+        declog.start("grpo", ["sinks=[]"], sinks=[MemorySink()], output_dir=tmp_path) as log,
+        log.step(0),
+    ):
+        log.observe(rewrad=[1.0])
+    frames = [frame.f_code.co_name for frame, _ in traceback.walk_tb(caught.value.__traceback__)]
+    assert frames == ["test_a_wrong_call_is_shown_where_it_stands", "observe"]
+    assert not [record for record in caplog.records if "inactive" in record.getMessage()]
 
 
 def test_numbers_that_a_preset_computes_itself(tmp_path: Path) -> None:

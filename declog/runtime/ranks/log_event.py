@@ -73,6 +73,7 @@ class LogEvent(NamedTuple):
     answer: Answer | None = None
     short_wait: bool = False  # the training thread waits, so other ranks are waited for only briefly
     back: int | None = None  # the run continues behind this earlier step
+    failed: bool = False  # its last step, or the run, ended with an error
     # fields of the message besides those above
     intact: bool = True  # whether its rows are all that there are
     error: str | None = None  # why local columns are missing

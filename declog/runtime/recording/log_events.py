@@ -129,11 +129,12 @@ class LogEvents:
             number = begun.get(mode, 0)
             begun = {**begun, mode: number + 1}
         # after a step that ended with an error, rank 0 does not wait long for the other ranks
-        short_wait = blocks and (failed or (end is not None and end.failed))
+        failed |= end is not None and end.failed
+        short_wait = blocks and failed and not last
         count = self.counts.get(mode, 0) if end is None else end.count
         item = LogEvent(
             number, step, count, mode, window, self._sent, begun, figures, self._elapsed(), stream.seconds(end),
-            part=part, tail=tail, last=last,
+            part=part, tail=tail, last=last, failed=failed,
         )  # fmt: skip
         if short_wait or answer is not None or back is not None:
             item = item._replace(short_wait=short_wait, answer=answer, back=back)

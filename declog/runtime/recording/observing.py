@@ -45,20 +45,23 @@ class Observing(InTrainer, Recording):
         block are left out, which is counted in ``failures`` and reported once (with ``run.strict``: raised).
         """
         scope = innermost()
-        if (
-            scope is None or scope.takes is not self or arguments or step is not None or self._special
-            # inside a trainer only its integration, whose guard reports mistakes
-            or (self._caller is not None and (self._idle or not self._inside.guards))
-        ):  # fmt: skip
-            meter = self._session.meter
-            began = time.perf_counter() if meter.timed else 0.0
-            self._observe_any(arguments, signals, step)
-            meter.recording += time.perf_counter() - began if meter.timed else 0.0
-        else:  # a short cut for the usual call
-            session, me = self._session, origin()
-            with session.lock:
-                batches = scope.batches.get(me)  # None in an explicit batch
-                session.intake.observe(session.batches(scope, me) if batches is None else batches, signals)
+        try:
+            if (
+                scope is None or scope.takes is not self or arguments or step is not None or self._special
+                # inside a trainer only its integration, whose guard reports mistakes
+                or (self._caller is not None and (self._idle or not self._inside.guards))
+            ):  # fmt: skip
+                meter = self._session.meter
+                began = time.perf_counter() if meter.timed else 0.0
+                self._observe_any(arguments, signals, step)
+                meter.recording += time.perf_counter() - began if meter.timed else 0.0
+            else:  # a short cut for the usual call
+                session, me = self._session, origin()
+                with session.lock:
+                    batches = scope.batches.get(me)  # None in an explicit batch
+                    session.intake.observe(session.batches(scope, me) if batches is None else batches, signals)
+        except InputError as error:  # what the caller gave: its own lines say where
+            raise error.with_traceback(None) from error.__cause__
 
     def _observe_any(self, arguments: Sequence[Argument], signals: Mapping[str, Any], step: Any) -> None:
         if self._caller is None:

@@ -394,7 +394,8 @@ class Session:
             for stream in self._open_streams(mode):
                 self.events.finish(stream)
                 # this ends all windows, also those longer than the config's `every`
-                self.events.log(stream, self._label(stream, ahead=True), stream.upto(None), tail=True, last=True)
+                label, steps = self._label(stream, ahead=True), stream.upto(None)
+                self.events.log(stream, label, steps, tail=True, failed=failed, last=True)
 
     def _end_steps_ahead(self) -> None:
         """End the steps that rows named, one by one, in a run that began no step."""

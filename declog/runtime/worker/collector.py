@@ -133,6 +133,7 @@ class Collector:
             item.event, item.mode, item.step, item.steps, item.tail, item.part, item.back, item.seconds, item.elapsed,
             None if ranks == self._comm.world_size else ranks, time.time(),
         )  # fmt: skip
+        self._dispatcher.inactive.judges = not item.failed
         event = None if self.rows is None else self._keep(self.rows, facts, frames)
         logged = self.evaluation.add(
             facts, without_kept(frames), figures=self._cost, beside=item.window.beside, asked=item.answer is not None
