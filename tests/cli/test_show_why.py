@@ -110,6 +110,14 @@ def test_names(small: Path, cli: Cli) -> None:
     )
 
 
+def test_own_names_stand_together(cli: Cli) -> None:
+    """Behind those of the preset, and in one list where there is no preset."""
+    shown = squeezed(cli("show", "grpo", "metrics.mine=p95(reward)").out)
+    at = shown.index("of your own:")
+    assert shown[at + 1] == "mine  p95 of reward, over the completions of each step"
+    assert shown[0].startswith("reward  mean of reward") and shown[at + 2].startswith("tables:")
+
+
 def test_a_name_that_not_every_sink_shows(small: Path, cli: Cli) -> None:
     """It says which do."""
     words = ["profiles.few={only: [reward]}", "sinks=[console,jsonl]", "sink_options.console.profile=few"]

@@ -72,17 +72,24 @@ def _of_plan(plan: Plan, args: argparse.Namespace) -> None:
 
 def _names(plan: Plan, outputs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """The names with their definitions, and a line for each other section."""
+    from declog.language.nodes import LOGGED
     from declog.language.reductions import DEVIATIONS
 
     scalars = [sink.id for sink in plan.sinks if sink.accepts & {"scalar", "histogram"}]
-    rows = []
+    extended = any(output["metric"] not in (LOGGED, *plan.user_metrics) for output in outputs)
+    preset: list[tuple[str, str]] = []
+    own: list[tuple[str, str]] = []
     for output in outputs:
         # of a sample, as in torch, or of a population, as in numpy
         kind = DEVIATIONS.get(output["reduction"])
         sinks = f"to {' and '.join(output['sinks'])} only" if output["sinks"] else "in no sink's profile"
         only = "" if output["sinks"] == scalars else f" ({sinks})"
+        rows = own if extended and output["metric"] in plan.user_metrics else preset
         rows.append((output["name"], output["words"] + (f"; of a {kind}" if kind else "") + only))
-    yield columns(rows, colour=BOLD) or "no metric is shown"
+    yield columns(preset, colour=BOLD) or "no metric is shown"
+    if own:
+        yield paint("of your own:", BOLD)
+        yield columns(own, colour=BOLD)
     sections = {
         "tables": [op.id for op in plan.tables],
         "alerts": [op.id for op in plan.alerts],
