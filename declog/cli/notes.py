@@ -124,11 +124,22 @@ def _of_each_step(config: Composed, plan: Plan) -> Iterator[str]:
     for op in plan.tables:
         chosen = op.filter
         count = 0 if chosen is None else chosen.n or chosen.top + chosen.bottom
-        if chosen is None or count == 0 or op.every <= 1 or chosen.within != "step" or chosen.limit is not None:
+        if chosen is None or count == 0 or op.every <= 1 or chosen.within == "window" or chosen.limit is not None:
             continue  # of the trainer's window, an `every` of 0, nobody knows the steps
         if any(one.within == "window" for one in chosen.chain):  # one that it chooses from
             continue
-        if config.home(("tables", op.id)) is None:
+        if config.home(("tables", op.id)) is not None:
+            continue
+        if chosen.within != "step":
+            yield from (
+                []
+                if op.keep == "last_batch"
+                else [
+                    f"`{op.id}` has {count} row{'s' * (count > 1)} of each {chosen.within} of all {op.every} steps; "
+                    "`keep: last_batch` beside it takes those of the last batch"
+                ]
+            )
+        else:
             yield (
                 f"`{op.id}` has {count} rows of each step, so {count * op.every} of each {op.every} steps; "
                 f"`within: window` in its filter takes {count} of them all"

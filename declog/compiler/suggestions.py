@@ -17,6 +17,7 @@ from declog.language.spec import MetricSpec, Observed
 from declog.language.syntax import tree_of
 
 _PLAIN = frozenset({"expr", "name", "tags"})  # keys that a formula has, too
+_OF_ROWS = frozenset({"where", "by", "weight", "nan", "every"})  # keys of the metrics that it reads
 
 
 def as_formula(
@@ -43,9 +44,10 @@ def as_formula(
     rest = _Calls(part).visit(tree_of(ast.unparse(body)).body)
     if not parts or any(name not in parts.values() and name not in constants for name in _names(rest)):
         return None
-    if any(isinstance(node, ast.keyword) for node in ast.walk(rest)) or not spec.model_fields_set <= _PLAIN:
+    if any(isinstance(node, ast.keyword) for node in ast.walk(rest)) or not spec.model_fields_set <= _PLAIN | _OF_ROWS:
         return "a metric for each reduction, with the same keys as this one, and a `formula:` of those metrics"
-    entries = [f"{name}: {{expr: {in_flow(text)}, log: false}}" for text, name in parts.items()]
+    rows = {key: getattr(spec, key) for key in _OF_ROWS if key in spec.model_fields_set}
+    entries = [f"{name}: {in_flow({'expr': text, **rows, 'log': False})}" for text, name in parts.items()]
     further = [] if spec.name is None else [f"name: {in_flow(spec.name)}"]
     further += [f"tags: {in_flow(spec.tags)}"] if spec.tags else []
     inside = ", ".join([f"formula: {in_flow(ast.unparse(rest))}", *further])

@@ -41,6 +41,8 @@ def of_library(name: str, arguments: Sequence[ast.expr], *, of_metrics: bool = F
     if template.startswith("write"):
         return template
     template = template.replace("ema(0.9)", smoothing(steps))
+    if isinstance(steps, int) and steps > 1:  # a number of steps in place of a weight
+        template = template.replace("ema(k)", smoothing(steps))
     tree = _Substitution(dict(zip(parameters, arguments, strict=True))).visit(ast.parse(template, mode="eval"))
     return ast.unparse(_Substitution({"nan": ast.Name("missing")}).visit(tree))
 

@@ -202,6 +202,7 @@ def _of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     id = "".join(ids[-1:] if section == "signals" else ids[:1])
     expr = str(entry.get("expr", id)) if isinstance(entry, Mapping) else id
     facts = {"key": key, "value": in_flow(value), "id": id, "expr": expr, "switched": switched(value)}
+    facts["listed"] = in_flow(value if isinstance(value, list) else [value])
     room = entry.get("max_chars", 400) if isinstance(entry, Mapping) else 400
     facts["room"] = in_flow(room if value in ("start", "head", "first", "left") else {"tail": room})
     facts["ema"], facts["of_mode"] = smoothing(value), in_flow(_of_mode(key, value))

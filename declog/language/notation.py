@@ -10,7 +10,6 @@ import ast
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from keyword import iskeyword
 from typing import Any
 
 from declog.errors import Path, Problem, UsageError, did_you_mean, in_flow
@@ -112,13 +111,36 @@ def with_axis(words: list[str]) -> str | None:
     elif words[0] in TYPES or words[0] == "family":  # its axis stands behind it, or nowhere
         axis = next((word for word in words if word in AXES), "completion")
         named = [axis, *(word for word in words if word != axis)]
-    elif len(words) > 1 and all(WORD.match(word) and not iskeyword(word) for word in words):  # prose
-        return next((word for word in words if word in AXES), "completion")
     else:
-        return None
+        return of_prose(" ".join(words))
     readable = all(word in TYPES or word in ("required", "family") for word in named[1:])
-    axes = [word for word in words if word in AXES]  # `batch x token`
-    return " ".join(named) if readable else axes[-1] if axes and all(map(WORD.match, words)) else None
+    return " ".join(named) if readable else of_prose(" ".join(words))
+
+
+_PROSE_TYPES = (  # words of a description, by the type that they speak of
+    ("text", "text texts string strings str name names label labels category title language"),
+    ("int", "int integer integers"), ("bool", "bool boolean flag whether"),
+)  # fmt: skip
+
+
+def of_prose(text: str) -> str | None:
+    """The words of a signal that is described: `data set, one text per completion`; None for an expression."""
+    words = re.findall(r"[a-z]\w*", text)
+    if not words or re.search(r"[(\[{*/+<>=]", text) or _is_expression(text):
+        return None
+    counted = re.search(r"\b(?:per|each|every)[_ ](\w+)", text)
+    said = [*([counted[1]] if counted else []), *words]
+    named = [word for word in said if word in AXES] or [_AXIS_WORDS[word] for word in said if word in _AXIS_WORDS]
+    types = [name for name, listed in _PROSE_TYPES if not set(words).isdisjoint(listed.split())]
+    return " ".join([named[0] if named else "completion", *types[:1]])
+
+
+def _is_expression(text: str) -> bool:
+    try:
+        ast.parse(text, mode="eval")
+    except SyntaxError:
+        return False
+    return True
 
 
 def condition(text: str, metric: Any) -> dict[str, Any]:

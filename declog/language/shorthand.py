@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from declog.errors import Path, Problem, in_flow
+from declog.errors import Path, Problem, in_flow, nearest
 from declog.language import notation
 from declog.language.dtypes import AXES
 from declog.language.keys import keys
@@ -82,8 +82,10 @@ class _Writer:
             return declared
         if declared is not None:
             return said(declared, node.location, replaces=True)
-        if (axis := self._with_axis(words)) is not None:
-            return Problem.of("DL202.no_axis", at, words=" ".join(words), fix=f"{name}: {axis}")
+        word = " ".join(words)  # `score`, a description of one word
+        described = at[0] == "signals" and WORD.match(word) and word not in self.signals and nearest(word, AXES) is None
+        if (axis := self._with_axis(words) or ("completion" if described else None)) is not None:
+            return Problem.of("DL202.no_axis", at, words=word, fix=f"{name}: {axis}")
         if at[0] == "metrics":
             return Problem.of("DL202.observe_axis", at, name=node.value, known=list(AXES))
         return self._refused(node, at)

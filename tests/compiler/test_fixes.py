@@ -111,6 +111,11 @@ CASES: dict[str, tuple[Any, list[float]]] = {
     "one reduction twice": ("mean(reward) / (mean(reward) + 1)", [REWARD.mean() / (REWARD.mean() + 1)]),
     "commas and colons": ("mean(clip(reward, 0, 2)) / max(reward)", [np.clip(REWARD, 0, 2).mean() / 9]),
     "in a map": ({"expr": "mean(reward) / mean(length)", "name": "m"}, [REWARD.mean() / LENGTH.mean()]),
+    "with a condition and a weight": (
+        {"expr": "mean(reward) / mean(length)", "where": "reward > 0", "weight": "length"},
+        [np.average(REWARD[REWARD > 0], weights=LENGTH[REWARD > 0])
+         / np.average(LENGTH[REWARD > 0], weights=LENGTH[REWARD > 0])],
+    ),
     "a median": ("median(reward)", [np.median(REWARD)]),
     "a median as a reduction": ({"expr": "reward", "reduce": "median"}, [np.median(REWARD)]),
     "an average": ("average(reward)", [REWARD.mean()]),
@@ -236,8 +241,6 @@ def test_a_pasted_fix_shows_the_rows_that_were_meant(name: str, choice: int, tmp
     [
         "reward - mean(reward)",
         "mean(reward > mean(reward))",
-        {"expr": "mean(reward) / mean(length)", "where": "reward > 0"},
-        {"expr": "mean(reward) / mean(length)", "by": "text"},
         {"expr": "reward", "reduce": "quantile"},
         "quantile(reward, level)",
     ],

@@ -216,13 +216,14 @@ def test_a_text_has_every_key_of_its_entry() -> None:
         (
             "signals: {any: {reward: float}}",
             ("signals.any.reward",
-             "`float` does not say what the signal has one value per: step, group, completion or token",
+             "`float` does not begin with what the signal has one value per: step, group, completion or token",
              "reward: completion float"),
         ),
         (
             "signals: {update: {a: step, kl: per_token required}}",
             ("signals.update.kl",
-             "`per_token required` does not say what the signal has one value per: step, group, completion or token",
+             "`per_token required` does not begin with what the signal has one value per: step, group, completion or "
+             "token",
              "kl: token required"),
         ),
         (

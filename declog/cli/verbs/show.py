@@ -78,18 +78,18 @@ def _names(plan: Plan, outputs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     scalars = [sink.id for sink in plan.sinks if sink.accepts & {"scalar", "histogram"}]
     extended = any(output["metric"] not in (LOGGED, *plan.user_metrics) for output in outputs)
     preset: list[tuple[str, str]] = []
-    own: list[tuple[str, str]] = []
+    users: list[tuple[str, str]] = []
     for output in outputs:
         # of a sample, as in torch, or of a population, as in numpy
         kind = DEVIATIONS.get(output["reduction"])
         sinks = f"to {' and '.join(output['sinks'])} only" if output["sinks"] else "in no sink's profile"
         only = "" if output["sinks"] == scalars else f" ({sinks})"
-        rows = own if extended and output["metric"] in plan.user_metrics else preset
+        rows = users if extended and output["metric"] in plan.user_metrics else preset
         rows.append((output["name"], output["words"] + (f"; of a {kind}" if kind else "") + only))
     yield columns(preset, colour=BOLD) or "no metric is shown"
-    if own:
+    if users:
         yield paint("of your own:", BOLD)
-        yield columns(own, colour=BOLD)
+        yield columns(users, colour=BOLD)
     sections = {
         "tables": [op.id for op in plan.tables],
         "alerts": [op.id for op in plan.alerts],

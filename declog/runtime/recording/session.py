@@ -392,10 +392,9 @@ class Session:
         self._end_steps_ahead()
         for mode in sorted(self.modes, key=lambda mode: (mode != "train", mode)):  # in the same order on all ranks
             for stream in self._open_streams(mode):
-                self.events.finish(stream)
-                # this ends all windows, also those longer than the config's `every`
-                label, steps = self._label(stream, ahead=True), stream.upto(None)
-                self.events.log(stream, label, steps, tail=True, failed=failed, last=True)
+                self.events.finish(stream)  # then all windows end, also those longer than the config's `every`
+                label = self._label(stream, ahead=True)
+                self.events.log(stream, label, stream.upto(None), tail=True, failed=failed, last=True)
 
     def _end_steps_ahead(self) -> None:
         """End the steps that rows named, one by one, in a run that began no step."""
