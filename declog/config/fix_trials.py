@@ -136,8 +136,10 @@ def _edited(data: Mapping[str, Any], problem: Problem, edit: _Edit) -> Mapping[s
     holder[name] = edit.value
     if isinstance(before, Mapping) and isinstance(edit.value, Mapping):
         holder[name] = {**before, **edit.value}
-        if (conditions := [part["where"] for part in (before, edit.value) if "where" in part])[1:]:
-            holder[name]["where"] = both(*map(str, conditions))
+        conditions = [str(part["where"]) for part in (before, edit.value) if "where" in part]
+        if conditions:  # those of two edits, but for what one says already
+            longer = max(conditions, key=len)
+            holder[name]["where"] = longer if all(one in longer for one in conditions) else both(*conditions)
     return dict(long(tree_of(copied))[0].plain)
 
 
