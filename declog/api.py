@@ -23,7 +23,7 @@ from declog.config.composed import Composed
 from declog.config.fix_trials import about, with_tried_fixes, without
 from declog.config.interpolation import has
 from declog.config.lint import beside_the_node, lint, self_first
-from declog.config.presets import declared
+from declog.config.presets import declared, fitting
 from declog.config.removed import explained
 from declog.config.renames import deprecated, renamed
 from declog.config.search_path import GROUP
@@ -100,7 +100,8 @@ def plan(
         ]
         check = partial(_problems, compiled)
         problems = with_tried_fixes(problems, data, check)
-        problems = [declared(problem, composed, check) for problem in problems]
+        fits = fitting(data, check)
+        problems = [declared(problem, composed, fits) for problem in problems]
         raise composed.located(ConfigError(explained(composed, problems))) from None
     if suspects:
         raise composed.located(ConfigError(explained(composed, suspects)))

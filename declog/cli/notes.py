@@ -25,6 +25,7 @@ def notes(config: Composed, plan: Plan) -> Iterator[str]:
     yield from _unread(config, plan)
     yield from _replaced(config)
     yield from _redefined(config, plan)
+    yield from _of_another_schema(config)
     yield from _below_the_run(config)
     yield from _outdented(config)
 
@@ -36,11 +37,11 @@ def _unseen(config: Composed, plan: Plan) -> Iterator[str]:
     names = [name for name in plan.unseen if config.home(("metrics", name)) is None]
     if names:
         profile = min(sink.profile for sink in plan.sinks)
-        typed = any(f"metrics.{name}" in line for line in config.overrides for name in names)
-        edit = (
-            setting(f"profiles.{profile}.show", names) if typed else in_flow({"profiles": {profile: {"show": names}}})
-        )
-        edit = edit if typed else edit[1:-1]
+        before = config.spec.profiles[profile].show if profile in config.spec.profiles else []
+        shown = [*(selector.select for selector in before), *names]
+        typed = any(re.search(rf"metrics\.({'|'.join(names)})\b", line) for line in config.overrides)
+        yaml = in_flow({"profiles": {profile: {"show": shown}}})[1:-1]
+        edit = setting(f"profiles.{profile}.show", shown) if typed else yaml
         yield f"no sink shows {', '.join(f'`{name}`' for name in names)}: {edit}"
 
 
@@ -80,11 +81,13 @@ def _thinned(config: Composed, plan: Plan) -> Iterator[str]:
 
 def _of_all(config: Composed, plan: Plan) -> Iterator[str]:
     """A note on the user's own profiles with `show` alone, which adds to all that there is."""
-    without = ', hide: ["table:*"]' if plan.tables else ""
+    hidden = ', hide: ["table:*"]' if plan.tables else ""
     for name, profile in config.spec.profiles.items():
         adds = profile.show and profile.only is None and not profile.hide and name != "slim"
         if adds and config.home(("profiles", name)) is None:
-            words = in_flow([selector.select for selector in profile.show])
+            selectors = [selector.select for selector in profile.show]
+            words = in_flow(selectors)
+            without = "" if any("table:" in word for word in selectors) else hidden
             alone = f"profiles: {{{name}: {{only: {words}{without}}}}} shows these alone"
             fix = "drop it" if name == "full" else alone + ("; without `hide` the tables, too" if without else "")
             yield f"`show` of the profile `{name}` adds nothing, as a profile without `only` shows all; {fix}"
@@ -92,11 +95,17 @@ def _of_all(config: Composed, plan: Plan) -> Iterator[str]:
 
 def _unread(config: Composed, plan: Plan) -> Iterator[str]:
     """A note on the user's own numbers of a step that nothing reads: they are kept, and logged nowhere."""
-    from declog.language.dtypes import Axis
+    from declog.language.dtypes import Axis, DType
 
     read = {op.name for phase in plan.phases.values() for op in phase.signals}
     declared = {path[-1] for path, _ in config.spec.declared if config.home(path) is None} - read
-    of_steps = [op.name for phase in plan.phases.values() for op in phase.unread if op.axis is Axis.STEP]
+    sections = {key: value for key, value in config.data.items() if key != "signals"}
+    declared -= {*re.findall(r"\w+", str(sections))}  # what is off, or shown nowhere, may read it
+    numbers = (DType.FLOAT, DType.INT, DType.BOOL)
+    of_steps = [
+        op.name for phase in plan.phases.values() for op in phase.unread
+        if op.axis is Axis.STEP and op.dtype in numbers and not op.family
+    ]  # fmt: skip
     metrics = {name: f"mean({name})" for name in of_steps if name in declared}
     if metrics:
         them = "it" if len(metrics) == 1 else "them"
@@ -153,6 +162,19 @@ def _below_the_run(config: Composed) -> Iterator[str]:
         relative = isinstance(folder, str) and "/" in folder.strip("/") and not folder.startswith(("/", "~"))
         if relative and config.home(("sink_options", name, "dir")) is None:
             yield f"`{name}` writes to `{folder}` below the run's folder; an absolute path is taken as it is"
+
+
+def _of_another_schema(config: Composed) -> Iterator[str]:
+    """A note on a schema of one's own for a preset's table, which has the columns of that schema alone then."""
+    before: dict[str, str] = {}
+    for name, entry in _said(config, "tables"):
+        schema = entry.entries.get("schema")
+        if schema is None:
+            continue
+        other = before.setdefault(name, str(schema.plain))
+        if other != schema.plain and config.home(("tables", name, "schema")) is None:
+            said = f"`{name}` has the columns of the schema `{schema.plain}` alone, and those of `{other}` no more"
+            yield f"{said}; to have both, name yours `{other}`, too"
 
 
 def _redefined(config: Composed, plan: Plan) -> Iterator[str]:

@@ -43,7 +43,8 @@ def _metric(work: Placement, op: MetricOp) -> MetricOp:
     (expr,) = op.args
     foldable = op.reduction.foldable
     mask, where = expr.mask, op.where
-    if where is not None and (where.type.axis is Axis.TOKEN or not foldable):  # a sketch is of the whole batch
+    of_batches = foldable or where is None or where.type.axis is Axis.STEP  # a sketch is of the whole batch
+    if where is not None and (where.type.axis is Axis.TOKEN or not of_batches):
         mask, where = mask | where.mask | {where}, None
     name = work.fold(phase, expr, mask, tuple(op.reduction.stats) if foldable else ("n", "min", "max", "hist"))
     tokens = work.fold(phase, None, mask, ("n",), of=expr if asks(expr) or too_few(expr) else None)

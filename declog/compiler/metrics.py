@@ -17,7 +17,7 @@ from declog.language import idioms
 from declog.language.dtypes import NUMERIC, Axis, DType
 from declog.language.expression import Compiler
 from declog.language.functions import REQUIRED
-from declog.language.nodes import LOGGED, SIGNAL, Node, walk
+from declog.language.nodes import LOGGED, PLAIN, SIGNAL, Node, walk
 from declog.language.notation import SEVERAL
 from declog.language.phases import labels
 from declog.language.reductions import Reduction, quantile_level
@@ -201,17 +201,17 @@ class _Metric:
     def _intended(self, parsed: Parsed, code: str) -> str | None:
         """The fix that keeps what an expression of reductions says; None for another expression."""
         draft = self.draft
-        if code not in ("DL303", "DL304", "DL306") or self.spec.reduce is not None:
+        if code not in ("DL303", "DL304", "DL306"):
             return None
+        if self.spec.reduce is not None:
+            return suggestions.reduced_already(self.spec, parsed.body, draft.reductions)
         if share := re.fullmatch(r"sum\((.+[<>=].+?)\) / (?:len|count|size)\([^()]*\)", ast.unparse(parsed.body)):
             return f"mean({share[1]})"
         if isinstance(parsed.body, ast.Call):
             short = suggestions.reduction(parsed.body, draft.reductions.names(), draft.functions.names())
             if short is not None:
                 return f"did you mean `{short}`?"
-        if code == "DL304":
-            return None
-        return self._as_formula(parsed, set())
+        return None if code == "DL304" else self._as_formula(parsed, set())
 
     def _as_formula(self, parsed: Parsed, metrics: set[str]) -> str | None:
         """A metric for each reduction, and a formula of these, which may read ``metrics``."""
@@ -434,8 +434,10 @@ class _Metric:
         fix = f"per completion it is another number, and possible: `mean({args[0]}, over=token)`"
         if clauses["by"] is not None:
             self.report("DL312.token_labels", "by", reduction=reduction.name, fix=fix)
-        where = () if clauses["where"] is None else walk(clauses["where"])
-        if any(node.type.dtype is DType.TEXT or node.type.axis in (Axis.GROUP, Axis.BATCH) for node in where):
+        where = () if clauses["where"] is None else tuple(walk(clauses["where"]))
+        if any(
+            (node.type.text and node.op not in PLAIN) or node.type.axis in (Axis.GROUP, Axis.BATCH) for node in where
+        ):
             self.report("DL312.token_where", "where", reduction=reduction.name, fix=fix)
 
     def _labelled(self) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from declog.compiler.scopes import SignalScope, typed
 from declog.errors import Path, did_you_mean, in_flow
 from declog.language import patterns
 from declog.language.dtypes import ABOVE, NUMERIC, Axis, DType, per
-from declog.language.nodes import Node
+from declog.language.nodes import MODE, Node
 from declog.language.row_functions import RowFunction
 from declog.language.spec import IDENTIFIER, Observed
 from declog.language.spec_of_tables import ColumnSpec
@@ -138,11 +138,12 @@ def _typed_column(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Pa
         return None
     type, family = spec.dtype or node.type.dtype, node.type.family
     if not needs_axis(node.type, row):
-        expr = coarser(draft, node, row)
+        expr, short = coarser(draft, node, row), spec.model_fields_set <= {"type"}
+        said = in_flow({name: {"expr": expr}} if short else {"expr": expr})[1:-1]
         draft.report(
             "DL310.column", path, name=name, axis=per(node.type.axis),
             row="has one value" if row is Axis.COMPLETION else f"is a {row.row}",
-            fix=_as_schema(draft, path[1], name, expr) if path[0] == "tables" else f"expr: {in_flow(expr)}",
+            fix=_as_schema(draft, path[1], name, expr) if path[0] == "tables" else said,
         )  # fmt: skip
         return None
     if not type.holds(node.type.dtype):
@@ -225,7 +226,7 @@ def _arguments(draft: Draft, function: RowFunction, row: Axis, path: Path) -> tu
     for parameter, required in function.params:
         node = None
         try:
-            if scope.resolve(parameter) is not None:
+            if (required or parameter in draft.signals or parameter != MODE) and scope.resolve(parameter) is not None:
                 node = typed(draft, parameter, *at)
         except SwitchedOff:
             if required:

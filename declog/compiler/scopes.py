@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from declog.compiler import names, suggestions
@@ -120,6 +120,10 @@ class MetricScope(ConstantScope):
     def __init__(self, draft: Draft, *, of_alert: str | None = None) -> None:
         super().__init__(draft)
         self.of_alert = of_alert
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        return {id: spec.model_dump(exclude_defaults=True) for id, spec in self.draft.spec.metrics.items()}
 
     def measured(self, function: str, name: str) -> Node | None:
         """``members(id)``, the number of a metric's members; ``nan_count(id)``, that of its missing values."""

@@ -54,6 +54,17 @@ def as_formula(
     return f"metrics: {{{', '.join(entries)}, {id}: {{{inside}}}}}"
 
 
+def reduced_already(spec: MetricSpec, body: ast.expr, reductions: Reductions) -> str | None:
+    """``{expr: mean(x), reduce: mean}``, whose `reduce` a preset says, mostly: the keys that say it once."""
+    if not isinstance(body, ast.Call) or not isinstance(body.func, ast.Name) or not isinstance(spec.reduce, str):
+        return None
+    name, plain = body.func.id, not body.keywords and len(body.args) == 1
+    if not plain or reductions.get(name) is None:
+        return None
+    reduce = {} if name == spec.reduce else {"reduce": name}
+    return in_flow({"expr": ast.unparse(body.args[0]), **reduce})[1:-1]
+
+
 def of_metrics(body: ast.expr, metrics: Mapping[str, MetricSpec], constants: Container[str]) -> str | None:
     """``100 * mean(kl)`` of a metric `kl`, as a formula: a metric is reduced already.
 
@@ -169,7 +180,7 @@ def of_no_signal(id: str, spec: MetricSpec, names: Collection[str]) -> str:
 def counted(draft: Draft, reduction: str, node: Node) -> str:
     """The fix for a reduction of values that are no numbers: how they are counted, or measured."""
     rows = f"`sum(1 if present({node}) else 0)`"
-    if draft.grouping is not None and node.op == SIGNAL and node.leaf in draft.grouping.of:
+    if reduction == "count" and draft.grouping is not None and node.op == SIGNAL and node.leaf in draft.grouping.of:
         numbers = [name for name, spec in draft.observed.items() if _of_completions(spec)]
         value = "reward" if "reward" in draft.signals else next(iter(numbers), None)
         if value is not None:

@@ -7,10 +7,10 @@ packages. Imports Hydra; the result is plain data.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources.abc import Traversable
 from itertools import takewhile
@@ -30,7 +30,7 @@ from declog.config.interpolation import has
 from declog.config.overrides import pasted
 from declog.config.search_path import GROUP, PROVIDER, ROOT, preset_folders, provider_of
 from declog.distribution import NAME, VERSION
-from declog.errors import Problem, in_flow
+from declog.errors import Path, Problem, in_flow
 from declog.language.keys import entries
 from declog.language.shorthand import long, signal_names
 from declog.language.tree import Node, over, tree_of
@@ -97,10 +97,30 @@ _NUMBER = re.compile(r"(signals: \{any: \{\w+: completion)\}\} for numbers, .*")
 _ANY = re.compile(r"signals: \{any: \{(\w+: (?:\{axis: )?(?:completion|group)\b)")
 
 
-def declared(problem: Problem, config: Composed, check: Check) -> Problem:
+Fits = Callable[[str, Node], bool]  # whether a pack, by its name and its keys, adds no problem
+
+
+def fitting(data: Mapping[str, Any], check: Check) -> Fits:
+    """Whether a pack adds no problem to data, of which ``check`` returns them; each pack is tried once."""
+    tried: dict[str, bool] = {}
+
+    @cache
+    def said() -> set[tuple[Path, str]]:
+        return {(one.path, one.message) for one in check(data)}
+
+    def fits(name: str, pack: Node) -> bool:
+        if name not in tried:
+            problems = check(over(pack, tree_of(data)).plain)
+            tried[name] = all((one.path, one.message) in said() for one in problems)
+        return tried[name]
+
+    return fits
+
+
+def declared(problem: Problem, config: Composed, fits: Fits) -> Problem:
     """An unknown signal that is near to none: which pack declares it, or where. A preset that is named as a profile.
 
-    ``check`` returns the problems of data: a pack that does not fit is not named.
+    A pack that does not fit is not named.
     """
     if problem.marked.isidentifier() and _is_label(problem.marked, config.data):
         fix = _NUMBER.sub(r"\1 text}} for texts, `completion int` for numbers", problem.fix or "")
@@ -127,8 +147,7 @@ def declared(problem: Problem, config: Composed, check: Check) -> Problem:
         return problem
     pack, layer = home
     fixes = [f"declare it: {in_flow(words)[1:-1]}" for words in _declarations(name, layer)]
-    said = {(one.path, one.message) for one in check(config.data)}
-    if all((one.path, one.message) in said for one in check(over(layer, tree_of(config.data)).plain)):
+    if fits(pack, layer):
         fixes.append(_extended(pack, name, config))
     return replace(problem, fix="\n".join(fixes)) if fixes else problem
 
@@ -136,9 +155,11 @@ def declared(problem: Problem, config: Composed, check: Check) -> Problem:
 def _declarations(signal: str, pack: Node) -> Iterator[dict[str, Any]]:
     """What declares a signal as a pack does, in short; nothing where the pack derives it from others."""
     for phase, signals in (pack.plain.get("signals") or {}).items():
-        if signal in signals:
-            words = " ".join(str(signals[signal][key]) for key in ("axis", "type") if key in signals[signal])
-            yield {"signals": {phase: {signal: words}}}
+        said = (signals or {}).get(signal) or {}
+        entry = {key: value for key, value in said.items() if key not in ("help", "from_log_extra")}
+        if entry:
+            words = " ".join(str(entry[key]) for key in ("axis", "type") if key in entry)
+            yield {"signals": {phase: {signal: words if entry.keys() <= {"axis", "type"} else entry}}}
 
 
 def _extended(pack: str, name: str, config: Composed) -> str:

@@ -24,7 +24,7 @@ from declog.language.absence import either
 from declog.language.dtypes import Axis
 from declog.language.moments import FORMULAS, Moments, Stat
 from declog.language.quantile_sketch import Sketch
-from declog.language.segmented import present
+from declog.language.segmented import present, truth
 from declog.plans.ops import MetricOp
 
 Array = NDArray[Any]
@@ -358,6 +358,8 @@ def by_sketch(op: MetricOp, view: View) -> Cells:
     """The cells of a reduction over tokens that moments cannot give: from the merged histograms of each piece."""
     assert op.fold is not None and op.reduction.sketch is not None
     pieces, piece = cell_index.pieces(op, view, Axis.STEP)
+    if op.where is not None:  # of whole batches
+        piece = np.where(truth(np.array(view.rows(op.where, Axis.STEP))), piece, -1)
     counts = view.frame.column(f"{op.fold}.hist")
     columns: dict[Stat, Array] = {stat: view.frame.floats([f"{op.fold}.{stat}"]) for stat in ("n", "min", "max")}
     states = fold_moments(columns)

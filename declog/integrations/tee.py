@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import importlib
 import inspect
 import logging
 import sys
@@ -54,6 +55,8 @@ def tee(logger: Any = None, config: Any = PRESET, overrides: Sequence[str] = (),
     """
     config = declog.compose(config, overrides)
     declog.plan(config)
+    if isinstance(logger, types.ModuleType) and logger.__name__ == "declog.integrations.wandb":
+        logger = importlib.import_module("wandb")  # what that stands in for
     if isinstance(logger, types.ModuleType) and logger.__name__ == "wandb":
         return tee_wandb.WandbTee(logger, config, **options)
     if "wandb" in sys.modules and isinstance(logger, sys.modules["wandb"].Run):

@@ -282,9 +282,9 @@ class Compiler:
 
     def _of_library(self, node: ast.Call, name: str, arguments: list[ast.expr]) -> str | None:
         """The fix for a call of another library; None where it is none."""
-        of_metrics = self.scope.noun == "metric"
-        fix = library_calls.of_library(name, arguments, of_metrics=of_metrics)
-        if fix is None or not of_metrics or not node.args:
+        of_alert = self.scope.of_alert is not None
+        fix = library_calls.of_library(name, arguments, of_metrics=of_alert)
+        if fix is None or self.scope.noun != "metric" or not node.args:
             return fix
         if "run_step" in fix and self.scope.definition(f"{ast.unparse(node.args[0])}_max") is None:
             example = library_calls.of_library(name, [ast.Name("reward"), *arguments[1:]])
@@ -292,7 +292,7 @@ class Compiler:
         if (written := self.scope.of_tracker(self.part(node.args[0]))) is None:
             self.visit(node.args[0])  # a name that is no metric is said first
         else:
-            fix = str(library_calls.of_library(name, [parse(written).body, *arguments[1:]], of_metrics=True))
+            fix = str(library_calls.of_library(name, [parse(written).body, *arguments[1:]], of_metrics=of_alert))
         return library_calls.with_metric(fix, node, self.text)
 
     def _bind(self, node: ast.Call, function: Function) -> tuple[list[Node], list[ast.expr], dict[str, Any]]:

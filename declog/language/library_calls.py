@@ -10,9 +10,10 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 
-from declog.errors import elsewhere, in_flow
+from declog.errors import elsewhere
 
 QUANTILES = frozenset({"quantile", "percentile", "nanquantile", "nanpercentile", "histogram_quantile"})
+AGGREGATES = frozenset({"mean", "sum", "std", "var"})
 WINDOW = 10  # a number of steps, beside which a metric is hardly meant to be compared with the number
 
 
@@ -29,11 +30,15 @@ def _templates() -> Mapping[tuple[str, int], tuple[list[str], str]]:
 def of_library(name: str, arguments: Sequence[ast.expr], *, of_metrics: bool = False) -> str | None:
     """A call of another library, such as ``where(c, a, b)``, in our words; None if `calls.txt` does not have it.
 
-    ``of_metrics``: its arguments are metrics, of which ``max(reward, 200)`` speaks of the last steps.
+    ``of_metrics``: its arguments are metrics of a condition, of which ``max(reward, 200)`` speaks of the last steps.
     """
     last = arguments[-1] if arguments else None
     steps = last.value if isinstance(last, ast.Constant) else None
-    if isinstance(steps, int) and (name == "mean" or (of_metrics and name in ("max", "min") and steps >= WINDOW)):
+    if name in AGGREGATES and len(arguments) == 2 and steps in (0, 1):  # numpy's axis of rows
+        return f"{name}({ast.unparse(arguments[0])})"
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps <= 1:
+        steps = None
+    elif name == "mean" or (of_metrics and name in ("max", "min") and steps >= WINDOW):
         name = "rolling_mean"  # `mean(reward, 100)`
     if (call := _templates().get((name, len(arguments)))) is None:
         return None
@@ -41,10 +46,10 @@ def of_library(name: str, arguments: Sequence[ast.expr], *, of_metrics: bool = F
     if template.startswith("write"):
         return template
     template = template.replace("ema(0.9)", smoothing(steps))
-    if isinstance(steps, int) and steps > 1:  # a number of steps in place of a weight
+    if steps is not None:  # a number of steps in place of a weight
         template = template.replace("ema(k)", smoothing(steps))
-    tree = _Substitution(dict(zip(parameters, arguments, strict=True))).visit(ast.parse(template, mode="eval"))
-    return ast.unparse(_Substitution({"nan": ast.Name("missing")}).visit(tree))
+    tree = Substitution(dict(zip(parameters, arguments, strict=True))).visit(ast.parse(template, mode="eval"))
+    return ast.unparse(Substitution({"nan": ast.Name("missing")}).visit(tree))
 
 
 def smoothing(steps: object) -> str:
@@ -64,15 +69,6 @@ def with_metric(fix: str, call: ast.Call, text: str) -> str:
     said = f"{{formula: {spec[1]}, {spec[2]}}}" if spec[3] == "ema" else fix  # of a signal, from the start of the run
     here = text.replace(ast.get_source_segment(text.strip(), call) or ast.unparse(call), name).strip()
     return f"write a metric and name it here: `metrics: {{{name}: {said}}}`, and `{here}`"
-
-
-def of_one_mode(condition: str, mode: str) -> str:
-    """The fix of a condition on metrics that holds in one mode: a metric of that mode, and the condition on it."""
-    metric = next(iter(re.findall(r"[a-z_]\w*", condition)), "reward")
-    name = f"{metric}_{mode}"
-    here = re.sub(rf"\b{metric}\b", name, condition)
-    spec = in_flow({name: {"expr": metric, "where": f"mode == '{mode}'"}})
-    return f"write a metric of that mode and name it here: `metrics: {spec}`, and `{here}`"
 
 
 def ranked(call: ast.Call, text: str) -> str | None:
@@ -101,7 +97,7 @@ def quantile(name: str, level: ast.expr | None) -> str | None:
     return f"p{level.value * (100 if fraction else 1):g}"
 
 
-class _Substitution(ast.NodeTransformer):
+class Substitution(ast.NodeTransformer):
     """Names become values."""
 
     def __init__(self, values: Mapping[str, ast.expr]) -> None:

@@ -5,6 +5,7 @@ Problems in, problems with a better fix out. Imports models and errors only.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,12 +16,13 @@ from typing import Any
 from declog.errors import Path, Problem, elsewhere, in_flow, nearest, nested
 from declog.errors.elsewhere import SYNONYMS
 from declog.language.keys import SECTIONS, below, entries, keys, model_of, sections_with
-from declog.language.library_calls import of_one_mode, smoothing
+from declog.language.library_calls import smoothing
 from declog.language.model import Scalar
-from declog.language.notation import SIGNS, both, is_reduction, reduced
-from declog.language.spec import AboutSpec, LogSpec, MetricSpec, RunSpec, SignalSpec
+from declog.language.notation import SIGNS, WORD, both, is_reduction, reduced
+from declog.language.spec import IDENTIFIER, AboutSpec, LogSpec, MetricSpec, RunSpec, SignalSpec
 from declog.language.spec_of_tables import TableSpec
 from declog.language.tracker_names import id_of
+from declog.language.unknown_names import of_one_mode
 from declog.language.wrong_forms import (
     as_map,
     as_sinks,
@@ -202,20 +204,30 @@ def _of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     id = "".join(ids[-1:] if section == "signals" else ids[:1])
     expr = str(entry.get("expr", id)) if isinstance(entry, Mapping) else id
     facts = {"key": key, "value": in_flow(value), "id": id, "expr": expr, "switched": switched(value)}
-    facts["listed"] = in_flow(value if isinstance(value, list) else [value])
-    room = entry.get("max_chars", 400) if isinstance(entry, Mapping) else 400
-    facts["room"] = in_flow(room if value in ("start", "head", "first", "left") else {"tail": room})
-    facts["ema"], facts["of_mode"] = smoothing(value), in_flow(_of_mode(key, value))
+    listed = value if isinstance(value, list) else [value]
+    if "<listed>" in template and not all(isinstance(item, str) for item in listed):
+        return None
+    facts["listed"] = in_flow(listed)
+    facts["room"], facts["ema"] = in_flow(_room(key, value, entry)), smoothing(value)
+    facts["of_mode"] = in_flow(_of_mode(key, value) or "mode == 'eval'")
+    facts["switch"] = "true" if value is True else "false"
     if section == "alerts" and isinstance(entry, Mapping):
         limit = next((f"{id} {SIGNS[word]} {entry[word]}" for word in SIGNS if word in entry), f"{id} > 0.5")
-        facts["in_one"] = of_one_mode(str(entry.get("when", limit)), str(value))
+        when = str(entry.get("when", limit))
+        facts["in_one"] = of_one_mode(when, value, data.get("metrics") or {})
+        facts["after"] = in_flow(both(when, f"step > {value}"))
+    kept = {name: said for name, said in entry.items() if name != key} if isinstance(entry, Mapping) else {}
+    facts["smooth"] = in_flow({"expr": expr, **kept, "over": "step", "combine": smoothing(value)})
     facts["profiled"] = in_flow({sink: {"profile": id} for sink in sinks_and_options(value)[0]})
     metrics = data.get("metrics")
     facts["named"] = in_flow(_named_anew(value, metrics if isinstance(metrics, Mapping) else {}))
     fix = re.sub(rf"<({'|'.join(facts)})>", lambda match: facts[match[1]], template)
     if template.startswith("where: ") and isinstance(entry, Mapping) and entry.get("where") is not None:
-        further = _of_mode(key, value) if "of_mode" in template else str(value)
-        fix = f"where: {in_flow(both(str(entry['where']), further))}"
+        further = fix.removeprefix("where: ")
+        further = json.loads(further) if further.startswith('"') else further
+        fix = f"where: {in_flow(both(str(entry['where']), str(further)))}"
+    if section == "tables" and isinstance(entry, Mapping) and isinstance(named := entry.get("filter"), str):
+        fix = fix.replace("filter: {", f"filter: {{from: {named}, ", 1) if IDENTIFIER.match(named) else fix
     if section == "tables" and isinstance(entry, Mapping) and entry.get("every", 1) != 1:  # so many of them all
         fix = re.sub(
             r"(filter: \{(?=[^}]*\b(?:random|top|bottom|first)\b)(?![^}]*within)[^}]*)\}", r"\1, within: window}", fix
@@ -223,13 +235,26 @@ def _of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     return fix
 
 
-def _of_mode(key: str, value: Any) -> str:
+def _of_mode(key: str, value: Any) -> str | None:
     """The condition of the modes that a key names: `mode: eval`, `modes: [eval, test]`, `train: false`."""
-    names = value if isinstance(value, list) else [value]
     if isinstance(value, bool):
-        names = ["eval" if "eval" in key else "train"]
-    choice = f"== '{names[0]}'" if len(names) == 1 else f"in {[*map(str, names)]}"
-    return f"mode {'!= ' + choice[3:] if value is False else choice}"
+        mode = "eval" if "eval" in key else "train" if "train" in key else None
+        return None if mode is None else f"mode {'==' if value else '!='} '{mode}'"
+    names = re.split(r"[\s,]+", value) if isinstance(value, str) else value
+    if not isinstance(names, list) or not names:
+        return None
+    if not all(isinstance(name, str) and WORD.match(name) for name in names):
+        return None
+    return f"mode == '{names[0]}'" if len(names) == 1 else f"mode in {names}"
+
+
+def _room(key: str, value: Any, entry: Any) -> Any:
+    """How much of a long text is kept, and from which end: by what is kept, or by the side that is cut."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    room = entry.get("max_chars", 400) if isinstance(entry, Mapping) else 400
+    start = ("right", "end", "tail", "last") if "trunc" in key else ("left", "start", "head", "first")
+    return room if value in start or isinstance(room, Mapping) else {"tail": room}
 
 
 def of_sink_option(sink: str, key: str, data: Mapping[str, Any]) -> str | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 from declog.errors import Problem
 from declog.language.nodes import Node
@@ -12,6 +13,7 @@ class Scope:
     """The meaning of names at one key of the config. This base class knows no names."""
 
     noun = "signal"  # or "metric": for messages
+    of_alert: str | None = None  # the alert whose condition it is
 
     @property
     def groups(self) -> bool:
@@ -22,6 +24,11 @@ class Scope:
     def modes(self) -> Collection[str]:
         """The names of the modes that the config has."""
         return ()
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        """What the config says of its metrics, by id."""
+        return {}
 
     @property
     def token_mask(self) -> frozenset[Node]:

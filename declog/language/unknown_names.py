@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Container
-from typing import NoReturn
+from collections.abc import Container, Mapping
+from typing import Any, NoReturn
 
-from declog.errors import nearest
+from declog.errors import in_flow, nearest
 from declog.errors.elsewhere import SYNONYMS
 from declog.language import idioms, library_calls
 from declog.language.dtypes import AXES, MEMBER
 from declog.language.nodes import BUILTIN, MODE, Node
-from declog.language.notation import is_reduction
+from declog.language.notation import WORD, both, is_reduction
 from declog.language.scope import Scope
-from declog.language.syntax import parse, refuse
+from declog.language.syntax import parse, refuse, tree_of
 
 Span = tuple[int, int]  # a half-open character range of the expression
 
@@ -38,12 +38,11 @@ def refuse_name(node: ast.Name, text: str, span: Span, scope: Scope) -> NoReturn
     if name.lower() in idioms.ABSENT and re.search(rf"[<>=] *{name}\b", text):
         refuse("DL302.absent", text, span, name=name)
     if name in (MODE, *_MODES):
-        fix = f"write `{text[: span[0]]}{_MODES.get(name)}{text[span[1] :]}`"
+        condition = _MODES.get(name, "").replace("eval", "validation" if "validation" in scope.modes else "eval")
+        fix = f"write `{text[: span[0]]}{condition}{text[span[1] :]}`"
         if scope.noun != "signal":
-            said = re.search(r"'(\w+)'", f"{_MODES.get(name)}{text[span[1] :]}")
-            rest = re.sub(rf"\b{name}\b(\s*==\s*'\w+')?\s*(\band\b)?|\band\s*\Z", "", text)
-            rest = re.sub(r"\s*\band\s*\Z", "", rest).strip()
-            fix = library_calls.of_one_mode(rest, "eval" if said is None else said[1])
+            rest, mode = _without_mode(parse(text).body)
+            fix = of_one_mode(rest, mode, scope.metrics)
         refuse("DL302.mode", text, span, name=name, noun=scope.noun, fix=fix)
     if name in _POSITIONS:
         refuse("DL302.position", text, span, name=name)
@@ -65,12 +64,61 @@ def refuse_name(node: ast.Name, text: str, span: Span, scope: Scope) -> NoReturn
     refuse("DL302.signal", text, span, name=name, known=near)
 
 
+def of_one_mode(condition: str, mode: object, metrics: Mapping[str, Any]) -> str:
+    """The fix of a condition on metrics that holds in one mode: metrics of that mode, and the condition on them.
+
+    ``metrics`` are those of the config, by id. Of others than a plain expression it is an example.
+    """
+    try:
+        tree: ast.AST = tree_of(condition).body
+    except (SyntaxError, ValueError):
+        tree = ast.Constant(None)
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} & metrics.keys()
+    specs = {name: _of_mode(name, metrics[name], str(mode)) for name in sorted(names)}
+    attributes = any(isinstance(node, ast.Attribute) for node in ast.walk(tree))
+    plain = isinstance(mode, str) and mode.isidentifier() and not attributes
+    if not specs or not plain or None in specs.values():
+        example = "metrics: {reward_eval: {expr: reward, where: \"mode == 'eval'\"}}"
+        return f"a metric of that mode has a name of its own, such as {example}; a condition names it"
+    here = ast.unparse(library_calls.Substitution({name: ast.Name(f"{name}_{mode}") for name in names}).visit(tree))
+    written = in_flow({f"{name}_{mode}": spec for name, spec in specs.items()})
+    return f"write a metric of that mode and name it here: `metrics: {written}`, and `{here}`"
+
+
+def _of_mode(name: str, spec: Any, mode: str) -> dict[str, Any] | None:
+    """A metric of one mode; None for one that is more than a reduction of an expression."""
+    said = {key: value for key, value in spec.items() if value} if isinstance(spec, Mapping) else {"expr": spec}
+    expr, reduce = said.get("expr", name), said.get("reduce")
+    if "formula" in said or not isinstance(expr, str) or not isinstance(reduce, str | None):
+        return None
+    condition = f"mode == '{mode}'"
+    where = both(str(said["where"]), condition) if "where" in said else condition
+    return {"expr": expr, **({} if reduce in (None, "mean") else {"reduce": reduce}), "where": where}
+
+
+def _without_mode(body: ast.expr) -> tuple[str, str | None]:
+    """A condition less what it says of the mode, and that mode; None where it says that in another way."""
+    parts = body.values if isinstance(body, ast.BoolOp) and isinstance(body.op, ast.And) else [body]
+    modes = [mode for part in parts if (mode := _mode_in(part)) is not None]
+    rest = [part for part in parts if _mode_in(part) is None]
+    alone = len(modes) == 1 and rest and not any("mode" in ast.unparse(part) for part in rest)
+    return " and ".join(map(ast.unparse, rest)), modes[0] if alone else None
+
+
+def _mode_in(part: ast.expr) -> str | None:
+    """The mode that a condition asks for: `mode == 'eval'`, `is_eval`."""
+    text = _MODES.get(part.id, "") if isinstance(part, ast.Name) else ast.unparse(part)
+    match = re.fullmatch(rf"{MODE} == '(\w+)'", text)
+    return None if match is None else match[1]
+
+
 def refuse_mode(value: Node, other: ast.expr, text: str, span: Span, scope: Scope) -> None:
     """Refuse to compare the mode, if that is the value, with a text that names none."""
     name = other.value if isinstance(other, ast.Constant) else None
     if value.op == BUILTIN and value.leaf == MODE and isinstance(name, str) and name not in scope.modes:
-        close = nearest(name, scope.modes)
-        fix = f"did you mean `{close}`?" if close else f"declare it: modes: {{{name}: {{prefix: {name}/}}}}"
+        close, modes = nearest(name, scope.modes), f"modes: {', '.join(scope.modes)}"
+        new = f"declare it: modes: {{{name}: {{prefix: {name}/}}}}" if WORD.match(name) else modes
+        fix = f"did you mean `{close}`?" if close else new
         refuse("DL302.mode_name", text, span, name=name, fix=fix)
 
 

@@ -333,7 +333,8 @@ def _of_type(noun: str, example: str, path: Path, value: Any) -> Problem:
         case [*_, "random" | "first" as key], str() if percent := re.fullmatch(r"\s*(\d+)\s*%\s*", value):
             cause, fix = f"`{key}` counts rows", f"fraction: {int(percent[1]) / 100:g}"
         case ["profiles", _, "only" | "hide" | "show" as key], str():
-            cause, fix = f"`{key}` is a list", f"{key}: {in_flow([selector_of(value)])}"
+            words = in_flow([*map(selector_of, re.split(r"[\s,]+", value))])
+            cause, fix = f"`{key}` is a list", f"{key}: {words}"
         case [*_, "columns"], "all" | "*":
             cause, fix = "`columns` are names", "columns: [prompt, completion, reward]"
         case [*_, "where" | "when" as key], list():

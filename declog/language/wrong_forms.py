@@ -178,8 +178,11 @@ def as_profile(name: str, value: Any) -> Any:
     """A list of metrics as a profile: `slim` is there and shows them, too, any other one has nothing else."""
     if isinstance(value, Mapping):
         return value
-    words = [selector_of(str(word)) for word in (value if isinstance(value, list) else [value])]
-    return {} if words == ["*"] else {"show" if name == "slim" else "only": words}
+    items = value if isinstance(value, list) else re.split(r"[\s,]+", value) if isinstance(value, str) else [value]
+    words = [selector_of(item) if isinstance(item, str) else item for item in items]
+    if words == ["*"]:
+        return {"only": words} if name == "slim" else {}
+    return {"show" if name == "slim" else "only": words}
 
 
 def _of_calls(items: list[Any]) -> dict[str, Any] | None:

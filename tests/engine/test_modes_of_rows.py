@@ -87,6 +87,31 @@ def test_rows_of_one_mode(ranks: int, window_bytes: int, tmp_path: Path) -> None
     assert {mode for mode, rows in tables if rows} == {"eval"}
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_quantiles_of_tokens_of_some_batches(ranks: int, tmp_path: Path) -> None:
+    """A sketch is of a whole batch: a condition on the mode, the step or a value per step chooses among batches."""
+    metrics = {
+        "evals": {"expr": "kl", "reduce": "p100", "where": "mode == 'eval'"},
+        "late": {"expr": "kl", "reduce": "p100", "where": "step >= 2"},
+        "plain": {"expr": "kl", "reduce": "p100"},
+    }
+    sink = MemorySink()
+
+    def body(comm: Comm) -> None:
+        sinks = [sink] if comm.rank == 0 else [MemorySink()]
+        config = {**CONFIG, "every": STEPS, "metrics": metrics, "tables": {}}
+        with declog.start(config, comm=comm, sinks=sinks, output_dir=tmp_path) as log:
+            for step in range(STEPS):
+                with log.step(step):
+                    log.observe(kl=[[4.0 - step, 1.0]], mask=[[True, True]], id=[10 * step + comm.rank])
+                    with log.mode("eval"):
+                        log.observe(kl=[[7.0, 8.0 + step]], mask=[[True, True]], id=[10 * step + comm.rank])
+
+    run_ranks(ranks, body)
+    assert values(sink, "plain") == [4.0] and values(sink, "late") == [2.0] and values(sink, "evals") == []
+    assert values(sink, "eval/evals") == [8.0, 9.0, 10.0, 11.0] and values(sink, "eval/late") == [10.0, 11.0]
+
+
 def test_a_run_that_is_resumed_inside_a_window(tmp_path: Path) -> None:
     """The rows of an open window are of their mode after a checkpoint, too."""
     straight, first, second = logged(tmp_path / "straight"), MemorySink(), MemorySink()

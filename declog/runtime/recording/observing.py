@@ -61,7 +61,8 @@ class Observing(InTrainer, Recording):
                     batches = scope.batches.get(me)  # None in an explicit batch
                     session.intake.observe(session.batches(scope, me) if batches is None else batches, signals)
         except InputError as error:  # what the caller gave: its own lines say where
-            raise error.with_traceback(None) from error.__cause__
+            error.__traceback__ = None
+            raise
 
     def _observe_any(self, arguments: Sequence[Argument], signals: Mapping[str, Any], step: Any) -> None:
         if self._caller is None:

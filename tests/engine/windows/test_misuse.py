@@ -311,7 +311,8 @@ def test_a_metric_has_no_window_of_its_own_where_the_trainer_logs() -> None:
 def test_a_window_is_a_multiple_of_the_profiles() -> None:
     """A metric's `every` of 3 does not fit in windows of 2."""
     assert refused(of_two_phases({"r": {"expr": "reward", "every": 3}}, every=2)) == (
-        "error[DL202] metrics.r.every\n  `every` must be a multiple of the config's 2\n  fix: every: 4"
+        "error[DL202] metrics.r.every\n  `every` must be a multiple of the config's 2\n  fix: every: 4\n"
+        "       or at the top `every: 1`, and `every: 2` for what shall have fewer values"
     )
 
 
