@@ -139,16 +139,12 @@ def _of_each_step(config: Composed, plan: Plan) -> Iterator[str]:
             continue
         if config.home(("tables", op.id)) is not None:
             continue
-        if chosen.within != "step":
-            yield from (
-                []
-                if op.keep == "last_batch"
-                else [
-                    f"`{op.id}` has {count} row{'s' * (count > 1)} of each {chosen.within} of all {op.every} steps; "
-                    "`keep: last_batch` beside it takes those of the last batch"
-                ]
+        if chosen.within != "step" and op.keep != "last_batch":
+            yield (
+                f"`{op.id}` has {count} row{'s' * (count > 1)} of each {chosen.within} of all {op.every} steps; "
+                "`keep: last_batch` beside it takes those of the last batch"
             )
-        else:
+        elif chosen.within == "step":
             yield (
                 f"`{op.id}` has {count} rows of each step, so {count * op.every} of each {op.every} steps; "
                 f"`within: window` in its filter takes {count} of them all"

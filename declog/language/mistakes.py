@@ -214,7 +214,8 @@ def _of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     if section == "alerts" and isinstance(entry, Mapping):
         limit = next((f"{id} {SIGNS[word]} {entry[word]}" for word in SIGNS if word in entry), f"{id} > 0.5")
         when = str(entry.get("when", limit))
-        facts["in_one"] = of_one_mode(when, value, data.get("metrics") or {})
+        metrics = data.get("metrics")
+        facts["in_one"] = of_one_mode(when, value, metrics if isinstance(metrics, Mapping) else {})
         facts["after"] = in_flow(both(when, f"step > {value}"))
     kept = {name: said for name, said in entry.items() if name != key} if isinstance(entry, Mapping) else {}
     facts["smooth"] = in_flow({"expr": expr, **kept, "over": "step", "combine": smoothing(value)})

@@ -38,7 +38,7 @@ VALUES: list[Any] = [
 ]  # fmt: skip
 KEYS: list[Any] = [
     "expr", "filter", "limit", "action", "key", "where", "name", "by", "x", "metric", "1", 2, "every", "profile",
-    "sinks", "reduce", "for", "labels", "window", "group_by", "type", "sort_by",
+    "sinks", "reduce", "for", "labels", "window", "group_by", "type", "sort_by", "mode", "after", "keep", "tables",
 ]  # fmt: skip
 
 
