@@ -161,14 +161,16 @@ def _below_the_run(config: Composed) -> Iterator[str]:
 
 
 def _of_another_schema(config: Composed) -> Iterator[str]:
-    """A note on a schema of one's own for a preset's table, which has the columns of that schema alone then."""
+    """A note on a schema of one's own for a preset's table that has none of the columns that were there."""
     before: dict[str, str] = {}
+    schemas = config.data.get("schemas") or {}
     for name, entry in _said(config, "tables"):
         schema = entry.entries.get("schema")
         if schema is None:
             continue
         other = before.setdefault(name, str(schema.plain))
-        if other != schema.plain and config.home(("tables", name, "schema")) is None:
+        columns, others = (schemas.get(str(one)) or {} for one in (schema.plain, other))
+        if columns.keys().isdisjoint(others) and config.home(("tables", name, "schema")) is None:
             said = f"`{name}` has the columns of the schema `{schema.plain}` alone, and those of `{other}` no more"
             yield f"{said}; to have both, name yours `{other}`, too"
 

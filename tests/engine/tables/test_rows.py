@@ -167,9 +167,9 @@ def test_the_best_groups_on_any_ranks_agree_with_pandas(
     ("change", "code", "message", "fix"),
     [
         ({"schemas": {"s": {"reward": {"type": "float"}}}}, "DL310",
-         "the column `reward` is per completion; a row is a group", 'expr: "mean(reward, over=completion)"'),
+         "the column `reward` is per completion; a row is a group", 'reward: {expr: "mean(reward, over=completion)"}'),
         ({"schemas": {"s": {"prompt": {"type": "text"}}}}, "DL310",
-         "the column `prompt` is per completion; a row is a group", 'expr: "first(prompt, over=completion)"'),
+         "the column `prompt` is per completion; a row is a group", 'prompt: {expr: "first(prompt, over=completion)"}'),
         ({"filters": {"picked": {"where": "reward > 0"}}}, "DL310",
          "filters.picked.where is per completion, and a row of the table `t` is a group",
          'a filter with `where: "any(reward > 0, over=completion)"`'),
