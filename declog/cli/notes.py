@@ -169,8 +169,8 @@ def _of_another_schema(config: Composed) -> Iterator[str]:
         if schema is None:
             continue
         other = before.setdefault(name, str(schema.plain))
-        columns, others = (schemas.get(str(one)) or {} for one in (schema.plain, other))
-        if columns.keys().isdisjoint(others) and config.home(("tables", name, "schema")) is None:
+        columns, of_preset = (schemas.get(str(one)) or {} for one in (schema.plain, other))
+        if columns.keys().isdisjoint(of_preset) and config.home(("tables", name, "schema")) is None:
             said = f"`{name}` has the columns of the schema `{schema.plain}` alone, and those of `{other}` no more"
             yield f"{said}; to have both, name yours `{other}`, too"
 
