@@ -32,16 +32,12 @@ def notes(config: Composed, plan: Plan) -> Iterator[str]:
 
 def _unseen(config: Composed, plan: Plan) -> Iterator[str]:
     """A note on the user's own metrics that no sink shows; a preset leaves out its own on purpose."""
-    from declog.config.overrides import setting
-
     names = [name for name in plan.unseen if config.home(("metrics", name)) is None]
     if names:
         profile = min(sink.profile for sink in plan.sinks)
         before = config.spec.profiles[profile].show if profile in config.spec.profiles else []
         shown = [*(selector.select for selector in before), *names]
-        typed = any(re.search(rf"metrics\.({'|'.join(names)})\b", line) for line in config.overrides)
-        yaml = in_flow({"profiles": {profile: {"show": shown}}})[1:-1]
-        edit = setting(f"profiles.{profile}.show", shown) if typed else yaml
+        edit = _edit(config, ("profiles", profile, "show"), shown, *(("metrics", name) for name in names))
         yield f"no sink shows {', '.join(f'`{name}`' for name in names)}: {edit}"
 
 
@@ -146,8 +142,8 @@ def _of_each_step(config: Composed, plan: Plan) -> Iterator[str]:
             )
         elif chosen.within == "step":
             yield (
-                f"`{op.id}` has {count} rows of each step, so {count * op.every} of each {op.every} steps; "
-                f"`within: window` in its filter takes {count} of them all"
+                f"`{op.id}` has {count} row{'s' * (count > 1)} of each step, so {count * op.every} of each "
+                f"{op.every} steps; `within: window` in its filter takes {count} of them all"
             )
 
 
@@ -211,10 +207,11 @@ def _said(config: Composed, section: str) -> Iterator[tuple[str, Node]]:
         yield from () if node is None else node.entries.items()
 
 
-def _edit(config: Composed, path: Path, value: Any) -> str:
-    """The edit that gives a key a value: an override where overrides say something of its entry, else YAML."""
+def _edit(config: Composed, path: Path, value: Any, *beside: Path) -> str:
+    """The edit that gives a key a value: an override where they say something of its entry or others, else YAML."""
     from declog.config.overrides import setting
 
-    if any(".".join(map(str, path[:2])) in line for line in config.overrides):
+    entries = "|".join(re.escape(".".join(map(str, entry))) for entry in (path[:2], *beside))
+    if any(re.search(rf"\b({entries})\b", line) for line in config.overrides):
         return setting(".".join(map(str, path)), value)
     return in_flow(nested(path, value))[1:-1]

@@ -12,20 +12,11 @@ from declog.errors import Path, Problem, in_flow, nearest
 from declog.language import idioms
 from declog.language.dtypes import AXES, Axis, DType, Type
 from declog.language.expression import compile_expression
-from declog.language.nodes import ALONE, BUILTIN, LEAVES, METRIC, MODE, SIGNAL, Node
-from declog.language.scope import Scope
+from declog.language.nodes import ALONE, BUILTIN, LEAVES, METRIC, SIGNAL, Node
+from declog.language.scope import BUILTINS, Scope
 from declog.language.spec import Observed
 from declog.language.syntax import ExpressionError
 from declog.plans.ops import FormulaOp, MetricOp
-
-BUILTINS: dict[str, Type] = {
-    "step": Type(DType.INT, Axis.STEP),
-    "rank": Type(DType.INT, Axis.STEP),
-    "elapsed": Type(DType.FLOAT, Axis.STEP),
-    MODE: Type(DType.TEXT, Axis.STEP),
-}
-FIXED = frozenset(BUILTINS) - {MODE}  # that no signal may be named; one named `mode` is meant where it is declared
-
 
 FACTS: dict[str, Type] = {  # facts of a log event and its window that formulas and conditions can read beside metrics
     "step": Type(DType.INT),

@@ -8,17 +8,15 @@ from dataclasses import replace
 from typing import Any
 
 from declog.compiler.draft import NAME, Draft, Signal, SwitchedOff, op_of
-from declog.compiler.scopes import FIXED, ConstantScope, mask_of, signal_node, token_mask
+from declog.compiler.scopes import ConstantScope, mask_of, signal_node, token_mask
 from declog.errors import Path, Problem, nearest
 from declog.language.dtypes import DType
 from declog.language.expression import compile_expression
 from declog.language.keys import sections_with
 from declog.language.nodes import LOGGED
+from declog.language.scope import RESERVED
 from declog.language.spec import ANY, DerivedSpec, ModeSpec, Observed, SignalSpec
-from declog.language.syntax import WORDS
 from declog.plans.ops import Grouping, ModeOp
-
-RESERVED = frozenset({"inf", "true", "false", "and", "or", "not", "if", "else", "in", "is", *WORDS})
 
 
 def constants(draft: Draft) -> None:
@@ -38,7 +36,7 @@ def constants(draft: Draft) -> None:
             draft.warn(f"the constant `{name}` is given, and not declared: did you mean `{close}`?")
     constants: list[Path] = [("constants", name) for name in draft.spec.constants]
     for path in (*constants, *(path for path, _ in draft.spec.declared)):
-        if path[-1] in RESERVED or path[-1] in FIXED:
+        if path[-1] in RESERVED:
             draft.report("DL204.word", path, key=path[-1])
 
 

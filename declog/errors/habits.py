@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
-from declog.errors import SinkError, in_flow, nearest
+from declog.errors import InputError, SinkError, in_flow, nearest
 from declog.errors.elsewhere import attributes
 from declog.errors.messages import filled
 
@@ -42,6 +42,9 @@ def answered(function: Callable[P, R]) -> Callable[P, R]:
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(*args, **kwargs)
+        except InputError as error:  # what the caller gave: its own lines say where
+            error.__traceback__ = None
+            raise
         except TypeError as error:
             if error.__traceback__ is None or error.__traceback__.tb_next is not None:
                 raise  # it was called

@@ -20,7 +20,7 @@ from typing import Any
 import declog
 from declog.errors import UsageError
 from declog.integrations.logged import flat, numbers_in
-from declog.integrations.tee import Tee, reject_other_shapes
+from declog.integrations.tee import Tee, original, reject_other_shapes
 
 __all__ = ["Comparison", "Pair", "Shadow", "shadow"]
 
@@ -43,6 +43,7 @@ def shadow(
         raise UsageError.of("DL510.logger_first", config=logger)
     config = declog.compose(config, overrides)
     declog.plan(config)
+    logger = original(logger)
     reject_other_shapes(logger)
     return Shadow(logger, config, comparison=Comparison(tolerance), **options)
 

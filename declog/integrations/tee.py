@@ -55,14 +55,19 @@ def tee(logger: Any = None, config: Any = PRESET, overrides: Sequence[str] = (),
     """
     config = declog.compose(config, overrides)
     declog.plan(config)
-    if isinstance(logger, types.ModuleType) and logger.__name__ == "declog.integrations.wandb":
-        logger = importlib.import_module("wandb")  # what that stands in for
+    logger = original(logger)
     if isinstance(logger, types.ModuleType) and logger.__name__ == "wandb":
         return tee_wandb.WandbTee(logger, config, **options)
     if "wandb" in sys.modules and isinstance(logger, sys.modules["wandb"].Run):
         return tee_wandb.RunTee(logger, config, **options)
     reject_other_shapes(logger)
     return Tee(logger, config, **options)
+
+
+def original(logger: Any) -> Any:
+    """The logger, or the module `wandb` for declog's module that stands in for it."""
+    stands_in = isinstance(logger, types.ModuleType) and logger.__name__ == "declog.integrations.wandb"
+    return importlib.import_module("wandb") if stands_in else logger
 
 
 def reject_other_shapes(logger: Any) -> None:

@@ -137,8 +137,8 @@ def of_prose(text: str) -> str | None:
 
 def _is_expression(text: str) -> bool:
     try:
-        ast.parse(text, mode="eval")
-    except SyntaxError:
+        tree_of(text)
+    except (SyntaxError, ValueError):
         return False
     return True
 

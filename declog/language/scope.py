@@ -6,7 +6,18 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from declog.errors import Problem
-from declog.language.nodes import Node
+from declog.language.dtypes import Axis, DType, Type
+from declog.language.nodes import MODE, Node
+from declog.language.syntax import WORDS
+
+BUILTINS: Mapping[str, Type] = {
+    "step": Type(DType.INT, Axis.STEP),
+    "rank": Type(DType.INT, Axis.STEP),
+    "elapsed": Type(DType.FLOAT, Axis.STEP),
+    MODE: Type(DType.TEXT, Axis.STEP),
+}
+# Names that no signal may have. One that is named `mode` is what is meant where it is declared.
+RESERVED = frozenset({"inf", "true", "false", "and", "or", "not", "if", "else", "in", "is", *WORDS, *BUILTINS}) - {MODE}
 
 
 class Scope:

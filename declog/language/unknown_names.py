@@ -74,7 +74,7 @@ def of_one_mode(condition: str, mode: object, metrics: Mapping[str, Any]) -> str
     except (SyntaxError, ValueError):
         tree = ast.Constant(None)
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} & metrics.keys()
-    specs = {name: _of_mode(name, metrics[name], str(mode)) for name in sorted(names)}
+    specs = {name: _in_mode(name, metrics[name], str(mode)) for name in sorted(names)}
     attributes = any(isinstance(node, ast.Attribute) for node in ast.walk(tree))
     plain = isinstance(mode, str) and mode.isidentifier() and not attributes
     if not specs or not plain or None in specs.values():
@@ -85,7 +85,7 @@ def of_one_mode(condition: str, mode: object, metrics: Mapping[str, Any]) -> str
     return f"write a metric of that mode and name it here: `metrics: {written}`, and `{here}`"
 
 
-def _of_mode(name: str, spec: Any, mode: str) -> dict[str, Any] | None:
+def _in_mode(name: str, spec: Any, mode: str) -> dict[str, Any] | None:
     """A metric of one mode; None for one that is more than a reduction of an expression."""
     said = {key: value for key, value in spec.items() if value} if isinstance(spec, Mapping) else {"expr": spec}
     expr, reduce = said.get("expr", name), said.get("reduce")

@@ -17,8 +17,6 @@ from typing import Any
 import numpy as np
 
 from declog.api import plan
-from declog.compiler.scopes import FIXED
-from declog.compiler.signals import RESERVED
 from declog.engine.blocks import Block, Key, batches_of, texts_of
 from declog.engine.evaluator import View
 from declog.engine.filters import select
@@ -27,6 +25,7 @@ from declog.engine.groups import digests
 from declog.engine.local_columns import with_locals
 from declog.errors import ConfigError, Problem
 from declog.language.dtypes import Axis, DType
+from declog.language.scope import RESERVED
 from declog.language.segmented import NOTHING
 from declog.runs.prompts import step_of
 
@@ -59,7 +58,7 @@ def named_columns(rows: Sequence[Row]) -> dict[str, str]:
     named: dict[str, str] = {}
     for column in dict.fromkeys(column for row in rows for column in row):
         name = re.sub(r"\W", "_", column)
-        if name.isidentifier() and name not in RESERVED and name not in FIXED:
+        if name.isidentifier() and name not in RESERVED:
             named.setdefault(name, column)
     return named
 

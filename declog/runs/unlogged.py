@@ -59,7 +59,8 @@ class Declared:
         templates = [output["name"] for output in outputs]
         names = dict.fromkeys(of for of, key, _ in rows if key.partition(".")[0] == id)
         takers = {sink for output in outputs for sink in map(str, output.get("sinks") or ())}
-        if names and (plain not in templates or plain == name):  # of a family, or of other modes
+        in_other_modes = plain == name and not self.rare(mode)
+        if names and (plain not in templates or in_other_modes):  # else it is a family's
             below = [of for of in names if of.startswith(f"{name}/")]  # of a member of a family
             return f"it is logged as {_listed(below or names)}"
         if id in metrics and metrics[id] is None:

@@ -7,19 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
-from keyword import kwlist
+from keyword import iskeyword
 from typing import Any
 
 from declog.errors import UnknownSignalError, in_flow, nearest
 from declog.language.notation import WORD
-from declog.language.syntax import WORDS
+from declog.language.scope import RESERVED
 from declog.plans.needs import signals_of
 from declog.plans.ops import Plan
-from declog.runtime.values.inputs import undeclared as undeclared_value
 from declog.runtime.values.inputs import words_of
 
 TEE = "tee"  # the preset of a logger's own numbers, whose config is named where the logger is
-RESERVED = frozenset({*WORDS, *kwlist, "inf", "true", "false", "step", "rank", "elapsed"})  # names of no signal
 SURE = 0.8  # how like a signal a name is that misspells it; one that is less so may be a signal of the user's own
 
 
@@ -44,9 +42,9 @@ def unknown_signals(plan: Plan, signals: Mapping[str, Any]) -> UnknownSignalErro
             undeclared += [] if get_close_matches(name, [meant], cutoff=SURE) else [name]
         else:
             undeclared.append(name)
-    undeclared = [name for name in undeclared if WORD.match(name) and name not in RESERVED]
+    undeclared = [name for name in undeclared if WORD.match(name) and name not in RESERVED and not iskeyword(name)]
     if undeclared:
-        in_config, overrides = _declarations({name: _words(signals[name]) for name in undeclared})
+        in_config, overrides = _declarations({name: words_of(signals[name]) for name in undeclared})
         call = f"wandb = declog.tee(wandb, {TEE!r}, {overrides})" if plan.name == TEE else overrides
         fixes += [f"one of your own, in the config: {in_config}", f"or as overrides: {call}"]
     if not fixes or any(near[name] is None for name in undeclared):
@@ -63,15 +61,3 @@ def _declarations(words: Mapping[str, str]) -> tuple[str, str]:
     overrides = [f"signals.any.{name}={said}" for name, said in words.items()]
     overrides += [f"metrics.{name}={reduction}" for name, reduction in metrics.items()]
     return lines, in_flow([*map(repr, overrides)], str)
-
-
-def _words(value: Any) -> str:
-    """How a signal of such a value is declared: numbers by their shape, a family, texts, or other objects."""
-    if isinstance(value, Mapping):
-        return f"{_words(next(iter(value.values()), 0.0)).split()[0]} family"
-    if isinstance(value, str):
-        return "step text"
-    first = next((item for item in value if item is not None), 0) if isinstance(value, list | tuple) else 0
-    if isinstance(first, str):
-        return "completion text"
-    return words_of(value) if undeclared_value(value)[0] is not None else "completion object"

@@ -396,10 +396,15 @@ def undeclared(value: Any) -> tuple[Axis | None, Any]:
 
 
 def words_of(value: object) -> str:
-    """How a signal of such a value is declared: a number is of the step, rows of rows of tokens, else completions."""
-    axis, column = undeclared(value)
-    if axis is not None and getattr(value, "ndim", 1) == 2:
-        return Axis.TOKEN.label
-    if axis is not None:
-        return axis.label
-    return "completion text" if column and isinstance(column[0], str) else "completion"
+    """How a signal of such a value is declared: numbers by their shape, a family, texts, or other objects."""
+    if isinstance(value, Mapping):
+        return f"{words_of(next(iter(value.values()), 0.0)).split()[0]} family"
+    if isinstance(value, str):
+        return "step text"
+    first = next((item for item in value if item is not None), None) if isinstance(value, list | tuple) else None
+    if isinstance(first, str):
+        return "completion text"
+    axis, _ = undeclared(value)
+    if axis is None:
+        return "completion object"
+    return Axis.TOKEN.label if isinstance(value, Tensor | np.ndarray) and value.ndim == 2 else axis.label
