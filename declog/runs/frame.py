@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from declog.errors import UsageError
 from declog.errors.habits import meant, no_attribute
@@ -14,11 +14,11 @@ OBJECT = b"declog.type"  # in the metadata of a column whose texts are JSON
 SPECIAL = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
 
-class Frame:
-    """Rows in the order in which they were logged; ``len`` counts them.
+class Frame(Sequence[dict[str, Any]]):
+    """Rows in the order in which they were logged: a sequence of dicts of plain Python values.
 
-    A column of objects is decoded: into structs and lists if all its values have one shape (a missing key is null),
-    else into texts of JSON. ``rows`` has the values unchanged.
+    In pandas, polars and Arrow a column of objects is decoded: into structs and lists if all its values have one shape
+    (a missing key is null), else into texts of JSON. A row has the values unchanged.
     """
 
     def __init__(self, table: Any) -> None:
@@ -32,15 +32,27 @@ class Frame:
             fix = f"\n  fix: FRAME.pandas()[{name!r}]" if name in columns else meant(name, (), "FRAME", "frame")
             raise no_attribute(f"'Frame' object has no attribute {name!r}{fix}")
 
-        def __getitem__(self, key: Any) -> NoReturn:
-            fix = f"FRAME.pandas()[{key!r}]" if isinstance(key, str) else "FRAME.rows()[0], or FRAME.pandas()"
-            raise TypeError(f"'Frame' object is not subscriptable\n  fix: {fix}")
-
-        def __iter__(self) -> NoReturn:
-            raise TypeError("'Frame' object is not iterable\n  fix: for row in FRAME.rows()")
-
     def __len__(self) -> int:
         return int(self._table.num_rows)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return _rows(self._table)
+
+    @overload
+    def __getitem__(self, index: int) -> dict[str, Any]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
+
+    def __getitem__(self, index: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
+        if isinstance(index, str):
+            raise TypeError(f"a frame is a sequence of rows\n  fix: FRAME.pandas()[{index!r}]")
+        rows = range(len(self))[index]
+        if isinstance(rows, int):
+            return next(_rows(self._table.slice(rows, 1)))
+        import pyarrow as pa
+
+        return list(_rows(self._table.take(pa.array(rows, pa.int64()))))
 
     def __repr__(self) -> str:
         return f"<{len(self)} rows of {', '.join(self.columns)}>"
@@ -55,7 +67,7 @@ class Frame:
         if self._decoded is None:
             import pyarrow as pa
 
-            columns = {name: self._column(pa, name) for name in self.columns}
+            columns = {name: _column(pa, self._table, name) for name in self.columns}
             self._decoded = pa.table(columns) if columns else self._table
         return self._decoded
 
@@ -68,29 +80,28 @@ class Frame:
         """The rows as a ``polars.DataFrame``; ``UsageError`` DL607 where polars is not installed."""
         return required("polars").from_arrow(self.arrow())
 
-    def rows(self) -> list[dict[str, Any]]:
-        """The rows as maps of plain Python values."""
-        columns = {
-            name: _values(self._table.column(name)) if self._is_object(name) else self._table.column(name).to_pylist()
-            for name in self.columns
-        }
-        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
-    def _is_object(self, name: str) -> bool:
-        return OBJECT in (self._table.schema.field(name).metadata or {})
-
-    def _column(self, pa: Any, name: str) -> Any:
-        column = self._table.column(name)
-        if not self._is_object(name):
-            return column
-        try:
-            return pa.array(_values(column))
-        except (pa.ArrowException, OverflowError, RecursionError):  # of several shapes
-            return column
+def _rows(table: Any) -> Iterator[dict[str, Any]]:
+    names = table.column_names
+    columns = [_values(table, name) if _is_object(table, name) else table.column(name).to_pylist() for name in names]
+    return (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
 
 
-def _values(column: Any) -> list[Any]:
-    return [None if text is None else _decoded(text) for text in column.to_pylist()]
+def _is_object(table: Any, name: str) -> bool:
+    return OBJECT in (table.schema.field(name).metadata or {})
+
+
+def _column(pa: Any, table: Any, name: str) -> Any:
+    if not _is_object(table, name):
+        return table.column(name)
+    try:
+        return pa.array(_values(table, name))
+    except (pa.ArrowException, OverflowError, RecursionError):  # of several shapes
+        return table.column(name)
+
+
+def _values(table: Any, name: str) -> list[Any]:
+    return [None if text is None else _decoded(text) for text in table.column(name).to_pylist()]
 
 
 def _decoded(text: str) -> Any:

@@ -305,7 +305,7 @@ class Run:
             return NO_FILES
         for section, rows in {"histograms": self.histograms, "alerts": self.alerts}.items():
             if name in rows.arrow()["name"].to_pylist():
-                return f'it is in `run.{section}`: [row for row in run.{section}.rows() if row["name"] == "{name}"]'
+                return f'it is in `run.{section}`: [row for row in run.{section} if row["name"] == "{name}"]'
         if name in self.tables:
             return f'it is a table: run.tables["{name}"].pandas()'
         columns = (self.scalars.arrow()[column].to_pylist() for column in ("name", "metric", "mode"))
@@ -337,7 +337,7 @@ class Run:
         import pyarrow as pa
 
         for name in self.tables if table is None else [table]:
-            rows = self.tables[name].rows()
+            rows = list(self.tables[name])
             modes = [row.get("mode", TRAIN) for row in rows]
             wanted = mode or (TRAIN if TRAIN in modes else next(iter(modes), TRAIN))
             rows = [row for row, of in zip(rows, modes, strict=True) if of == wanted]
@@ -441,6 +441,9 @@ class _Tables(Mapping[str, Frame]):
         if name not in self._read:
             self._read[name] = self._run._table(name)
         return self._read[name]
+
+    def __repr__(self) -> str:
+        return f"<tables {', '.join(self._names)}>"
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)

@@ -36,7 +36,7 @@ def _row(run: Path) -> tuple[str, ...]:
     """What reading, writing and showing one run takes."""
     started = time.perf_counter()
     whole = read(run)
-    rows = len(whole.scalars.rows()) + sum(len(frame.rows()) for frame in whole.tables.values())
+    rows = len(list(whole.scalars)) + sum(len(list(frame)) for frame in whole.tables.values())
     reading = time.perf_counter() - started
     del whole
     file = run / "report.html"

@@ -103,7 +103,7 @@ def test_slime(example: Modules, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     log = slime.recorder()
     log.close()
     assert dict(log.failures) == {}
-    found = declog.read(log.output_dir).scalars.rows()
+    found = list(declog.read(log.output_dir).scalars)
     for step in range(2):
         values = {row["name"]: row["value"] for row in found if row["step"] == step}
         lengths = [sample.effective_response_length for sample in samples(step)]
@@ -208,7 +208,7 @@ def training(logger: Any) -> None:
 
 def scalars(folder: Path) -> dict[tuple[int, str], float]:
     """By step and name."""
-    return {(row["step"], row["name"]): row["value"] for row in declog.read(folder).scalars.rows()}
+    return {(row["step"], row["name"]): row["value"] for row in declog.read(folder).scalars}
 
 
 # ---- prime-rl: `Monitor`, and verifiers' episodes

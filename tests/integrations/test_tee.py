@@ -87,7 +87,7 @@ def test_one_import_is_changed(tmp_path: Path) -> None:
     assert [name for name, _, _ in teed.alerts] == ["broken"]
 
     (folder,) = (tmp_path / "teed" / "outputs" / "tee").iterdir()
-    found = declog.read(folder).scalars.rows()
+    found = list(declog.read(folder).scalars)
     kept = {(row["step"], row["name"]): row["value"] for row in found if row["name"] != "nonfinite/logged"}
     logged = {
         (row["_step"], name): value for row in rows(plain) for name, value in row.items()
@@ -158,7 +158,7 @@ def test_code_that_looks_at_wandb(tmp_path: Path) -> None:
         kept[name] = {run.name: (run.finished, rows(run)) for run in read_runs(folder)}
     assert (len(seen["plain"]), seen["teed"]) == (10, seen["plain"])
     assert (len(kept["plain"]), kept["teed"]) == (13, kept["plain"])
-    files = [declog.read(folder).scalars.rows() for folder in (tmp_path / "teed/outputs/mine").iterdir()]
+    files = [list(declog.read(folder).scalars) for folder in (tmp_path / "teed/outputs/mine").iterdir()]
     logged = [
         (row["_step"], name, value) for _, run in kept["plain"].values() for row in run for name, value in row.items()
         if isinstance(value, float | int) and name != "_step"
@@ -334,7 +334,7 @@ def test_a_logger_of_its_own(tmp_path: Path) -> None:
     for step in range(3):
         log.log({"loss": step})
     log.close()
-    found = declog.read(tmp_path).scalars.rows()
+    found = list(declog.read(tmp_path).scalars)
     assert [(row["step"], row["name"], row["value"]) for row in found] == [(step, "loss", step) for step in range(3)]
     log.log({"loss": 4})  # after its end it takes nothing
 
@@ -438,7 +438,7 @@ def test_code_that_looks_at_its_writer(project: Path, caplog: pytest.LogCaptureF
     writer = written(tensorboard.SummaryWriter, project / "teed")
     expected, found = points(project / "own"), points(project / "teed")
     assert found == expected
-    runs = [declog.read(folder).scalars.rows() for folder in sorted((project / "outputs/mine").iterdir())]
+    runs = [list(declog.read(folder).scalars) for folder in sorted((project / "outputs/mine").iterdir())]
     first, second = ({(row["step"], row["name"]): row["value"] for row in run} for run in runs)
     for step in (0, 10, 20):
         assert [first[step, name] for name in ("loss", "kl", "losses/all/value", "epoch/accuracy", "unnumbered")] == [

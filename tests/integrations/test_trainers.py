@@ -249,7 +249,7 @@ def test_a_run_that_goes_on_in_another_folder(tmp_path: Path) -> None:
     branch.close()
     assert {path: path.read_bytes() for path in (first / "declog").rglob("*") if path.is_file()} == files
     runs = [declog.read(folder / "declog", sink="jsonl") for folder in (first, other)]
-    steps = [{row["step"]: row["value"] for row in run.scalars.rows() if row["name"] == "worst"} for run in runs]
+    steps = [{row["step"]: row["value"] for row in run.scalars if row["name"] == "worst"} for run in runs]
     assert steps[0].keys() == {4, 8, 12} and steps[1] == {step: steps[0][step] for step in (8, 12)}
     parent = {"run_id": runs[0].id, "output_dir": str(first / "declog"), "step": 6}
     assert runs[1].info["parent"] == parent and runs[1].id != runs[0].id

@@ -65,11 +65,11 @@ def run(clean: Path, tmp_path: Path) -> Path:
 def steps(folder: Path, sink: str | None = None) -> tuple[list[int], list[int], list[str]]:
     """The steps of `x` and of the table's rows, and the problems, when everything was read."""
     read = declog.read(folder, sink=sink)
-    scalars = [row["step"] for row in read.scalars.rows() if row["name"] == "x"]
-    rows = [row["step"] for name, frame in read.tables.items() if name == "t" for row in frame.rows()]
+    scalars = [row["step"] for row in read.scalars if row["name"] == "x"]
+    rows = [row["step"] for name, frame in read.tables.items() if name == "t" for row in frame]
     for what in vars(type(read)):  # everything that there is to read
         assert what.startswith("_") or getattr(read, what) is not None
-    read.histograms.rows(), read.alerts.rows(), read.names(), read.scalars.arrow(), read.scalars.pandas()
+    list(read.histograms), list(read.alerts), read.names(), read.scalars.arrow(), read.scalars.pandas()
     for frame in read.tables.values():
         frame.arrow()
     return scalars, rows, read.problems
@@ -293,7 +293,7 @@ def test_a_lone_surrogate_is_its_escape(how: str, kind: str, tmp_path: Path) -> 
     if how in ("label", "member", "name"):
         assert [name for name in read.names() if "\\ud800" in name]
     if how == "table":
-        assert [row["text"] for row in read.tables["t"].rows() if row["step"] == 1] == ["a", "\\ud800"]
+        assert [row["text"] for row in read.tables["t"] if row["step"] == 1] == ["a", "\\ud800"]
     assert main(["report", str(tmp_path)]) == main(["samples", str(tmp_path)]) == 0
 
 
@@ -302,7 +302,7 @@ import resource, sys, time
 import declog
 began = time.monotonic()
 read = declog.read(sys.argv[1])
-rows = [row["step"] for row in read.scalars.rows() if row["name"] == "x"]
+rows = [row["step"] for row in read.scalars if row["name"] == "x"]
 tables = {name: len(frame) for name, frame in read.tables.items()}
 print(rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, len(read.problems))
 """
@@ -344,12 +344,12 @@ import os, sys
 import declog
 def opened():
     read = declog.read(sys.argv[1])
-    read.scalars.rows(), dict(read.tables), read.histograms, read.alerts, read.config, read.plan
+    list(read.scalars), dict(read.tables), read.histograms, read.alerts, read.config, read.plan
     return read
 opened()  # what it imports may not be for everybody either
 os.setgid(65534); os.setuid(65534)
 read = opened()
-print([row["step"] for row in read.scalars.rows() if row["name"] == "x"], read.state)
+print([row["step"] for row in read.scalars if row["name"] == "x"], read.state)
 print(read.problems)
 """
 

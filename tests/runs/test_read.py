@@ -74,24 +74,24 @@ def test_both_sinks_are_read_alike(tmp_path: Path) -> None:
     both = declog.read(tmp_path)
     for read in (one, other, both):
         assert read.problems == []
-        assert [plain(frame.rows()) for frame in (read.scalars, read.histograms, read.alerts)] == [
-            plain(frame.rows()) for frame in (one.scalars, one.histograms, one.alerts)
+        assert [plain(list(frame)) for frame in (read.scalars, read.histograms, read.alerts)] == [
+            plain(list(frame)) for frame in (one.scalars, one.histograms, one.alerts)
         ]
         assert read.scalars.arrow().schema == one.scalars.arrow().schema
-        assert plain(read.tables["completions"].rows()) == plain(one.tables["completions"].rows())
+        assert plain(list(read.tables["completions"])) == plain(list(one.tables["completions"]))
         assert read.modes == ["train", "eval"] and list(read.tables) == ["completions"]
-    by_name = {row["name"]: row for row in one.scalars.rows()[6:12]}
+    by_name = {row["name"]: row for row in one.scalars[6:12]}
     assert {row["mode"] for row in by_name.values()} == {"eval"} and by_name["tokens"]["int_value"] == EXACT
     assert math.isnan(by_name["loss/größe"]["value"]) and by_name["loss/größe"]["int_value"] is None
     assert (by_name["loss/inf"]["value"], by_name["huge"]["value"]) == (-math.inf, math.inf)
     assert (by_name["done"]["value"], by_name["done"]["int_value"], by_name["done"]["partial"]) == (1.0, 1, True)
     assert {name: row["metric"] for name, row in by_name.items()}["loss/inf"] == "loss_inf"
-    assert one.histograms.rows()[0] == {
+    assert one.histograms[0] == {
         "step": 0, "mode": "train", "name": "lengths", "metric": "lengths", "counts": [0, 2, 3],
         "edges": [0.0, 1.0, 2.0, 4.0], "time": 1000.0, "run_id": "run-7",
     }  # fmt: skip
-    assert one.alerts.rows()[0]["text"] == "KL 0 — zu groß"
-    rows = [{name: row[name] for name in table().data} for row in one.tables["completions"].rows()[:3]]
+    assert one.alerts[0]["text"] == "KL 0 — zu groß"
+    rows = [{name: row[name] for name in table().data} for row in one.tables["completions"][:3]]
     made = table()
     assert plain(rows) == plain([{name: values[row] for name, values in made.data.items()} for row in range(3)])
 
@@ -135,8 +135,8 @@ def test_a_name_without_scalars_is_answered_with_where_its_values_are(tmp_path: 
     config = PROFILE | {"metrics": metrics, "alerts": {**PROFILE["alerts"], "low": "reward < 0"}}
     run = declog.read(train(tmp_path, range(2), 2.5, config))
     answers = {
-        "spread": 'it is in `run.histograms`: [row for row in run.histograms.rows() if row["name"] == "spread"]',
-        "high": 'it is in `run.alerts`: [row for row in run.alerts.rows() if row["name"] == "high"]',
+        "spread": 'it is in `run.histograms`: [row for row in run.histograms if row["name"] == "spread"]',
+        "high": 'it is in `run.alerts`: [row for row in run.alerts if row["name"] == "high"]',
         "samples": 'it is a table: run.tables["samples"].pandas()',
         "low": "it is an alert, and has not fired",
         "best": "no value of it was logged",
@@ -159,7 +159,7 @@ def test_a_table_into_which_nothing_was_written(tmp_path: Path) -> None:
     run = declog.read(train(tmp_path, range(1), 2.5, config))
     assert list(run.tables) == ["cheats", "samples"] and len(run.tables["samples"]) == 2
     assert run.tables["cheats"].columns == ["step", "mode", "reward", "text", "run_id"]
-    assert run.tables["cheats"].pandas().dtypes["reward"] == "float64" and run.tables["cheats"].rows() == []
+    assert run.tables["cheats"].pandas().dtypes["reward"] == "float64" and list(run.tables["cheats"]) == []
     with pytest.raises(KeyError, match="tables in files of this run: cheats, samples"):
         run.tables["shown"]
 
@@ -182,10 +182,10 @@ def test_arrow_pandas_and_polars(tmp_path: Path) -> None:
         assert (
             plain(found["tokens"].to_pylist())
             == plain([tokens, tokens])
-            == plain([row["tokens"] for row in read.tables["t"].rows()])
+            == plain([row["tokens"] for row in read.tables["t"]])
         )
         assert found["mixed"].to_pylist() == ['{"a":1}', '"x"']
-        assert [row["mixed"] for row in read.tables["t"].rows()] == [{"a": 1}, "x"]
+        assert [row["mixed"] for row in read.tables["t"]] == [{"a": 1}, "x"]
         assert list(read.scalars.pandas()["value"]) == read.scalars.polars()["value"].to_list() == [0.1]
         assert read.tables["t"].polars()["tokens"].to_list()[0]["tokens"] == ["a", "NaN"]
         assert read.tables["t"].pandas()["chat"][0][0]["content"] == "größe"
@@ -200,7 +200,7 @@ def test_a_package_that_is_not_installed_is_said(tmp_path: Path, monkeypatch: py
         monkeypatch.setitem(sys.modules, package, None)
         with pytest.raises(UsageError, match=rf"\[DL607\] `{package}` is not installed\n  fix: pip install {package}"):
             getattr(read.scalars, package)()
-    assert len(read.scalars.rows()) == 6
+    assert len(read.scalars) == 6
 
 
 def test_what_only_one_sink_has_is_there(tmp_path: Path) -> None:
@@ -212,10 +212,10 @@ def test_what_only_one_sink_has_is_there(tmp_path: Path) -> None:
     }
     train(tmp_path, range(3), 0.0, slim)
     read = declog.read(tmp_path)
-    found = [(row["step"], row["value"]) for row in read.scalars.rows() if row["name"] == "reward"]
+    found = [(row["step"], row["value"]) for row in read.scalars if row["name"] == "reward"]
     assert found == [(0, 0.0), (1, 1.0), (2, 2.0)]
-    assert [row["step"] for row in read.tables["samples"].rows()] == [0, 0, 1, 1, 2, 2]
-    assert [row["step"] for row in declog.read(tmp_path, sink="parquet").tables["samples"].rows()] == [1, 1]
+    assert [row["step"] for row in read.tables["samples"]] == [0, 0, 1, 1, 2, 2]
+    assert [row["step"] for row in declog.read(tmp_path, sink="parquet").tables["samples"]] == [1, 1]
     assert "p/reward" in read.names()
 
 
@@ -226,9 +226,9 @@ def test_what_is_known_of_the_run(tmp_path: Path) -> None:
     assert (read.name, read.id, read.state, read.world_size) == ("small", log.run_id, "finished", 1)
     assert read.constants == {"beta": 0.5, "limit": 7} and read.run_config == {"lab": "größe"}
     assert read.redactions == {"s": {"text": ["card"]}} and read.failures == {} and len(read.segments) == 1
-    assert {row["text"] for row in read.tables["samples"].rows()} >= {"[card] größe", "step 0"}
-    assert [(row["step"], row["level"], row["text"]) for row in read.alerts.rows()] == [(2, "error", "reward is high")]
-    assert [sum(row["counts"]) for row in read.histograms.rows()] == [2, 2, 2]
+    assert {row["text"] for row in read.tables["samples"]} >= {"[card] größe", "step 0"}
+    assert [(row["step"], row["level"], row["text"]) for row in read.alerts] == [(2, "error", "reward is high")]
+    assert [sum(row["counts"]) for row in read.histograms] == [2, 2, 2]
     assert declog.read(tmp_path / "run" / "jsonl").id == log.run_id  # a sink's folder is of its run
     assert repr(read) == f"<run small {log.run_id} (finished) in {tmp_path / 'run'}>"
 
@@ -239,14 +239,14 @@ def test_what_is_known_of_the_run(tmp_path: Path) -> None:
 def test_while_the_run_goes_on(tmp_path: Path) -> None:
     """What was logged so far; asked again, what came since."""
     with declog.start(PROFILE, output_dir=tmp_path) as log:
-        assert declog.read(tmp_path).scalars.rows() == []
+        assert list(declog.read(tmp_path).scalars) == []
         for step in range(2):
             with log.step(step):
                 log.observe(reward=[1.0, 2.0], text=["a", "b"])
             log.state_dict()  # when it returns, what was logged is in the files
             read = declog.read(tmp_path)
             assert read.state == "running" and len(read.tables["samples"]) == 2 * (step + 1)
-            assert {row["step"] for row in read.scalars.rows()} == set(range(step + 1))
+            assert {row["step"] for row in read.scalars} == set(range(step + 1))
     assert declog.read(tmp_path).state == "finished"
 
 
@@ -308,7 +308,7 @@ def test_after_a_crash(tmp_path: Path) -> None:
     part = tmp_path / "parquet" / "scalars" / "000000" / "part-000009.parquet"
     part.write_bytes(next(part.parent.iterdir()).read_bytes()[:-20])
     read = declog.read(tmp_path)
-    assert plain(read.scalars.rows()) == plain(before.scalars.rows()) and len(read.scalars) > 0
+    assert plain(list(read.scalars)) == plain(list(before.scalars)) and len(read.scalars) > 0
     assert [problem.partition(" is left out")[0] for problem in read.problems] == [
         str(part), f"{lines}:2", f"{lines}:3",
     ]  # fmt: skip
@@ -318,7 +318,7 @@ def test_after_a_crash(tmp_path: Path) -> None:
 def test_parts_that_are_merged_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A part that has gone since the folder was listed is in the merged one: no row is missing, none is there twice."""
     written(tmp_path, *((step, event(step)) for step in range(5)), sinks=(ParquetSink(),))
-    expected = plain(declog.read(tmp_path).scalars.rows())
+    expected = plain(list(declog.read(tmp_path).scalars))
     real, seen = pq.ParquetFile, list[Path]()
 
     def merging(part: Path) -> Any:
@@ -332,7 +332,7 @@ def test_parts_that_are_merged_meanwhile(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(pq, "ParquetFile", merging)
     read = declog.read(tmp_path)
-    assert plain(read.scalars.rows()) == expected and read.problems == []
+    assert plain(list(read.scalars)) == expected and read.problems == []
 
 
 def test_an_empty_run(tmp_path: Path) -> None:
@@ -358,9 +358,9 @@ def test_a_resumed_run(tmp_path: Path) -> None:
     train(tmp_path, range(1, 4), 2.0, resume=state)
     for sink in (None, *SINKS):
         read = declog.read(tmp_path, sink=sink)
-        found = [(row["step"], row["value"]) for row in read.scalars.rows() if row["name"] == "reward"]
+        found = [(row["step"], row["value"]) for row in read.scalars if row["name"] == "reward"]
         assert found == [(0, 1.0), (1, 3.0), (2, 4.0), (3, 5.0)]
-        assert [row["text"] for row in read.tables["samples"].rows()][:3] == ["first", "step 1", "[card] größe"]
+        assert [row["text"] for row in read.tables["samples"]][:3] == ["first", "step 1", "[card] größe"]
         assert [one["state"] for one in read.segments] == ["finished", "finished"]
 
 
@@ -371,7 +371,7 @@ def test_runs_that_share_a_folder(tmp_path: Path) -> None:
     for sink in (None, *SINKS):
         for log, reward in ((first, 1.0), (second, 5.0)):
             read = declog.read(tmp_path, run_id=log.run_id, sink=sink)
-            values = [row["value"] for row in read.scalars.rows() if row["name"] == "reward"]
+            values = [row["value"] for row in read.scalars if row["name"] == "reward"]
             assert values == [reward, reward + 1] and len(read.tables["samples"]) == 4
     assert declog.read(tmp_path).id == second.run_id
     with pytest.raises(UsageError, match=rf"has no run x\n  fix: runs of this folder: {first.run_id}, {second.run_id}"):
@@ -390,9 +390,9 @@ def test_ranks_that_write_tables_of_their_own(tmp_path: Path) -> None:
     run_ranks(3, rank)
     for sink in (None, *SINKS):
         read = declog.read(tmp_path, sink=sink)
-        found = [(row["step"], row["declog_rank"], row["text"]) for row in read.tables["samples"].rows()]
+        found = [(row["step"], row["declog_rank"], row["text"]) for row in read.tables["samples"]]
         assert found == [(step, rank, f"of {rank}") for step in range(2) for rank in range(3)]
-        assert read.world_size == 3 and len(read.scalars.rows()) == len(declog.read(tmp_path).scalars.rows())
+        assert read.world_size == 3 and len(read.scalars) == len(declog.read(tmp_path).scalars)
 
 
 def test_a_table_that_grows_columns(tmp_path: Path) -> None:
@@ -408,7 +408,7 @@ def test_a_table_that_grows_columns(tmp_path: Path) -> None:
     ]
     for sink in (None, *SINKS):
         assert [
-            {name: row[name] for name in expected[0]} for row in declog.read(tmp_path, sink=sink).tables["t"].rows()
+            {name: row[name] for name in expected[0]} for row in declog.read(tmp_path, sink=sink).tables["t"]
         ].__repr__() == repr(expected)
 
 
@@ -446,8 +446,8 @@ def test_a_place_in_a_run_stands_for_it(tmp_path: Path) -> None:
     assert {read.path for read in found} == {home.resolve()}
     kinds = [sorted({one.kind for ranks in read._sinks for one in ranks}) for read in found]
     assert kinds == [*[["jsonl", "parquet"]] * 5, ["jsonl"], ["parquet"], ["parquet"]]
-    expected = both[home].scalars.rows()
-    assert expected and all(len(read.scalars.rows()) == len(expected) for read in found)
+    expected = list(both[home].scalars)
+    assert expected and all(len(read.scalars) == len(expected) for read in found)
 
 
 def test_sinks_elsewhere_are_found(tmp_path: Path) -> None:
@@ -463,7 +463,7 @@ def test_sinks_elsewhere_are_found(tmp_path: Path) -> None:
     assert declog.read(tmp_path / "run", sink="logs/lines").names() == read.names()
     alone = declog.read(tmp_path / "away")
     assert (alone.id, alone.name, alone.state, alone.segments) == (read.id, "away", "unknown", [])
-    assert plain(alone.scalars.rows()) == plain(read.scalars.rows())
+    assert plain(list(alone.scalars)) == plain(list(read.scalars))
 
 
 def test_numbers_of_lines_may_be_texts(tmp_path: Path) -> None:
@@ -477,9 +477,9 @@ def test_numbers_of_lines_may_be_texts(tmp_path: Path) -> None:
     for name, one in lines.items():
         (tmp_path / f"{name}.jsonl").write_text(json.dumps(one) + "\n", encoding="utf-8")
     run = declog.read(tmp_path)
-    assert run.scalars.rows()[0]["value"] == -math.inf
-    assert run.histograms.rows()[0]["edges"] == [-math.inf, math.inf]
-    times = [frame.rows()[0]["time"] for frame in (run.scalars, run.histograms, run.alerts)]
+    assert run.scalars[0]["value"] == -math.inf
+    assert run.histograms[0]["edges"] == [-math.inf, math.inf]
+    times = [frame[0]["time"] for frame in (run.scalars, run.histograms, run.alerts)]
     assert all(map(math.isnan, times)) and run.problems == []
 
 

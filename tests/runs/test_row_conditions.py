@@ -71,8 +71,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_whole_language_means_what_it_means_in_training(place: int, recorded: Path) -> None:
     """Functions, groups, steps, constants, missing values: the rows that the profile's own filter took."""
     run = read(recorded)
-    expected = run.tables[f"t{place}"].rows()
-    chosen = matching(run.tables["all"].rows(), QUESTIONS[place], run.constants)
+    expected = list(run.tables[f"t{place}"])
+    chosen = matching(list(run.tables["all"]), QUESTIONS[place], run.constants)
     assert [(row["step"], row["row"]) for row in chosen] == [(row["step"], row["row"]) for row in expected]
     assert 0 < len(chosen) < 24
 

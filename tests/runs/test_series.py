@@ -117,7 +117,7 @@ class Without:
 sys.meta_path.insert(0, Without())
 import declog.errors
 run = declog.read({str(recorded)!r})
-print(run["x"].values[1], run.wide().rows()[1]["slow"])
+print(run["x"].values[1], run.wide()[1]["slow"])
 try:
     run["x"].pandas()
 except declog.errors.UsageError as error:
@@ -148,9 +148,9 @@ def test_a_name_of_several_modes_is_that_of_training(tmp_path: Path) -> None:
     sink.close()
     run = declog.read(tmp_path)
     assert [(run[name].mode, list(run[name])) for name in "ab"] == [("train", [(0, 2.0)]), ("test", [(1, 3.0)])]
-    assert run.wide().rows() == [{"step": 0, "a": 2.0, "b": None}, {"step": 1, "a": None, "b": 3.0}]
-    assert run.wide("test").rows() == [{"step": 0, "a": 1.0, "b": None}, {"step": 1, "a": None, "b": 3.0}]
-    assert run.wide("eval").rows() == [{"step": 1, "b": 4.0}]
+    assert list(run.wide()) == [{"step": 0, "a": 2.0, "b": None}, {"step": 1, "a": None, "b": 3.0}]
+    assert list(run.wide("test")) == [{"step": 0, "a": 1.0, "b": None}, {"step": 1, "a": None, "b": 3.0}]
+    assert list(run.wide("eval")) == [{"step": 1, "b": 4.0}]
 
 
 def test_the_last_value_of_a_step_counts(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def samples(folder: Path) -> Path:
 def test_prompts_say_how_they_went(tmp_path: Path) -> None:
     """By what the user said; attempts without a score count, and are not solved. The never solved first."""
     run = declog.read(samples(tmp_path / "run"))
-    assert run.prompts().rows() == [
+    assert list(run.prompts()) == [
         {
             "prompt": "q", "attempts": 4, "mean": pytest.approx(0.25), "best": 0.375, "solved": 0.0,
             "first_solved": None, "trend": pytest.approx(0.3125 - 0.125), "first_step": 0, "last_step": 3,
@@ -199,8 +199,8 @@ def test_prompts_say_how_they_went(tmp_path: Path) -> None:
             "trend": 1.0, "first_step": 0, "last_step": 3,
         },
     ]  # fmt: skip
-    assert [row["solved"] for row in run.prompts("t", solved=0.25).rows()] == [0.5, 0.5]
-    assert run.prompts("t", by="row", solved=1).rows()[0]["solved"] == 0
+    assert [row["solved"] for row in run.prompts("t", solved=0.25)] == [0.5, 0.5]
+    assert run.prompts("t", by="row", solved=1)[0]["solved"] == 0
     assert str(run.prompts().arrow().schema.field("first_solved").type) == "int64"
     with pytest.raises(UsageError, match="the table `a` lacks a column of prompts"):
         run.prompts("a")
@@ -209,12 +209,10 @@ def test_prompts_say_how_they_went(tmp_path: Path) -> None:
 
 
 def test_words_of_a_data_frame(recorded: Path) -> None:
-    """Rows that are asked as a frame of pandas or polars say what gives one."""
+    """Rows are a sequence of dicts; asked as a frame of pandas or polars, they say what gives one."""
     wide: Any = declog.read(recorded).wide()
     asked: dict[str, tuple[type[Exception], Callable[[], object]]] = {
         r"FRAME\.pandas\(\)\['x'\]": (TypeError, lambda: wide["x"]),
-        r"FRAME\.rows\(\)\[0\]": (TypeError, lambda: wide[0]),
-        r"for row in FRAME\.rows\(\)": (TypeError, lambda: list(wide)),
         r"FRAME\.pandas\(\)\['slow'\]": (AttributeError, lambda: wide.slow),
         r"FRAME\.pandas\(\) is a pandas\.DataFrame": (AttributeError, lambda: wide.head()),
         r"it is FRAME\.pandas\(\)": (AttributeError, lambda: wide.to_pandas()),
@@ -222,4 +220,10 @@ def test_words_of_a_data_frame(recorded: Path) -> None:
     for fix, (error, ask) in asked.items():
         with pytest.raises(error, match=f"fix: {fix}"):
             ask()
+    rows = list(wide)
+    assert repr([wide[0], wide[-1]]) == repr([rows[0], rows[-1]])  # they hold NaN
+    assert repr([wide[1:], wide[::-1]]) == repr([rows[1:], rows[::-1]])
+    assert wide[5:2] == [] and rows[0] in wide
+    with pytest.raises(IndexError):
+        wide[len(rows)]
     assert not hasattr(wide, "__array__") and len(copy.copy(wide)) == len(wide)

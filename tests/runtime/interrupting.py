@@ -229,10 +229,10 @@ def others(folder: Path) -> Iterator[str]:
     if not scalars:
         return
     read = declog.read(folder / "run")
-    parquet = {(row["step"], row["name"], row["value"]) for row in read.scalars.rows()}
+    parquet = {(row["step"], row["name"], row["value"]) for row in read.scalars}
     if parquet != scalars:
         yield f"{sorted(parquet ^ scalars)} in jsonl or parquet alone"
-    if (found := [(row["step"], row["t"], row["x"]) for row in read.tables["t"].rows()]) != rows:
+    if (found := [(row["step"], row["t"], row["x"]) for row in read.tables["t"]]) != rows:
         yield f"rows {rows} in jsonl, and {found} in parquet"
     events = [
         (event.step, value)

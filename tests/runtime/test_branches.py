@@ -55,7 +55,7 @@ def content(folder: Path) -> dict[str, str]:
 
 def logged(folder: Path | None, sink: str = "jsonl") -> list[tuple[int, str, float]]:
     assert folder is not None
-    rows = declog.read(folder, sink=sink).scalars.rows()
+    rows = list(declog.read(folder, sink=sink).scalars)
     return [(row["step"], row["name"], row["value"]) for row in rows]
 
 
@@ -152,7 +152,7 @@ def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
     with declog.start({**FILES, "run": {"append": True}}, output_dir=tmp_path / "other", resume=state) as added:
         train(added, ON)
     read = declog.read(tmp_path / "other", run_id=other.run_id)
-    assert [row["step"] for row in read.scalars.rows() if row["name"] == "x"] == [1, 3, 5, 6]
+    assert [row["step"] for row in read.scalars if row["name"] == "x"] == [1, 3, 5, 6]
 
 
 def test_a_folder_that_was_moved_or_lost(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_ranks_branch_and_go_on_together(how: str, tmp_path: Path) -> None:
     assert {(folder, run_id) for _, folder, run_id in third} == {(tmp_path / "a", first[0][2])}
     for folder, last in (("a", 5), ("b", 7)):
         for rank in (0, 1):
-            frame = declog.read(tmp_path / folder).tables["t"].rows()
+            frame = list(declog.read(tmp_path / folder).tables["t"])
             steps = sorted(row["step"] for row in frame if row["declog_rank"] == rank)
             assert steps == list(range(0 if folder == "a" else 2, last + 1)), (folder, rank)
 

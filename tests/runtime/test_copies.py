@@ -68,7 +68,7 @@ def test_a_copy_of_what_holds_a_recorder(what: str, how: str, tmp_path: Path) ->
     log.close()
     assert log.failures == {}
     for sink in ("jsonl", "parquet"):
-        rows = declog.read(tmp_path, sink=sink).scalars.rows()
+        rows = list(declog.read(tmp_path, sink=sink).scalars)
         assert [(row["step"], row["value"]) for row in rows] == [(0, 0.0), (1, 1.0), (2, 2.0)]
 
 
@@ -101,4 +101,4 @@ def test_a_copy_of_an_open_sink_or_folder(how: str, tmp_path: Path) -> None:
         sink.close()
     folder.abandon()
     for name in ("jsonl", "parquet"):
-        assert [row["value"] for row in declog.read(tmp_path, sink=name).scalars.rows()] == [1.0, 2.0]
+        assert [row["value"] for row in declog.read(tmp_path, sink=name).scalars] == [1.0, 2.0]

@@ -30,7 +30,7 @@ def test_an_earlier_folder_is_read_and_reported(run: Path, capsys: pytest.Captur
     """Every row of both sinks, and what it says of itself."""
     for sink in (None, "jsonl", "parquet"):
         read = declog.read(run, sink=sink)
-        found = {(row["step"], row["mode"]): row["value"] for row in read.scalars.rows() if row["name"].endswith("max")}
+        found = {(row["step"], row["mode"]): row["value"] for row in read.scalars if row["name"].endswith("max")}
         assert found[3, "train"] == 3.0 and found[7, "train"] == 7.0 and found[3, "eval"] == 3.0
         assert len(read.histograms) == 3 and len(read.alerts) == 1 and len(read.tables["samples"]) > 8
         assert (read.problems, read.state, read.name) == ([], "finished", "earlier")
@@ -58,7 +58,7 @@ def test_an_earlier_state_goes_on(how: str, run: Path, tmp_path: Path) -> None:
     assert {step: values["best"] for step, values in sink.scalars.items()} == {7: 7.0, 11: 11.0}
     assert sink.scalars[11]["reward/mean"] == pytest.approx(0.75)
     read = declog.read(folder)
-    steps = [row["step"] for row in read.scalars.rows() if row["name"] == "reward/max" and row["mode"] == "train"]
+    steps = [row["step"] for row in read.scalars if row["name"] == "reward/max" and row["mode"] == "train"]
     assert steps == ([7, 11] if how == "branch" else [3, 7, 11])
     assert read.problems == []
     assert (read.id == state["run_id"]) == (how != "branch")

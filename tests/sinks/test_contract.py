@@ -30,7 +30,7 @@ def somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def files(run: RunInfo) -> Points:
     """What parquet and jsonl have."""
-    for row in declog.read(run.output_dir).scalars.rows():
+    for row in declog.read(run.output_dir).scalars:
         yield row["step"], row["name"], row["value"]
 
 

@@ -111,7 +111,7 @@ def _table(tables: Mapping[str, Any], name: str | None) -> tuple[str, Sequence[R
     """The table of a name, or the first of those whose last row is the most readable."""
     if name is not None and name not in tables:
         raise Wrong(f"the run has no table `{name}`", did_you_mean(name, list(tables), what="tables"))
-    rows_of = {id: tables[id].rows() for id in (tables if name is None else [name])}
+    rows_of = {id: list(tables[id]) for id in (tables if name is None else [name])}
     if name is None:
         cells = {id: rows[-1].items() for id, rows in rows_of.items() if rows}
         if not cells:

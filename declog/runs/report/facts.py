@@ -25,7 +25,7 @@ def run_facts(run: Run, blobs: Blobs, *, label: str, samples: bool) -> dict[str,
     reads = {one["id"]: one["reads"] for one in plan.get("alerts", [])}
     alerts = [
         {**{key: row[key] for key in ("step", "name", "level", "text")}, "reads": reads.get(row["name"], [])}
-        for row in run.alerts.rows()
+        for row in run.alerts
     ]
     times = [time for time in scalars["time"].to_pylist() if time is not None]
     steps = scalars["step"].to_pylist()
@@ -55,13 +55,13 @@ def _tables(run: Run, plan: Mapping[str, Any], blobs: Blobs) -> Iterator[dict[st
     facts = {one["id"]: one for one in plan.get("tables", [])}
     for name, frame in run.tables.items():
         if len(frame):
-            yield table(name, frame.rows(), facts.get(name, {}), blobs)
+            yield table(name, list(frame), facts.get(name, {}), blobs)
 
 
 def _histograms(run: Run, plan: Mapping[str, Any], blobs: Blobs) -> Iterator[dict[str, Any]]:
     meanings = Meanings(plan)
     rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in run.histograms.rows():
+    for row in run.histograms:
         rows.setdefault((row["name"], row["mode"]), []).append(row)
     for (name, mode), events in rows.items():
         thin = events[:: -(-len(events) // MOST_COLUMNS)]

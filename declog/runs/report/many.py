@@ -92,7 +92,7 @@ def run_row(run: Run) -> dict[str, Any]:
         curve.name: curve for curve in reversed(curves) if curve.name in core
     }
     times = [time for time in scalars["time"].to_pylist() if time is not None]
-    levels = [row["level"] for row in run.alerts.rows()]
+    levels = [row["level"] for row in run.alerts]
     return {
         "name": run.name, "id": run.id, "state": run.state, "started": min([*started(run), *times], default=None),
         "last": max(times, default=None), "step": max(scalars["step"].to_pylist(), default=None),

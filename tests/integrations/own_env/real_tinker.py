@@ -107,7 +107,7 @@ def test_whole_runs(loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     rows = {block: [(n, service.rewards[n], service.versions[n]) for n in sorted(blocks[block])] for block in blocks}
     read = declog.read(tmp_path / "declog")
     logged: dict[tuple[str, int], list[tuple[int, float, int]]] = {}
-    for row in read.tables["rows"].rows():
+    for row in read.tables["rows"]:
         logged.setdefault((row["mode"], row["step"]), []).append((row["sample"], row["reward"], row["version"]))
     assert {block: sorted(each) for block, each in logged.items()} == rows
 

@@ -49,7 +49,7 @@ def test_a_run_that_is_resumed_inside_a_window(model: Path, tmp_path: Path) -> N
     assert {path: path.read_bytes() for path in (tmp_path / "whole" / "declog").rglob("*") if path.is_file()} == kept
     first, branch = (declog.read(tmp_path / name / "declog") for name in ("whole", "branch"))
     assert branch.info["parent"]["run_id"] == first.id != branch.id
-    steps = {row["step"] for row in branch.scalars.rows()}
+    steps = {row["step"] for row in branch.scalars}
     assert steps and min(steps) > branch.info["parent"]["step"] and max(steps) == 8
 
 

@@ -346,7 +346,7 @@ def test_a_tracking_of_ones_own(verl: Any, capsys: pytest.CaptureFixture[str]) -
     log.finish()
     folder = log.declog.recorder.output_dir
     assert (folder.parts[-3:-1], log.declog.recorder.plan.name) == (("outputs", "verl_ppo"), "verl_ppo")
-    found = {row["name"]: row["value"] for row in declog.read(folder).scalars.rows()}
+    found = {row["name"]: row["value"] for row in declog.read(folder).scalars}
     assert np.isnan(found["mine"])
 
     class Own(module.Tracking):  # type: ignore[misc,name-defined]

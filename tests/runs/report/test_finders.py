@@ -115,7 +115,7 @@ def test_the_page_counts_prompts_as_declog_does(tmp_path: Path, opened: Open) ->
             rows = [row for row in cases["rows"] if row["step"] == step]
             with log.step(step):
                 log.observe({name: [row[name] for row in rows] for name in types})
-    found = declog.read(tmp_path).prompts().rows()
+    found = list(declog.read(tmp_path).prompts())
     assert [{key: row[key] for key in expected[0]} for row in found] == [
         {key: pytest.approx(value) for key, value in one.items()} for one in expected
     ]

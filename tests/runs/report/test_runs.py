@@ -150,7 +150,7 @@ def medians(path: str) -> list[float]:
 
 def expected_medians(one: Path, other: Path) -> dict[str, list[float]]:
     """Of the other run's histograms by name, by numpy: as shares of the range of both runs' edges."""
-    both = [read(run).histograms.rows() for run in (one, other)]
+    both = [list(read(run).histograms) for run in (one, other)]
     found: dict[str, list[float]] = {row["name"]: [] for row in both[0]}
     for row in both[1]:
         edges = [edge for rows in both for each in rows for edge in each["edges"] if each["name"] == row["name"]]
@@ -378,7 +378,7 @@ def test_objects_that_are_texts_or_look_like_json(tmp_path: Path, sinks: str) ->
     }
     with declog.start(config, output_dir=tmp_path) as log, log.step(0):
         log.observe(prompt=prompts)
-    assert [row["prompt"] for row in read(tmp_path).tables["samples"].rows()] == prompts
+    assert [row["prompt"] for row in read(tmp_path).tables["samples"]] == prompts
     text, _ = held(written(tmp_path))
     assert all(
         json.dumps(prompt, ensure_ascii=False) in text or json.dumps(prompt, separators=(",", ":")) in text
@@ -411,7 +411,7 @@ def test_numbers_that_are_not_finite_are_said_to_be(sink: str, tmp_path: Path, o
     assert page.get_attribute(".plot .canvas", "aria-label") == "reward: 2 steps, last \u221e, no finite value"
     assert page.inner_text(".plot .now") == "\u221e"
     shown = {}
-    for place, row in enumerate(read(tmp_path / "run").tables["samples"].rows()):
+    for place, row in enumerate(read(tmp_path / "run").tables["samples"]):
         page.evaluate(f"location.hash = 'sample=samples/{place}'")
         page.wait_for_function("(row) => document.querySelector('#list li.on')?.dataset.row === row", arg=str(place))
         page.locator(".tk").nth(1).hover()

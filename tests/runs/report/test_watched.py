@@ -294,7 +294,7 @@ def test_what_is_said_of_a_run(tmp_path: Path) -> None:
     assert (row["step"], reward["last"]) == (199, 100.0)
     assert len(reward["x"]) == len(reward["y"]) == 80
     assert sum(reward["y"]) / 80 == pytest.approx(sum((1 + step) / 2 for step in range(200)) / 200, rel=0.02)
-    times = {one["step"]: one["time"] for one in run.scalars.rows()}
+    times = {one["step"]: one["time"] for one in run.scalars}
     assert steps_per_second(run.scalars.arrow()) == pytest.approx(19 / (times[199] - times[180]))
     assert settings({"run": run}) == []
     assert runs_in(tmp_path / "a" / "run") == runs_in(tmp_path / "a" / "run" / "jsonl") == []
