@@ -133,7 +133,7 @@ def _of_each_step(config: Composed, plan: Plan) -> Iterator[str]:
             continue  # of the trainer's window, an `every` of 0, nobody knows the steps
         if any(one.within == "window" for one in chosen.chain):  # one that it chooses from
             continue
-        if config.home(("tables", op.id)) is not None:
+        if all(config.home(("tables", op.id, key)) is not None for key in ("filter", "every")):
             continue
         if chosen.within != "step" and op.keep != "last_batch":
             yield (
@@ -141,9 +141,13 @@ def _of_each_step(config: Composed, plan: Plan) -> Iterator[str]:
                 "`keep: last_batch` beside it takes those of the last batch"
             )
         elif chosen.within == "step":
+            table = config.data["tables"][op.id]
+            said = table.get("filter") if isinstance(table, dict) else None
+            entry = config.data["filters"][said] if isinstance(said, str) else said or {}
+            edit = _edit(config, ("tables", op.id, "filter"), {**entry, "within": "window"}, ("tables", op.id, "every"))
             yield (
                 f"`{op.id}` has {count} row{'s' * (count > 1)} of each step, so {count * op.every} of each "
-                f"{op.every} steps; `within: window` in its filter takes {count} of them all"
+                f"{op.every} steps; {edit} takes {count} of them all"
             )
 
 

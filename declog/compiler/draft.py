@@ -119,7 +119,7 @@ class Draft:
     def window(self, every: int | None, *path: str | int) -> int:
         """The window of a metric or table in steps; with a path, a wrong `every` is reported."""
         if every is not None and path and not self.period:
-            self.report("DL202.trainer_every", path)
+            self.report("DL202.trainer_every", path, every=every)
         elif every is not None and path and every % self.period:
             near, least = self.period * max(1, round(every / self.period)), math.gcd(every, self.period)
             more = f"or at the top `every: {least}`, and `every: {self.period}` for what shall have fewer values"

@@ -218,7 +218,8 @@ class _Metric:
         draft = self.draft
         values, taken = {*draft.constants, *metrics, *FACTS}, {*draft.spec.metrics, *draft.signals}
         body = with_seconds(parsed.body, {*draft.signals, *draft.constants, *draft.spec.metrics})
-        return suggestions.as_formula(self.id, self.spec, body, draft.reductions, values, taken)
+        steps = [name for name, spec in draft.observed.items() if spec.axis == "step"]
+        return suggestions.as_formula(self.id, self.spec, body, draft.reductions, values, taken, steps)
 
     def _compile(self, text: str | None, path: Path) -> Node | None:
         return None if text is None else typed(self.draft, text, *path)

@@ -357,6 +357,8 @@ def _suggestion(draft: Draft, word: str) -> str:
         return f"a member is selected by the name that trackers show, such as `{name}`"
     if draft.deleted(f"metrics.{head}"):
         return f"`{head}` was deleted (null): delete this selector too"
+    if (shown := draft.metric_shown(word)) is not None and shown.is_value and shown.key in draft.output_keys:
+        return f"did you mean `{shown.key}`?"
     is_one_of_several = ".".join(word.rsplit("_", 1)) in draft.output_keys
     if not is_one_of_several and (defined := suggestions.definition(word, draft.signals)) is not None:
         near = difflib.get_close_matches(word, draft.output_keys, n=1, cutoff=0.85)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from declog.compiler import names, suggestions
@@ -204,9 +205,21 @@ def typed(draft: Draft, text: str, *path: str | int, off: str | None = None) -> 
 
     ``off`` is the entry that is off together with a signal; without it ``SwitchedOff`` is raised.
     """
+    before = len(draft.problems)
     with draft.at(*path, off=off):
         return compile_expression(text, SignalScope(draft), draft.graph, draft.functions)
+    draft.problems[before:] = [_of_rows(draft, problem, text) for problem in draft.problems[before:]]
     return None
+
+
+def _of_rows(draft: Draft, problem: Problem, text: str) -> Problem:
+    """The problem of a metric in an expression over signals, with the metric's own expression in its place."""
+    metric = draft.spec.metrics.get(problem.marked) if problem.code == "DL302" else None
+    if metric is None or metric.expr is None or not isinstance(metric.expr, str) or problem.path[0] == "metrics":
+        return problem
+    inside = metric.expr if text == problem.marked else f"({metric.expr})"
+    written = re.sub(rf"\b{re.escape(problem.marked)}\b", lambda _: inside, text)
+    return replace(problem, fix=in_flow({str(problem.path[-1]): written})[1:-1])
 
 
 def signal_node(draft: Draft, name: str) -> Node | Problem:

@@ -192,7 +192,7 @@ def groups(draft: Draft) -> None:
 def _named(draft: Draft, name: str, path: str | Path) -> Observed | DerivedSpec | None:
     """The signal that a key of an axis names; None where there is none, which is reported."""
     if name not in draft.signals:
-        draft.report("DL302.signal", path, name=name, known=draft.signal_names)
+        draft.report("DL302.signal", path, name=name, known=draft.signal_names, member="")
         return None
     return draft.signals[name].spec
 

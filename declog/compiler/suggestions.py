@@ -21,9 +21,18 @@ _OF_ROWS = frozenset({"where", "by", "weight", "nan", "every"})  # keys of the m
 
 
 def as_formula(
-    id: str, spec: MetricSpec, body: ast.expr, reductions: Reductions, constants: Container[str], taken: Collection[str]
+    id: str,
+    spec: MetricSpec,
+    body: ast.expr,
+    reductions: Reductions,
+    constants: Container[str],
+    taken: Collection[str],
+    steps: Collection[str],
 ) -> str | None:
-    """``mean(a) / mean(b)`` computes with reduced values: a metric for each, and a formula. None for anything else."""
+    """``mean(a) / mean(b)`` computes with reduced values: a metric for each, and a formula. None for anything else.
+
+    A signal that has one value per step, one of ``steps``, is a metric as it is.
+    """
     parts: dict[str, str] = {}  # the names of the new metrics, by their expressions
 
     def once(call: ast.Call, name: str) -> str | None:
@@ -42,6 +51,10 @@ def as_formula(
         return parts.setdefault(ast.unparse(call), f"{id}_{count}")
 
     rest = _Calls(part).visit(tree_of(ast.unparse(body)).body)
+    if parts:
+        means = {name: ast.Call(ast.Name("mean"), [ast.Name(name)], []) for name in sorted(_names(rest) & {*steps})}
+        named = {name: ast.Name(str(part(mean, "mean"))) for name, mean in means.items()}
+        rest = library_calls.Substitution(named).visit(rest)
     if not parts or any(name not in parts.values() and name not in constants for name in _names(rest)):
         return None
     if any(isinstance(node, ast.keyword) for node in ast.walk(rest)) or not spec.model_fields_set <= _PLAIN | _OF_ROWS:

@@ -18,7 +18,7 @@ from hydra.errors import HydraException
 from declog.config.overrides import ADDS, may_be_added, parsed, pasted, setting, taken, written
 from declog.config.search_path import GROUP
 from declog.config.uses import old_names
-from declog.errors import Excerpt, Path, Problem, Where, did_you_mean, nearest, nested
+from declog.errors import Excerpt, Path, Problem, Where, did_you_mean, elsewhere, in_flow, nearest, nested
 from declog.language import mistakes, wrong_forms
 from declog.language.keys import SECTIONS, below, model_of
 from declog.language.keys import keys as keys_of
@@ -216,6 +216,9 @@ def _of_missing_key(tree: Node, override: Override, depth: int, node: Node) -> P
     if not isinstance(node.value, dict | list):
         rest = "expr: ..., " if keys[1:2] == ["metrics"] and not isinstance(node.value, bool) else ""  # a short form
         entry = f"{rest}{keys[-1]}: {line.partition('=')[2]}"
+        named = tree.at((GROUP, "filters", str(node.value))) if keys[depth - 1] == "filter" else None
+        if named is not None and isinstance(named.plain, dict):  # what the name of a filter stands for
+            entry = in_flow({**named.plain, keys[-1]: override.value()})[1:-1]
         value = "null" if node.value is None else node.value
         return problem_of(line, "DL101.no_map", span, key=here, value=value, entry=f"'{here}={{{entry}}}'")
     where = f"in {here}" if here else "at the top"
@@ -258,6 +261,8 @@ def _meant(tree: Node, override: Override, depth: int, node: Node, instead: Call
     allowed = _keys_at(above)  # a plus adds one of them, and no other
     if wrong in allowed:
         return None
+    if above == [GROUP] and elsewhere.keys().get(wrong) and (fix := _moved(tree, wrong, override)) is not None:
+        return fix
     if (near := nearest(wrong, allowed)) is not None:
         return instead(near, "" if near in names else "+")
     return _moved(tree, wrong, override) if above == [GROUP] else None
@@ -265,7 +270,9 @@ def _meant(tree: Node, override: Override, depth: int, node: Node, instead: Call
 
 def _moved(tree: Node, name: str, override: Override) -> str | None:
     """The override of a key for one that no config has at its top: `num_generations` is `axes.group.size`."""
-    problem = mistakes.answered(Problem.of("DL201.key", (name,), key=name, fix=None), {name: override.value()})
+    sinks = tree.at((GROUP, "sinks"))
+    data = {name: override.value(), "sinks": None if sinks is None else sinks.plain}
+    problem = mistakes.answered(Problem.of("DL201.key", (name,), key=name, fix=None), data)
     edit = None if name == GROUP or problem.fix is None else edit_of(problem.fix, (name,), (GROUP,))
     if edit is None:
         return None

@@ -20,7 +20,7 @@ from declog.config.interpolation import at, has
 from declog.config.search_path import package_of, provider_of
 from declog.config.source_map import Provenance
 from declog.config.uses import entries
-from declog.errors import Path, Problem, nearest
+from declog.errors import Path, Problem, in_flow, nearest
 from declog.language.keys import NAMED, SECTIONS, entry_path, is_entry
 from declog.language.keys import entries as paths_of
 from declog.language.tracker_names import id_of
@@ -55,6 +55,8 @@ def explained(config: Composed, problems: Iterable[Problem]) -> list[Problem]:
 
 
 def _explained(config: Composed, problem: Problem) -> Problem:
+    if problem.code == "DL203" and problem.path[-1:] == ("filter",) and config.merged is not None:
+        return _of_filter(config, problem)
     match = _UNKNOWN.fullmatch(problem.message)
     if match is not None and not is_entry(problem.path):
         section, name = f"{match[1]}s", match[2]
@@ -107,6 +109,17 @@ def _in_no_package(provenance: Provenance, path: Path) -> bool:
     """Whether nothing of an entry stands in an installed package's file."""
     below = [layer for at, layers in provenance.layers.items() if at[: len(path)] == path for layer in layers]
     return not any(layer.file is not None and provider_of(layer.file) is not None for layer in below)
+
+
+def _of_filter(config: Composed, problem: Problem) -> Problem:
+    """A filter that takes no rows, in place of one that does: with the keys of that one, too."""
+    nodes = [layer.at((*config.prefix, *problem.path)) for layer in config.merged.layers] if config.merged else []
+    *before, now = [node.plain for node in nodes if node is not None] or [None]
+    filters = [config.data["filters"].get(one, one) if isinstance(one, str) else one for one in before]
+    taken = next((one for one in reversed(filters) if isinstance(one, dict)), None)
+    if taken is None or not isinstance(now, dict):
+        return problem
+    return replace(problem, fix=in_flow({"filter": {**taken, **now}})[1:-1])
 
 
 def _versions(section: str, name: str) -> str | None:

@@ -194,11 +194,14 @@ def _of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     section, *ids, key = map(str, path) if len(path) > 1 else ("", str(path[0]))
     section = "filters" if ids[1:] == ["filter"] else section
     template = elsewhere.keys().get(f"{section}.{key}" if section else key)
-    if section == "run" and key == "tags" and "wandb" not in sinks_and_options(data.get("sinks") or [])[0]:
-        template = "config: {tags: <value>}, which records them with the run; as tags only `wandb` has them"
+    if section in ("run", "") and key == "tags" and "wandb" not in sinks_and_options(data.get("sinks") or [])[0]:
+        edit = "config: {tags: <value>}" if section else "run: {config: {tags: <value>}}"
+        template = f"{edit}, which records them with the run; as tags only `wandb` has them"
     value, entry = _at(path, data), _at(path[:-1], data)
     if template is None or (value is None and re.search("<(value|named|switched|profiled)>", template)):
         return None
+    if template == "by: <value>" and _is_number(value, data):  # no label: a section of a tracker
+        template = "name: <value>/<id>"
     if template == "columns: <value>" and isinstance(value, str):
         value = re.split(r"[\s,]+", value)
     id = "".join(ids[-1:] if section == "signals" else ids[:1])
@@ -234,6 +237,12 @@ def _of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
             r"(filter: \{(?=[^}]*\b(?:random|top|bottom|first)\b)(?![^}]*within)[^}]*)\}", r"\1, within: window}", fix
         )
     return fix
+
+
+def _is_number(name: Any, data: Mapping[str, Any]) -> bool:
+    """Whether a name is that of a signal whose values are numbers, which are no labels."""
+    signals = [entry for path, entry in entries(data, "signals") if path[-1] == name and isinstance(entry, Mapping)]
+    return name in entry_names(data, "derived") or any(one.get("type", "float") == "float" for one in signals)
 
 
 def _of_mode(key: str, value: Any) -> str | None:
@@ -306,6 +315,8 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
     ):
         named = {**inner, "name": f"{name}/{key}"}
         return f"sections of metrics are prefixes of names: metrics: {{{name}_{key}: {in_flow(named)}}}"
+    if key == "label" and " " in str(entry[key]):
+        return f"about: {{{name}: {{title: {in_flow(entry[key])}}}}}"
     if (word := SYNONYMS.get(key, key)) in keys(AboutSpec):
         return f"about: {{{name}: {{{word}: {in_flow(entry.get(key))}}}}}"
     if key == "per":  # of a group it is an aggregate, of all else a label
@@ -322,8 +333,10 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
     if key == "window" and not isinstance(entry[key], int):
         return f"over: {SYNONYMS.get(str(entry[key]), 'run')}"
     if isinstance(entry[key], list) and SYNONYMS.get(key, key) in ("bins", "buckets", "edges", "bin_edges"):
-        expr = str(entry.get("expr", name))
-        by = f"bucket({expr}, {', '.join(map(str, entry[key]))})"
+        expr, edges = str(entry.get("expr", name)), entry[key]
+        if isinstance(label := entry.get("by"), str):
+            return _rewritten(name, entry, key, by=f"bucket({label}, {', '.join(map(str, edges[edges[0] == 0 :]))})")
+        by = f"bucket({expr}, {', '.join(map(str, edges))})"
         return f"{_rewritten(name, entry, key, expr=expr, reduce='count', by=by)}: so many between two edges"
     if key in ("type", "kind", "op", "func") and is_reduction(str(entry[key]), 1):
         return f"reduce: {entry[key]}"
@@ -380,7 +393,9 @@ _OBSERVED = keys(SignalSpec).keys() - keys(MetricSpec).keys()  # keys of a signa
 
 
 def _moved_of_filter(word: str, name: str, entry: Mapping[str, Any]) -> str | None:
-    """`sort: length, limit: 4` is `key: length, top: 4`: an order alone takes no rows."""
+    """`sort: length, limit: 4` is `key: length, top: 4`: an order alone takes no rows; a key of groups takes groups."""
+    if entry[word] in ("group", "prompt") and elsewhere.keys().get(f"filters.{word}") == "within: group":
+        return "take: group" if re.search("group|over=completion", str(entry.get("key"))) else None
     if SYNONYMS.get(word) != "key" or "key" in entry:
         return None
     order = re.fullmatch(r"(-?) *(.*?)(?: +(?:(desc)|(asc))(?:ending)?)?", str(entry[word]), re.I | re.S)
@@ -408,7 +423,12 @@ def _moved_of_table(word: str, name: str, entry: Mapping[str, Any]) -> str | Non
 
 
 def _moved_of_profile(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
-    """`extends: slim` of a profile is what `slim` shows."""
+    """`extends: slim` of a profile is what `slim` shows; `tables: []` hides all tables."""
+    if key == "tables" and not entry[key]:
+        hide = entry.get("hide") or []
+        hidden = [*([hide] if isinstance(hide, str) else hide), "table:*"]
+        alone = name != "slim" and "only" not in entry and entry.get("show")
+        return f"{name}: {in_flow({'only': alone, 'hide': hidden})}" if alone else in_flow({"hide": hidden})[1:-1]
     if key not in ("extends", "base", "inherit", "inherits", "parent", "from") or entry[key] not in ("slim", ["slim"]):
         return None
     show = entry.get("show") or []

@@ -61,7 +61,10 @@ def refuse_name(node: ast.Name, text: str, span: Span, scope: Scope) -> NoReturn
         refuse("DL302.name", text, span, noun=scope.noun, name=name, known=near)
     if _LIMIT.search(name):
         refuse("DL302.limit", text, span, name=name, known=near)
-    refuse("DL302.signal", text, span, name=name, known=near)
+    rewards = scope.resolve("rewards") if re.fullmatch(rf"(\w+\()?{name}\)?", text) else None  # alone, or reduced
+    of_function = isinstance(rewards, Node) and rewards.type.family
+    member = f"; the values of a reward function: member(rewards, '{name}')" if of_function else ""
+    refuse("DL302.signal", text, span, name=name, known=near, member=member)
 
 
 def of_one_mode(condition: str, mode: object, metrics: Mapping[str, Any]) -> str:

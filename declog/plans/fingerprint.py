@@ -69,7 +69,7 @@ def canonical(plan: Any, besides: Set[str] = frozenset()) -> dict[str, str]:
     Fields in ``besides`` are left out, as those in ``OWN`` are.
     """
     collected = _Parts(OWN | besides)
-    for name in dict.fromkeys((*_FIRST, *_fields_of(type(plan)))):  # the user's own entries come first
+    for name in dict.fromkeys((*_FIRST, *_fields(plan))):  # the user's own entries come first
         collected.add_field("", plan, name)
     return collected.parts
 
@@ -102,7 +102,7 @@ def expressions(value: Any) -> Iterator[Node]:
             yield one
             for node in walk(one):
                 yield from node.mask
-        elif names := _fields_of(type(one)):
+        elif names := _fields(one):
             stack += [getattr(one, name) for name in reversed(names)]
         elif isinstance(one, tuple | frozenset):
             stack += reversed(tuple(one))
@@ -110,8 +110,13 @@ def expressions(value: Any) -> Iterator[Node]:
             stack += reversed(tuple(one.values()))
 
 
+def _fields(op: Any) -> tuple[str, ...]:
+    """The names of its fields; empty for a value without."""
+    return _fields_of(type(op))
+
+
 @cache
-def _fields_of(kind: type) -> tuple[str, ...]:
+def _fields_of(kind: Any) -> tuple[str, ...]:
     """The names of the fields of a class; empty for one without."""
     return tuple(item.name for item in fields(kind)) if is_dataclass(kind) else ()
 
@@ -142,7 +147,7 @@ class _Parts:
             self.parts[path] = definition(value)
             self.parts[f"{path} (types)"] = self._typed(value)
         elif is_dataclass(value):
-            names = _fields_of(type(value))
+            names = _fields(value)
             called = next((getattr(value, name) for name in _IDENTITY if name in names), THERE)
             self.parts[path] = THERE if listed else str(called)
             for name in names:
@@ -162,7 +167,7 @@ class _Parts:
     def _typed(self, node: Node) -> str:
         """A digest of an expression beyond its text: the types, token masks and parts of all its nodes."""
         if node not in self._types:
-            values = {name: getattr(node, name) for name in _fields_of(type(node)) if f"Node.{name}" not in OWN}
+            values = {name: getattr(node, name) for name in _fields(node) if f"Node.{name}" not in OWN}
             values["args"] = list(map(self._typed, node.args))
             values["mask"] = sorted(map(self._typed, node.mask))
             text = "; ".join(f"{name}={value!r}" for name, value in values.items())
@@ -182,7 +187,7 @@ def _keys(values: tuple[Any, ...]) -> list[str]:
     if len(values) == 1 and isinstance(values[0], Node):
         return [""]
     for name in _IDENTITY:
-        if all(is_dataclass(item) and name in _fields_of(type(item)) for item in values):
+        if all(is_dataclass(item) and name in _fields(item) for item in values):
             keys = [str(getattr(item, name)) for item in values]
             if len(set(keys)) == len(keys):
                 return keys

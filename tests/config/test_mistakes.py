@@ -28,6 +28,7 @@ UNANSWERED = {
     "stranger": 0,
     "teams": 0,
     "tenth_stranger": 0,
+    "eleventh_stranger": 0,
     "third_stranger": 0,
     "yaml": 0,
 }
