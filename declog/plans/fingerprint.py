@@ -112,7 +112,8 @@ def expressions(value: Any) -> Iterator[Node]:
 
 def _fields(op: Any) -> tuple[str, ...]:
     """The names of its fields; empty for a value without."""
-    return _fields_of(type(op))
+    kind: Any = type(op)
+    return _fields_of(kind)
 
 
 @cache

@@ -430,23 +430,22 @@ class _Tables(Mapping[str, Frame]):
     def __init__(self, run: Run) -> None:
         self._run = run
         written = {name for ranks in run._sinks for one in ranks for name in one.tables()}
-        empty = empty_tables(run.plan, run.config)
-        self._names = sorted({*written, *empty})
-        self._read = {name: frame for name, frame in empty.items() if name not in written}
+        frames: dict[str, Frame | None] = {**empty_tables(run.plan, run.config), **dict.fromkeys(written)}
+        self._frames = dict(sorted(frames.items()))
 
     def __getitem__(self, name: str) -> Frame:
-        if name not in self._names:
-            near = did_you_mean(name, self._names, what="tables in files of this run")
+        if name not in self._frames:
+            near = did_you_mean(name, self, what="tables in files of this run")
             raise KeyError(f"{name}; {NO_FILES if self._run._unwritten else near}")
-        if name not in self._read:
-            self._read[name] = self._run._table(name)
-        return self._read[name]
+        if (frame := self._frames[name]) is None:
+            frame = self._frames[name] = self._run._table(name)
+        return frame
 
     def __repr__(self) -> str:
-        return f"<tables {', '.join(self._names)}>"
+        return f"<tables {', '.join(self)}>"
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+        return iter(self._frames)
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self._frames)

@@ -170,8 +170,8 @@ def test_a_table_of_many_steps_and_keys_beside_the_node_have_a_note(
     Path("train.yaml").write_text("defaults: [{declog: grpo}, _self_]\nsinks: [console]\n")
     said = " ".join(cli("check", "declog/mine.yaml").out.split())
     assert (
-        "`few` has 8 rows of each step, so 400 of each 50 steps; tables: {few: {filter: {random: 8, within: window}}} takes 8"
-        in said
+        "`few` has 8 rows of each step, so 400 of each 50 steps; "
+        "tables: {few: {filter: {random: 8, within: window}}} takes 8" in said
     )
     Path("declog/mine.yaml").write_text(Path("declog/mine.yaml").read_text().replace("8}", "8, within: window}"))
     assert "note:" not in cli("check", "declog/mine.yaml").out
