@@ -272,7 +272,6 @@ class Run:
         """By id: the table's columns and ``step, mode, run_id``; ``declog_rank`` where several ranks wrote it.
 
         A table into which no row was written is there, too, without rows.
-
         A column ``step`` or ``run_id`` of its own stays its own: the log event's is ``declog_step``, ``declog_run_id``.
         """
         return _Tables(self)
