@@ -20,16 +20,17 @@ from declog.language.functions import DEFAULT, Functions
 from declog.language.spec_of_tests import Input, StepInput, TestSpec
 from declog.replay.compare import Difference, compare
 from declog.replay.playback import rehearse
-from declog.replay.prepared import Settings, givers, prepared
+from declog.replay.prepared import Settings, givers, is_about_deleted, prepared
 from declog.runtime.run.capture import Call
 
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a test: its differences; none if it passed."""
+    """The result of a test: its differences; none if it passed. ``skipped``: the config has not what it is about."""
 
     name: str
     differences: tuple[Difference, ...] = ()
+    skipped: bool = False
 
     @property
     def passed(self) -> bool:
@@ -37,7 +38,9 @@ class Result:
         return not self.differences
 
     def __str__(self) -> str:
-        return "\n".join([f"{'ok  ' if self.passed else 'FAIL'} {self.name}", *map(str, self.differences)])
+        word = "skip" if self.skipped else "ok  " if self.passed else "FAIL"
+        why = ": the config deleted what it is about" if self.skipped else ""
+        return "\n".join([f"{word} {self.name}{why}", *map(str, self.differences)])
 
 
 @dataclass(frozen=True)
@@ -49,10 +52,11 @@ class ConfigTest:
     profile: str
     plan: Any
     functions: Functions
+    skipped: bool = False  # it is a preset's, and names what the config deleted
 
     def run(self) -> Result:
         """Execute the test, and compare."""
-        return Result(self.name, tuple(self._differences()))
+        return Result(self.name, () if self.skipped else tuple(self._differences()), self.skipped)
 
     def _differences(self) -> Iterator[Difference]:
         world = max(len(step.ranks) or 1 for step in self.spec.inputs)
@@ -95,8 +99,9 @@ def config_tests(
         for name, spec in composed.spec.tests.items():
             if select in name or fnmatch.fnmatch(name, select):
                 profile, plan, wrong = prepared(settings, spec)
-                problems += [problem.at("tests", name) for problem in wrong]
-                tests.append(ConfigTest(name, spec, profile, plan, functions))
+                skipped = is_about_deleted(name, spec, composed, wrong)
+                problems += [problem.at("tests", name) for problem in wrong if not skipped]
+                tests.append(ConfigTest(name, spec, profile, plan, functions, skipped))
         if problems:
             raise ConfigError(problems)
     except ConfigError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -17,13 +17,11 @@ from declog.language.tree import over, tree_of
 from declog.language.validation import validate
 from declog.records import names_of
 
+OF_DELETED = ("DL403", "DL501")  # codes of a test's names that the config does not have
+
 
 def faults(config: Composed, make: Callable[..., Any]) -> tuple[list[Problem], list[str]]:
-    """The errors of a config's tests, and the tests that expect a deleted metric.
-
-    Tests of installed packages with names that the config deleted are among the latter: the author of the config did
-    not write them.
-    """
+    """The errors of a config's tests, and the tests of its author that expect a deleted metric."""
     spec = config.spec
     settings = Settings(config, make)
     problems: list[Problem] = []
@@ -33,11 +31,15 @@ def faults(config: Composed, make: Callable[..., Any]) -> tuple[list[Problem], l
         # no name depends on a test's constants, which were tried where the package was made
         tried = test.model_copy(update={"constants": {}, "profile": None}) if inherited else test
         errors = [problem.at("tests", name) for problem in wrong_names(test, *settings.of(tried))]
-        unknown = [problem for problem in errors if problem.code in ("DL403", "DL501")]
-        if (inherited and unknown) or _expects_deleted(test, spec):
-            stale.append(name)
-        problems += [problem for problem in errors if not (inherited and problem in unknown)]
+        problems += [problem for problem in errors if not (inherited and problem.code in OF_DELETED)]
+        stale += [name] * (not inherited and _expects_deleted(test, spec))
     return problems, stale
+
+
+def is_about_deleted(name: str, test: TestSpec, config: Composed, wrong: Sequence[Problem]) -> bool:
+    """Whether a test that the config inherits names what the config deleted; ``wrong`` are the test's problems."""
+    about = any(problem.code in OF_DELETED for problem in wrong) or _expects_deleted(test, config.spec)
+    return about and config.home(("tests", name)) is not None
 
 
 class Settings:

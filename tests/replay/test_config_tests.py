@@ -366,3 +366,25 @@ print(sorted({"torch", "hydra", "pydantic"} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.endswith("[]\n")
+
+
+def test_tests_of_what_a_config_deleted_are_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those of a preset, which the author of the config did not write; a test of the author's own has a note."""
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(
+        "defaults: [grpo, _self_]\nmetrics: {zero_std: null}\ntables: {samples: null}\n"
+        "tests: {mine: {observe: {reward: [1, 0]}, expect: {reward: 0.5}}}\n"
+    )
+    assert main(["check", str(mine)]) == 0 and "note" not in capsys.readouterr().out
+    assert main(["test", str(mine)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    said = "the config deleted what it is about"
+    assert {f"skip {name}: {said}" for name in ("groups", "samples", "evaluation")} <= {*lines}
+    assert {"ok   mine", "ok   lengths"} <= {*lines} and lines[-1].endswith(f", {len([*filter(skips, lines)])} skipped")
+    mine.write_text(mine.read_text().replace("reward: 0.5", "zero_std: 0.5"))
+    assert main(["check", str(mine)]) == 0
+    assert "drop them: `tests: {mine: null}`" in " ".join(capsys.readouterr().out.split())
+
+
+def skips(line: str) -> bool:
+    return line.startswith("skip ")

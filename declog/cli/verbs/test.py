@@ -39,10 +39,11 @@ def run(args: argparse.Namespace) -> int:
         raise Wrong(f"the config has no test{f' like `{args.select}`' if args.select else ''}", fix)
     results = [test.run() for test in tests]
     failed = sum(not result.passed for result in results)
+    skipped = sum(result.skipped for result in results)
     data = [
         {"name": one.name, "passed": one.passed, "differences": list(map(asdict, one.differences))} for one in results
     ]
     lines = [paint(str(result), GREEN if result.passed else RED) for result in results]
-    outcome = f"{counted(len(results), 'test')}: {f'{failed} failed' if failed else 'all passed'}"
+    outcome = f"{counted(len(results), 'test')}: {f'{failed} failed' if failed else 'all passed'}{f', {skipped} skipped' * bool(skipped)}"
     answer(args, data, [*lines, outcome])
     return 2 if failed else 0
