@@ -66,7 +66,7 @@ def _unopened(config: Composed) -> Iterator[str]:
 
 def _thinned(config: Composed, plan: Plan) -> Iterator[str]:
     """A note on the user's own `every` of a sink, which counts log events, where a log event is no step."""
-    modes = [name for name in plan.modes if name != "train"]
+    modes = [name for name, mode in plan.modes.items() if name != "train" and mode.every]
     for sink in plan.sinks:
         if sink.every == 1 or config.home(("sink_options", sink.id)) is not None or plan.every <= 1:
             continue

@@ -171,7 +171,7 @@ class Dispatcher:
         event = _Event(blank, prefix, results, named, tables, alerts, nonfinite, costs, partial, exact)
         self._events[mode] += 1
         for number, route in enumerate(self._routes):
-            if self._events[mode] % route.every == 0:  # counted as windows are, so that slow tables meet their sinks
+            if self._has_turn(route, mode):
                 records = self._share(route, event, report)
                 if self._untaken.get((mode, number), (step, []))[0] != step:  # not yet: this step may be the last
                     del self._untaken[mode, number]
@@ -193,7 +193,7 @@ class Dispatcher:
         blank, prefix, lost = Records(mode, time.time()), self._plan.modes[mode].prefix, _lost(figures)
         event = _Event(blank, prefix, MetricValues(), named, (), (), (), lost, 0 if alone else None, exact)
         for route in self._routes:
-            if self._events[mode] % route.every == 0:
+            if self._has_turn(route, mode):
                 submit(route, step, self._share(route, event, report), report)
 
     def close(self, report: Report) -> None:
@@ -209,6 +209,12 @@ class Dispatcher:
             )
             submit(route, step, last, report)
         self._untaken.clear()
+
+    def _has_turn(self, route: Route, mode: str) -> bool:
+        """Whether it is a sink's turn; it takes all log events of a mode that logs once per block, as evaluations do."""
+        if mode != "train" and not self._plan.modes[mode].every:
+            return True
+        return self._events[mode] % route.every == 0  # as windows are counted, so that slow tables meet their sinks
 
     def _keep(self, key: tuple[str, int], step: int, event: _Event) -> None:
         """Keep an event that is not the sink's turn, with others of the same step, in case it is the run's last."""

@@ -350,7 +350,7 @@ class SinkSpec(Model):
     profile: str | None = None
     """The profile that it shows; by default the config's."""
     every: int = Field(1, ge=1)
-    """Takes each N-th log event."""
+    """Takes each N-th log event, and all of a mode that logs once per block, such as an evaluation."""
     prefix: str = ""
     """Put before every name."""
     ranks: Literal["main", "each"] | None = None

@@ -433,6 +433,24 @@ def test_other_sinks_take_their_turns_only(tmp_path: Path, capsys: pytest.Captur
     assert [json.loads(line)["step"] for line in lines] == [2, 5]
 
 
+@pytest.mark.parametrize("mode", [{"prefix": "eval_", "every": "end"}, {"prefix": "eval_", "every": 1}], ids=str)
+def test_evaluations_of_a_block_wait_for_no_turn(mode: dict[str, Any], tmp_path: Path) -> None:
+    """A mode that logs once per block has few log events; one that logs steps is thinned as training is."""
+    config = profile(
+        {"x": {"axis": "step"}}, {"x": "mean(x)"}, sinks=["jsonl"], sink_options={"jsonl": {"every": 3}},
+        modes={"eval": mode},
+    )  # fmt: skip
+    with declog.start(config, output_dir=tmp_path) as log:
+        for step in range(4):
+            with log.step(step):
+                log.observe(x=float(step))
+            with log.mode("eval"), log.step(step) if mode["every"] == 1 else log.batch():
+                log.observe(x=step + 7.0)
+    rows = [(row["step"], row["name"], row["value"]) for row in declog.read(tmp_path).scalars]
+    evaluated = [2] if mode["every"] == 1 else range(4)
+    assert sorted(rows) == sorted([(2, "x", 2.0), *((step, "eval_x", step + 7.0) for step in evaluated)])
+
+
 def test_each_mode_ends_on_its_last_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In the order of their steps."""
     config = profile(

@@ -44,6 +44,7 @@ def run(args: argparse.Namespace) -> int:
         {"name": one.name, "passed": one.passed, "differences": list(map(asdict, one.differences))} for one in results
     ]
     lines = [paint(str(result), GREEN if result.passed else RED) for result in results]
-    outcome = f"{counted(len(results), 'test')}: {f'{failed} failed' if failed else 'all passed'}{f', {skipped} skipped' * bool(skipped)}"
+    outcome = f"{counted(len(results), 'test')}: {f'{failed} failed' if failed else 'all passed'}"
+    outcome += f", {skipped} skipped" if skipped else ""
     answer(args, data, [*lines, outcome])
     return 2 if failed else 0
