@@ -29,7 +29,7 @@ from declog.config.renames import deprecated, renamed
 from declog.config.search_path import GROUP
 from declog.config.source_map import FileLocation, shown_path
 from declog.errors import ConfigError, MissingSignalError, Problem, SinkError
-from declog.errors.habits import refuse_arguments
+from declog.errors.habits import refuse_arguments, shown_at_the_call
 from declog.language.functions import DEFAULT as FUNCTIONS
 from declog.language.functions import Functions
 from declog.language.keys import entries, entry_path
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from declog.sinks import Sink
 
 
+@shown_at_the_call
 def plan(
     config: Any,
     overrides: Sequence[str] = (),
@@ -128,6 +129,7 @@ def _content(composed: Composed) -> bytes | None:
         return None
 
 
+@shown_at_the_call
 def start(
     config: Any = "minimal",
     overrides: Sequence[str] = (),

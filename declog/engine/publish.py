@@ -211,7 +211,7 @@ class Dispatcher:
         self._untaken.clear()
 
     def _has_turn(self, route: Route, mode: str) -> bool:
-        """Whether it is a sink's turn; it takes all log events of a mode that logs once per block, as evaluations do."""
+        """Whether it is a sink's turn; it takes all log events of a mode that logs once per block, an evaluation's."""
         if mode != "train" and not self._plan.modes[mode].every:
             return True
         return self._events[mode] % route.every == 0  # as windows are counted, so that slow tables meet their sinks

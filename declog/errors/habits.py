@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
-from declog.errors import InputError, SinkError, in_flow, nearest
+from declog.errors import ConfigError, InputError, SinkError, in_flow, nearest
 from declog.errors.elsewhere import attributes
 from declog.errors.messages import filled
 
@@ -35,16 +35,28 @@ def no_attribute(text: str) -> AttributeError:
     return AttributeError(text, name="", obj=None)
 
 
-def answered(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, with a fix behind Python's own words where it is called with other arguments than it has."""
+def shown_at_the_call(function: Callable[P, R]) -> Callable[P, R]:
+    """The function; what is wrong with its config or its values is an error whose traceback ends at the call of it."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(*args, **kwargs)
-        except InputError as error:  # what the caller gave: its own lines say where
+        except (InputError, ConfigError) as error:
             error.__traceback__ = None
             raise
+
+    return call
+
+
+def answered(function: Callable[P, R]) -> Callable[P, R]:
+    """The same, with a fix behind Python's own words where it is called with other arguments than it has."""
+
+    @shown_at_the_call
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
         except TypeError as error:
             if error.__traceback__ is None or error.__traceback__.tb_next is not None:
                 raise  # it was called

@@ -19,6 +19,7 @@ from typing import Any
 
 import declog
 from declog.errors import UsageError
+from declog.errors.habits import shown_at_the_call
 from declog.integrations.logged import flat, numbers_in
 from declog.integrations.tee import Tee, original, reject_other_shapes
 
@@ -27,6 +28,7 @@ __all__ = ["Comparison", "Pair", "Shadow", "shadow"]
 log = logging.getLogger("declog")
 
 
+@shown_at_the_call
 def shadow(
     logger: Any, config: Any = "grpo", overrides: Sequence[str] = (), *, tolerance: float = 1e-4, **options: Any
 ) -> Any:

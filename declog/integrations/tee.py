@@ -23,6 +23,7 @@ from typing import Any, ClassVar
 
 import declog
 from declog.errors import UsageError
+from declog.errors.habits import shown_at_the_call
 from declog.integrations import logger_calls, tee_wandb
 from declog.integrations.logged import flat
 from declog.integrations.stand_in import Stands, alone
@@ -39,6 +40,7 @@ PATIENCE = 10  # a warning comes after so many calls without a number
 log = logging.getLogger("declog")
 
 
+@shown_at_the_call
 def tee(logger: Any = None, config: Any = PRESET, overrides: Sequence[str] = (), **options: Any) -> Any:
     """A stand-in for the logger that passes its numbers through declog; use it in the logger's place.
 

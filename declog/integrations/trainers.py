@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
 import declog
-from declog.errors.habits import refuse_arguments
+from declog.errors.habits import refuse_arguments, shown_at_the_call
 from declog.integrations import open_step
 from declog.integrations.logged import numbers_in
 from declog.records import Beside
@@ -31,6 +31,7 @@ logger = logging.getLogger("declog")
 EVAL = "eval"
 
 
+@shown_at_the_call
 def callback(
     config: Any = "trainer",
     overrides: Sequence[str] = (),

@@ -17,7 +17,7 @@ from transformers import TrainingArguments
 
 import declog
 from declog.errors import CommError, UsageError
-from declog.errors.habits import refuse_arguments
+from declog.errors.habits import refuse_arguments, shown_at_the_call
 from declog.integrations import open_step
 from declog.integrations.trl.capture import OWN, Capture
 from declog.integrations.trl.hook import Hooks
@@ -34,6 +34,7 @@ __all__ = ["attach", "detach"]
 log = logging.getLogger("declog")
 
 
+@shown_at_the_call
 def attach(
     trainer: Any,
     config: Any = None,
