@@ -95,10 +95,15 @@ def width(stream: TextIO) -> int:
 
 
 def wrapped(text: str, mark: str, indent: int) -> str:
-    """Words in lines that fit, behind a mark of ``indent`` columns."""
+    """Words in lines that fit, behind a mark of ``indent`` columns; what is to be pasted stays in one line."""
+    text = _PASTED.sub(lambda edit: edit[0].replace(" ", "\0"), text)
     room = {"width": width(sys.stdout) - indent, "break_long_words": False, "break_on_hyphens": False}
     lines = [line for part in text.split("\n") for line in textwrap.wrap(part, **room) or [""]]  # type: ignore[arg-type]
-    return mark + f"\n{' ' * indent}".join(lines)
+    return mark + f"\n{' ' * indent}".join(lines).replace("\0", " ")
+
+
+_MAP = r"\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}"
+_PASTED = re.compile(rf"\w+: {_MAP}|(?<!\w)'[^'\n]*'(?!\w)|`[^`\n]*`")
 
 
 def as_github(problems: Sequence[Problem], warnings: Sequence[str]) -> Iterator[str]:
