@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from declog.compiler import ranges
 from declog.compiler.draft import Draft
 from declog.compiler.filters import specs_of
-from declog.errors import Path, error_text
+from declog.errors import Path, Problem, RuntimeFailure, error_text
 from declog.language.dtypes import Axis, DType
+from declog.language.functions import Function
 from declog.language.nodes import Node, walk
 from declog.language.reductions import quantile_level
 from declog.plans.needs import read
@@ -111,18 +112,43 @@ def glued(draft: Draft) -> None:
             )
 
 
-def tensors(draft: Draft) -> None:
-    """Run users' functions on `meta` tensors: shape and dtype must be what their registration says."""
+def functions(draft: Draft) -> None:
+    """Try users' functions: on `meta` tensors, and on plain values: a result must be what their registration says."""
     seen: set[str] = set()
     for path, root in expressions(draft):
         for node in walk(root):
             function = draft.functions.get(node.op)
-            if function is None or not function.tensors or function.name in seen:
+            if function is None or function.takes == "arrays" or function.name in seen:
                 continue
             seen.add(function.name)
+            if function.takes == "values":
+                _try_row(draft, path, function, node)
+                continue
             problem = _lie(function.run, len(node.args), node.type.dtype, per_token=node.type.axis is Axis.TOKEN)
             if problem is not None:
                 draft.report("DL314.declared", path, function=function.name, problem=problem)
+
+
+_SAMPLES = {DType.TEXT: "text", DType.INT: 1, DType.FLOAT: 1.0, DType.BOOL: True}
+
+
+def _try_row(draft: Draft, path: Path, function: Function, node: Node) -> None:
+    """Try a function of plain values on the text `text`; only a warning if it raises, as it may on a text like that."""
+    try:
+        function.of_row(node.type.dtype, [_SAMPLES[arg.type.dtype] for arg in node.args])
+    except RuntimeFailure as error:
+        cause = error.__cause__
+        if cause is None:  # of another type
+            draft.problems.append(Problem(error.code, error.message, path, error.fix))
+        elif isinstance(cause, NameError | ImportError):
+            draft.report("DL314.declared", path, function=function.name, problem=f"failed: {error_text(cause)}")
+        elif isinstance(cause, KeyboardInterrupt | SystemExit):
+            raise cause from None
+        else:
+            draft.warn(
+                f"{'.'.join(map(str, path))}: {error.message}, with the text 'text'; a log event with a row on which "
+                "it fails has no value of this, while a row for which it returns None is missing"
+            )
 
 
 def _lie(run: object, arity: int, dtype: DType, *, per_token: bool) -> str | None:

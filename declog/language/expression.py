@@ -395,7 +395,8 @@ class Compiler:
         result = function.rule(Call(name, args, params, self.scope.groups, self.scope.token_mask, _stage, fail))
         mask = self.scope.token_mask if params.get("axis") is Axis.TOKEN else None
         typed = self.graph.make(name, args, type=result, mask=mask, **params)
-        if function.stage == "elementwise" and args and all(item.op == CONST for item in args) and not function.tensors:
+        constant = function.stage == "elementwise" and args and all(item.op == CONST for item in args)
+        if constant and function.takes == "arrays":
             return self._folded(node, function, args, result)
         if name == "div" and args[1].op == CONST and args[1].param("value") == 0:
             self.graph.not_finite.append((self.text, self.part(node), None))
