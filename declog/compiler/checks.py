@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from declog.compiler import ranges
 from declog.compiler.draft import Draft
@@ -11,9 +11,9 @@ from declog.errors import Path, Problem, RuntimeFailure, error_text
 from declog.language.dtypes import Axis, DType
 from declog.language.functions import Function
 from declog.language.nodes import Node, walk
-from declog.language.reductions import quantile_level
+from declog.language.reductions import builtin, quantile_level, tried
 from declog.plans.needs import read
-from declog.plans.ops import between
+from declog.plans.ops import MetricOp, between
 
 _ORDERED = {"lt": ">=", "le": ">", "gt": "<=", "ge": "<"}
 
@@ -149,6 +149,43 @@ def _try_row(draft: Draft, path: Path, function: Function, node: Node) -> None:
                 f"{'.'.join(map(str, path))}: {error.message}, with the text 'text'; a log event with a row on which "
                 "it fails has no value of this, while a row for which it returns None is missing"
             )
+
+
+def reducers(draft: Draft) -> None:
+    """Try users' reductions on a few rows, as they come in a run; a value on which one raises may never come."""
+    seen: set[tuple[object, ...]] = set()
+    for op in draft.metrics:
+        reduction, dtypes = op.reduction, tuple(node.type.dtype for node in op.args)
+        if builtin(reduction.name) is reduction or (reduction.name, dtypes, op.params) in seen:
+            continue
+        seen.add((reduction.name, dtypes, op.params))
+        path = "metrics", op.id, "expr" if draft.spec.metrics[op.id].reduce is None else "reduce"
+        for rows in (8, 1):
+            problem, certain = _problem_of_reduction(op, dtypes, rows)
+            if problem is not None and certain:
+                draft.report("DL314.reducer", path, reduction=reduction.name, problem=problem)
+            elif problem is not None:
+                draft.warn(
+                    f"{'.'.join(path)}: the reduction `{reduction.name}` {problem}, tried on {rows} "
+                    f"row{'s' * (rows > 1)}; a log event in which it fails has no value, and NaN is none either"
+                )
+            if problem is not None:
+                break
+
+
+def _problem_of_reduction(op: MetricOp, dtypes: Sequence[DType], rows: int) -> tuple[str | None, bool]:
+    """What a reduction does wrong, and whether it does so whatever the values are."""
+    try:
+        result = tried(op.reduction, dtypes, rows, dict(op.params))
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # noqa: BLE001  whatever a user's function raises is its problem
+        return f"failed: {error_text(error)}", isinstance(error, AttributeError | TypeError | NameError | ImportError)
+    try:
+        float("nan" if result is None or isinstance(result, tuple) else result)
+    except (TypeError, ValueError):
+        return f"returned {type(result).__name__}, which is no number", True
+    return None, False
 
 
 def _lie(run: object, arity: int, dtype: DType, *, per_token: bool) -> str | None:
