@@ -146,8 +146,8 @@ def _try_row(draft: Draft, path: Path, function: Function, node: Node) -> None:
             raise cause from None
         else:
             draft.warn(
-                f"{'.'.join(map(str, path))}: {error.message}, with the text 'text'; a log event with a row on which "
-                "it fails has no value of this, while a row for which it returns None is missing"
+                f"{'.'.join(map(str, path))}: {error.message}, tried with the text 'text'; where such a row comes, "
+                "its log event has no value: return None for it, and only that row is missing"
             )
 
 
