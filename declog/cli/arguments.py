@@ -40,7 +40,13 @@ class Parser(argparse.ArgumentParser):
         self.add("words", nargs="*", metavar="CONFIG OVERRIDES", help=help)
         self.add("--config-dir", metavar="DIR", help="the folder whose `declog` folder holds presets of your own")
         self.add("--config-name", metavar="NAME", help="your application's configuration in --config-dir (or here)")
-        self.add("--import", metavar="MODULE", action="append", dest="modules", help="a module with your own functions")
+        self.add(
+            "--import",
+            metavar="MODULE",
+            action="append",
+            dest="modules",
+            help="a module that registers functions of yours",
+        )
 
     def formats(self, *further: str) -> None:
         """Add ``--format``."""

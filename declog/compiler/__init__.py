@@ -74,7 +74,8 @@ PASSES: tuple[tuple[Pass, ...], ...] = (
         Pass(checks.constants),
         Pass(checks.conditions, reads="metrics formulas alerts"),
         Pass(checks.glued, reads="metrics formulas modes sinks"),
-        Pass(checks.tensors, reads="metrics tables"),
+        Pass(checks.functions, reads="metrics tables"),
+        Pass(checks.reducers, reads="metrics"),
     ),
     (
         Pass(

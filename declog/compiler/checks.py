@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from declog.compiler import ranges
 from declog.compiler.draft import Draft
 from declog.compiler.filters import specs_of
-from declog.errors import Path, error_text
+from declog.errors import Path, Problem, RuntimeFailure, error_text
 from declog.language.dtypes import Axis, DType
+from declog.language.functions import Function
 from declog.language.nodes import Node, walk
-from declog.language.reductions import quantile_level
+from declog.language.reductions import builtin, quantile_level, tried
 from declog.plans.needs import read
-from declog.plans.ops import between
+from declog.plans.ops import MetricOp, between
 
 _ORDERED = {"lt": ">=", "le": ">", "gt": "<=", "ge": "<"}
 
@@ -111,18 +112,80 @@ def glued(draft: Draft) -> None:
             )
 
 
-def tensors(draft: Draft) -> None:
-    """Run users' functions on `meta` tensors: shape and dtype must be what their registration says."""
+def functions(draft: Draft) -> None:
+    """Try users' functions: on `meta` tensors, and on plain values: a result must be what their registration says."""
     seen: set[str] = set()
     for path, root in expressions(draft):
         for node in walk(root):
             function = draft.functions.get(node.op)
-            if function is None or not function.tensors or function.name in seen:
+            if function is None or function.takes == "arrays" or function.name in seen:
                 continue
             seen.add(function.name)
+            if function.takes == "values":
+                _try_row(draft, path, function, node)
+                continue
             problem = _lie(function.run, len(node.args), node.type.dtype, per_token=node.type.axis is Axis.TOKEN)
             if problem is not None:
                 draft.report("DL314.declared", path, function=function.name, problem=problem)
+
+
+_SAMPLES = {DType.TEXT: "text", DType.INT: 1, DType.FLOAT: 1.0, DType.BOOL: True}
+
+
+def _try_row(draft: Draft, path: Path, function: Function, node: Node) -> None:
+    """Try a function of plain values on the text `text`; only a warning if it raises, as it may on a text like that."""
+    try:
+        function.of_row(node.type.dtype, [_SAMPLES[arg.type.dtype] for arg in node.args])
+    except RuntimeFailure as error:
+        cause = error.__cause__
+        if cause is None:  # of another type
+            draft.problems.append(Problem(error.code, error.message, path, error.fix))
+        elif isinstance(cause, NameError | ImportError):
+            draft.report("DL314.declared", path, function=function.name, problem=f"failed: {error_text(cause)}")
+        elif isinstance(cause, KeyboardInterrupt | SystemExit):
+            raise cause from None
+        else:
+            draft.warn(
+                f"{'.'.join(map(str, path))}: {error.message}, tried with the text 'text'; where such a row comes, "
+                "its log event has no value: return None for it, and only that row is missing"
+            )
+
+
+def reducers(draft: Draft) -> None:
+    """Try users' reductions on a few rows, as they come in a run; a value on which one raises may never come."""
+    seen: set[tuple[object, ...]] = set()
+    for op in draft.metrics:
+        reduction, dtypes = op.reduction, tuple(node.type.dtype for node in op.args)
+        if builtin(reduction.name) is reduction or (reduction.name, dtypes, op.params) in seen:
+            continue
+        seen.add((reduction.name, dtypes, op.params))
+        path = "metrics", op.id, "expr" if draft.spec.metrics[op.id].reduce is None else "reduce"
+        for rows in (8, 1):
+            problem, certain = _problem_of_reduction(op, dtypes, rows)
+            if problem is not None and certain:
+                draft.report("DL314.reducer", path, reduction=reduction.name, problem=problem)
+            elif problem is not None:
+                draft.warn(
+                    f"{'.'.join(path)}: the reduction `{reduction.name}` {problem}, tried on {rows} "
+                    f"row{'s' * (rows > 1)}; a log event in which it fails has no value, and NaN is none either"
+                )
+            if problem is not None:
+                break
+
+
+def _problem_of_reduction(op: MetricOp, dtypes: Sequence[DType], rows: int) -> tuple[str | None, bool]:
+    """What a reduction does wrong, and whether it does so whatever the values are."""
+    try:
+        result = tried(op.reduction, dtypes, rows, dict(op.params))
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # noqa: BLE001  whatever a user's function raises is its problem
+        return f"failed: {error_text(error)}", isinstance(error, AttributeError | TypeError | NameError | ImportError)
+    try:
+        float("nan" if result is None or isinstance(result, tuple) else result)
+    except (TypeError, ValueError):
+        return f"returned {type(result).__name__}, which is no number", True
+    return None, False
 
 
 def _lie(run: object, arity: int, dtype: DType, *, per_token: bool) -> str | None:

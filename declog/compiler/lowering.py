@@ -173,10 +173,12 @@ def _phases(work: Placement) -> None:
     phases = {*by_phase, *(op.phase for op in draft.metrics), *(table.phase for table in draft.tables)}
     for phase in sorted(phases, key=_phase_order):
         signals = tuple(by_phase.get(phase, ()))
+        columns = tuple(op for op in work.locals.values() if op.phase == phase)
+        names = [*(signal.name for signal in signals), *(column.name for column in columns)]
         draft.phases[phase] = PhaseOp(
             name=phase, signals=signals, folds=tuple(fold for fold in folds if fold.phase == phase),
-            locals=tuple(op for op in work.locals.values() if op.phase == phase), lengths=lengths.get(phase),
-            sent=frozenset(signal.name for signal in signals if (phase, signal.name) in work.sent),
+            locals=columns, lengths=lengths.get(phase),
+            sent=frozenset(name for name in names if (phase, name) in work.sent),
             unread=tuple(_unread(draft, phase, signals)),
         )  # fmt: skip
 

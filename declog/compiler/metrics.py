@@ -13,7 +13,7 @@ from declog.compiler.draft import NAME, PREFERRED, Draft, fits
 from declog.compiler.names import RANK, of_output
 from declog.compiler.scopes import FACTS, SignalScope, typed
 from declog.errors import Path, Problem, in_flow, nearest
-from declog.language import idioms
+from declog.language import idioms, library_calls
 from declog.language.dtypes import NUMERIC, Axis, DType
 from declog.language.expression import Compiler
 from declog.language.functions import REQUIRED
@@ -310,7 +310,8 @@ class _Metric:
                 refuse("DL311.several", text, (0, len(text)), text=text, fix=several)
             if reduction is None:
                 names = [*self.draft.reductions.names(), "p50", "p95", "p99.9"]
-                refuse("DL311.name", text, (0, len(name)), name=name, known=names)
+                fix = library_calls.of_yours(f"`@declog.reducer` above `def {name}(values): ...`")
+                refuse("DL311.name", text, (0, len(name)), name=name, known=names, fix=fix)
             compiler, body = self._compiler(text), parsed.body
             call = body if isinstance(body, ast.Call) else ast.copy_location(ast.Call(body, [], []), body)
             if call.args:

@@ -122,7 +122,9 @@ class Placement:
         if node.op == "size" and node.param("axis") is Axis.TOKEN:
             return self._column(FOLD, node, self.fold(phase, None, node.mask, ("n",)), stat="count")
         texts = [arg for arg in node.args if arg.type.text]
-        of_text = not node.type.text and any(arg.op not in PLAIN for arg in texts)
+        function = self.draft.functions.get(node.op)
+        of_row = function is not None and function.takes == "values"  # a user's, whose texts are short, as labels
+        of_text = (of_row or not node.type.text) and any(arg.op not in PLAIN for arg in texts)
         if of_text and not reads_other_ranks(node, split=False):
             return self._local(node, phase)
         args = [self.lower(arg, phase) for arg in node.args]
@@ -220,7 +222,7 @@ class Placement:
     def _send_texts(self, lowered: Node, phase: str) -> None:
         """Let every rank send the texts that a node reads on rank 0."""
         for item in walk(lowered):
-            if item.op == SIGNAL and item.type.text:
+            if item.op in (SIGNAL, TEXTVALUE) and item.type.text:
                 self.sent.add((phase, str(item.param("name"))))
 
 

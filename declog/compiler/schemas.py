@@ -10,8 +10,8 @@ from typing import Any
 from declog.compiler.draft import Draft, SwitchedOff, fits, needs_axis
 from declog.compiler.names import check_template
 from declog.compiler.scopes import SignalScope, typed
-from declog.errors import Path, did_you_mean, in_flow
-from declog.language import patterns
+from declog.errors import Path, in_flow
+from declog.language import library_calls, patterns
 from declog.language.dtypes import ABOVE, NUMERIC, Axis, DType, per
 from declog.language.nodes import MODE, Node
 from declog.language.row_functions import RowFunction
@@ -21,7 +21,6 @@ from declog.plans.ops import ColumnOp, TokensOp
 
 FIELDS = frozenset({"id", "member"})  # of a column's name
 PIECES = "tokens"  # the key of a cell that has the pieces
-_REGISTER = "register it with @declog.column; on the command line, `--import MODULE` loads the module that does"
 
 
 Columns = Mapping[str, tuple[ColumnSpec, Path]]  # by id, with the path of each
@@ -192,9 +191,8 @@ def _called(draft: Draft, name: str, spec: ColumnSpec, call: str, row: Axis, pat
     with draft.at(*path, "call", off=".".join(map(str, path))):
         function = draft.columns.named(call)
         if function is None:
-            names = draft.columns.names()
-            fix = did_you_mean(call, names, what="column functions") if names else _REGISTER
-            draft.report("DL303.column_function", (*path, "call"), name=call, fix=fix)
+            fix = library_calls.of_yours(f"`@declog.column` above `def {call}(...)`")
+            draft.report("DL303.column_function", (*path, "call"), name=call, known=draft.columns.names(), fix=fix)
             return None
         type = _type(draft, function, name, spec, path)
         before = len(draft.problems)

@@ -7,6 +7,7 @@ which are neither true nor false (see ``language/absence.py``).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -16,6 +17,8 @@ from numpy.typing import NDArray
 from declog.engine import groups
 from declog.engine.blocks import Facts, typed
 from declog.engine.frame import GROUP_ID, Frame
+from declog.engine.layout import FAILURE
+from declog.engine.user_functions import by_rows, by_tensors
 from declog.errors import RuntimeFailure
 from declog.language import segmented
 from declog.language.absence import ABSENT, MISSING, PRESENT, QUESTIONS, Kind, absent, either, elementwise
@@ -141,6 +144,10 @@ class View:
     def _column(self, node: Node) -> Value:
         name, axis = node.leaf, node.type.axis
         assert axis is not None
+        if self.frame.has(name + FAILURE):
+            failures = [item for item in self.frame.texts[name + FAILURE, None][1] if item is not None]
+            if failures:
+                raise RuntimeFailure(*json.loads(failures[0]))
         kind = either(self._ungrouped(node), _simplified(self.frame.kind(name, axis)))
         if kind is not True and node.type.dtype is DType.FLOAT and (plain := self.frame.plain(name)) is not None:
             return plain[0].floats[plain[1]], kind
@@ -364,7 +371,13 @@ def applied(node: Node, function: Function, args: Sequence[Value]) -> Value:
         return _nothing(node)
     if node.op == WRITTEN[DType.BOOL]:  # a bool as a label: neither true nor false is no label
         arrays = [_missing_where(np.equal(args[0][1], MISSING), arrays[0])]
-    result = by_tensors(function.run, arrays) if function.tensors else np.asarray(function.run(np, *arrays))
+    if function.takes == "values":
+        result, gaps = by_rows(node, function, arrays)
+        kind = either(kind, gaps)
+    elif function.takes == "tensors":
+        result = by_tensors(function.run, arrays)
+    else:
+        result = np.asarray(function.run(np, *arrays))
     return (result, False) if kind is False else _blanked(result, kind)
 
 
@@ -408,16 +421,3 @@ def _missing_where(where: Array, values: Array) -> Array:
 def _all_of(where: Array, parts: Segments) -> Array:
     everywhere: Array = segmented.aggregate(segmented.all_of, where, parts) == 1
     return everywhere
-
-
-def by_tensors(run: Callable[..., Any], arrays: list[Array]) -> Array:
-    """Call a user's function of tensors with arrays."""
-    import torch
-
-    arguments = np.broadcast_arrays(*(array.astype(np.float64) for array in arrays))
-    with torch.no_grad():
-        result = run(*(torch.from_numpy(np.ascontiguousarray(array)) for array in arguments))
-    values = np.asarray(result.numpy() if isinstance(result, torch.Tensor) else result)
-    if values.shape != arguments[0].shape:
-        raise RuntimeFailure.of("DL314.rows", shape=values.shape, arguments=arguments[0].shape)
-    return values

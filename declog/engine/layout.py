@@ -20,6 +20,7 @@ from declog.language.absence import ABSENT, HERE
 from declog.language.dtypes import Axis
 
 KIND = ".kind"  # the suffix of a column that marks which rows of another column are absent or missing
+FAILURE = ".failure"  # the suffix of a column that says, per batch, why another one could not be computed
 LAYOUTS = 32  # the number of layouts whose plans are kept
 Spot = tuple[int, int]  # a column: the index of its block in the frame, and its row there
 _T = TypeVar("_T")

@@ -5,21 +5,28 @@ Imports no torch.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from declog.engine.evaluator import View
 from declog.engine.frame import Frame
-from declog.language.absence import absent, either
-from declog.language.dtypes import Axis
+from declog.engine.layout import FAILURE
+from declog.errors import RuntimeFailure, error_text
+from declog.language.absence import Kind, absent, either
+from declog.language.dtypes import Axis, DType
 from declog.language.functions import DEFAULT, Functions
-from declog.plans.ops import Plan
+from declog.plans.ops import LocalOp, Plan
 
 
 def with_locals(frames: Mapping[str, Frame], plan: Plan, functions: Functions = DEFAULT) -> dict[str, Frame]:
-    """A rank's frames with the columns that are computed on the rank itself."""
+    """A rank's frames with the columns that are computed on the rank itself.
+
+    In place of one that fails there is why, per batch, and whatever reads it fails for that reason.
+    """
     result = dict(frames)
     ops = [op for phase in plan.phases.values() if phase.name in frames for op in phase.locals]
     views: dict[str, View] = {}
@@ -30,14 +37,34 @@ def with_locals(frames: Mapping[str, Frame], plan: Plan, functions: Functions = 
             continue
         name = source.phase
         view = views[name] = views[name] if name in views and views[name].frame is source else View(source, functions)
-        values, kind = np.asarray(view.rows(op.expr, axis)), view.kind(op.expr)
-        if op.source is not None:
-            rows = same_rows(frame, source, plan.ids)
-            kind = either(rows < 0, absent(kind[..., rows] if np.ndim(kind) else kind))
-            values = values[..., rows] if values.shape[-1] else np.full(len(rows), np.nan)
-            values = np.where(rows < 0, np.nan, values)
-        result[op.phase] = frame.with_column(op.name, axis, values, op.expr.type.dtype, kind=kind)
+        try:
+            values, kind = _computed(op, frame, view, plan.ids)
+        except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
+            told = np.full(frame.count(Axis.STEP), _as_text(op, error), object)
+            result[op.phase] = frame.with_column(op.name + FAILURE, Axis.STEP, told, DType.TEXT)
+        else:
+            result[op.phase] = frame.with_column(op.name, axis, values, op.expr.type.dtype, kind=kind)
     return result
+
+
+def _computed(op: LocalOp, frame: Frame, view: View, ids: str | None) -> tuple[NDArray[Any], Kind]:
+    """The values of a local column and their kind, for the rows of ``frame``; ``view`` has the rows that it reads."""
+    assert op.expr.type.axis is not None
+    values, kind = np.asarray(view.rows(op.expr, op.expr.type.axis)), view.kind(op.expr)
+    if op.source is None:
+        return values, kind
+    rows = same_rows(frame, view.frame, ids)
+    kind = either(rows < 0, absent(kind[..., rows] if np.ndim(kind) else kind))
+    values = values[..., rows] if values.shape[-1] else np.full(len(rows), np.nan)
+    return np.where(rows < 0, np.nan, values), kind
+
+
+def _as_text(op: LocalOp, error: BaseException) -> str:
+    """Why a column could not be computed, as `View` raises it again on rank 0."""
+    failed = error if isinstance(error, RuntimeFailure) else RuntimeFailure.of(
+        "DL605.failed", what=f"`{op.expr}`", error=error_text(error), fix=None
+    )  # fmt: skip
+    return json.dumps([failed.code, failed.message, failed.fix])
 
 
 def same_rows(frame: Frame, later: Frame, ids: str | None) -> NDArray[np.int64]:

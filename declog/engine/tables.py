@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from declog.engine import token_cells
-from declog.engine.cell_values import CONVERT, fits, natural, plain, returned, row_bytes, shortened
+from declog.engine.cell_values import row_bytes, shortened
 from declog.engine.evaluator import View
 from declog.engine.filters import Rows, Selection, reasons, select
 from declog.engine.frame import Frame
 from declog.engine.reduce import failure
 from declog.errors import RuntimeFailure, error_text
 from declog.language.dtypes import Axis, DType
+from declog.language.plain_values import CONVERT, fits, natural, plain, returned
 from declog.plans.ops import ColumnOp, TableOp
 from declog.records import Column, Places, Table
 
@@ -50,10 +51,10 @@ class Tables:
         """The table's rows in one window; None if there are none, or if building fails, which is reported."""
         try:
             return self._built(op, view, report)
-        except RuntimeFailure as error:
-            report(error)
         except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
-            report(failure(f"the table `{op.id}`", error))
+            what = f"the table `{op.id}`"
+            named = isinstance(error, RuntimeFailure) and what in error.message
+            report(error if named else failure(what, error))
         return None
 
     def _built(self, op: TableOp, view: View, report: Report) -> Table | None:

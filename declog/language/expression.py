@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
@@ -25,7 +24,6 @@ from declog.language.functions import BUILTIN, REQUIRED, Function, Functions, Pa
 from declog.language.functions.rules import Call, Stage, of_type
 from declog.language.nodes import COMBINED, CONST, WRITTEN, Graph, Node
 from declog.language.phases import join, latest
-from declog.language.reductions import quantile_level
 from declog.language.scope import Scope
 from declog.language.syntax import ExpressionError, parse, refuse
 
@@ -266,17 +264,14 @@ class Compiler:
             names = [item for item in self.registry.names() if item not in OPERATORS]
             values = [keyword.value for keyword in node.keywords if keyword.arg not in idioms.AXES]
             if (fix := self._of_library(node, name, [*node.args, *values])) is not None:
+                if fix.startswith(library_calls.YOURS):
+                    self.fail(node.func, "DL303.function", name=name, fix=fix)
                 self.fail(node, "DL307.library", name=name, fix=fix)
             if isinstance(value := self.scope.resolve(name), Node):
                 self.fail(node.func, "DL303.called_value", name=name, noun=self.scope.noun, type=value.type)
             if self.scope.noun == "signal" and (fix := library_calls.ranked(node, self.text)) is not None:
                 self.fail(node, "DL303.rows", name=name, fix=fix)
-            if quantile_level(name) is not None:
-                self.fail(node.func, "DL303.reduction", name=name)
-            if re.fullmatch(r"p\d+(_\d+)?", name):
-                fix = did_you_mean(name, ["p95"], what="for the 95th percentile")
-                self.fail(node.func, "DL303.quantile", name=name, fix=fix)
-            self.fail(node.func, "DL303.function", name=name, known=names)
+            unknown_names.refuse_function(name, names, self.text, self.span(node.func))
         args, places, params = self._bind(node, function)
         return self.build(name, node, args, places, params)
 
@@ -395,7 +390,8 @@ class Compiler:
         result = function.rule(Call(name, args, params, self.scope.groups, self.scope.token_mask, _stage, fail))
         mask = self.scope.token_mask if params.get("axis") is Axis.TOKEN else None
         typed = self.graph.make(name, args, type=result, mask=mask, **params)
-        if function.stage == "elementwise" and args and all(item.op == CONST for item in args) and not function.tensors:
+        constant = function.stage == "elementwise" and args and all(item.op == CONST for item in args)
+        if constant and function.takes == "arrays":
             return self._folded(node, function, args, result)
         if name == "div" and args[1].op == CONST and args[1].param("value") == 0:
             self.graph.not_finite.append((self.text, self.part(node), None))

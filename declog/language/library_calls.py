@@ -10,10 +10,11 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 
-from declog.errors import elsewhere
+from declog.errors import Problem, elsewhere
 
 QUANTILES = frozenset({"quantile", "percentile", "nanquantile", "nanpercentile", "histogram_quantile"})
 AGGREGATES = frozenset({"mean", "sum", "std", "var"})
+YOURS = "one of yours: "  # so begins the fix for what a user's module may register
 WINDOW = 10  # a number of steps, beside which a metric is hardly meant to be compared with the number
 
 
@@ -45,11 +46,18 @@ def of_library(name: str, arguments: Sequence[ast.expr], *, of_metrics: bool = F
     parameters, template = call
     if template.startswith("write"):
         return template
+    if template.startswith(YOURS):
+        return of_yours(template.removeprefix(YOURS))
     template = template.replace("ema(0.9)", smoothing(steps))
     if steps is not None:  # a number of steps in place of a weight
         template = template.replace("ema(k)", smoothing(steps))
     tree = Substitution(dict(zip(parameters, arguments, strict=True))).visit(ast.parse(template, mode="eval"))
     return ast.unparse(Substitution({"nan": ast.Name("missing")}).visit(tree))
+
+
+def of_yours(what: str) -> str:
+    """The fix for an unknown name: ``what`` registers it, in a module that is imported before configs are compiled."""
+    return Problem.of("DL303.yours", what=what).message
 
 
 def smoothing(steps: object) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -219,3 +220,17 @@ def finish(reduction: Reduction, columns: Sequence[Array], params: Mapping[str, 
     """A reduction that needs its values, of columns without missing ones; NaN where there are no rows."""
     arguments = [column.tolist() if index in reduction.texts else column for index, column in enumerate(columns)]
     return reduction.run(*arguments, **params) if len(columns[0]) else float("nan")
+
+
+_SAMPLES: Mapping[DType, Callable[[int], Any]] = {
+    DType.FLOAT: lambda row: (row + 1) / 8, DType.INT: float, DType.BOOL: lambda row: float(row % 2),
+    DType.TEXT: lambda row: "text",
+}  # fmt: skip
+
+
+def tried(reduction: Reduction, dtypes: Sequence[DType], rows: int, params: Mapping[str, Any]) -> Any:
+    """What a reduction makes of that many rows of plain values of these types; raises whatever it raises."""
+    columns = [np.array([_SAMPLES[dtype](row) for row in range(rows)]) for dtype in dtypes]
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # such as of the mean of nothing
+        return finish(reduction, columns, params)

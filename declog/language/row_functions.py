@@ -1,22 +1,18 @@
 """``@declog.column``: Python functions of one row, which YAML names with `call:`.
 
-Imports the registry and errors only.
+Imports annotations, the registry and errors only.
 """
 
 from __future__ import annotations
 
-import inspect
-import types
-import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from declog.errors import UsageError
+from declog.language.annotations import dtype_of, signature
 from declog.records import DType
 from declog.registry import Registry
-
-_TYPES = {int: DType.INT, float: DType.FLOAT, bool: DType.BOOL, str: DType.TEXT}  # by annotation
 
 
 @dataclass(frozen=True)
@@ -39,35 +35,13 @@ class RowFunctions(Registry[RowFunction]):
     def adopt(self, name: str, run: Callable[..., Any]) -> RowFunction:
         """Register a plain function of a row under a name."""
         params = []
-        for item in _signature(name, run).parameters.values():
+        written = signature(self.noun, name, run)
+        for item in written.parameters.values():
             if item.kind in (item.VAR_POSITIONAL, item.VAR_KEYWORD, item.POSITIONAL_ONLY):
                 raise UsageError.of("DL304.column_parameter", name=name, parameter=item)
             params.append((item.name, item.default is item.empty))
         help = (run.__doc__ or "").strip().split("\n")[0]
-        return self.add(RowFunction(name, tuple(params), run, _returned(run), help))
-
-
-def _signature(name: str, run: Callable[..., Any]) -> inspect.Signature:
-    if inspect.iscoroutinefunction(run):
-        raise UsageError.of("DL304.asynchronous", name=name)
-    try:
-        return inspect.signature(run)
-    except (TypeError, ValueError) as error:
-        raise UsageError.of("DL304.column_parameters", name=name, error=error) from error
-
-
-def _returned(run: Callable[..., Any]) -> DType | None:
-    """The column type that an annotation promises; None where a schema has no such type."""
-    try:
-        hint = typing.get_type_hints(run).get("return")
-    except (NameError, TypeError):  # a name that is only there for type checkers
-        return None
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        parts = [item for item in typing.get_args(hint) if item is not type(None)]
-        hint = parts[0] if len(parts) == 1 else None
-    if typing.get_origin(hint) in (list, dict, tuple) or hint in (list, dict, tuple):
-        return DType.OBJECT
-    return _TYPES.get(hint) if isinstance(hint, type) else None
+        return self.add(RowFunction(name, tuple(params), run, dtype_of(written.return_annotation), help))
 
 
 DEFAULT = RowFunctions(RowFunctions())

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any, NoReturn
 
-from declog.errors import in_flow, nearest
+from declog.errors import did_you_mean, in_flow, nearest
 from declog.errors.elsewhere import SYNONYMS
 from declog.language import idioms, library_calls
 from declog.language.dtypes import AXES, MEMBER
@@ -113,6 +113,19 @@ def _mode_in(part: ast.expr) -> str | None:
     text = _MODES.get(part.id, "") if isinstance(part, ast.Name) else ast.unparse(part)
     match = re.fullmatch(rf"{MODE} == '(\w+)'", text)
     return None if match is None else match[1]
+
+
+def refuse_function(name: str, names: Iterable[str], text: str, span: Span) -> NoReturn:
+    """Refuse a function of another name than ``names``."""
+    from declog.language.reductions import quantile_level  # numpy, which composing alone needs not
+
+    if quantile_level(name) is not None:
+        refuse("DL303.reduction", text, span, name=name)
+    if re.fullmatch(r"p\d+(_\d+)?", name):
+        refuse("DL303.quantile", text, span, name=name, fix=did_you_mean(name, ["p95"], what="for the 95th percentile"))
+    what = f"`@declog.function` above `def {name}(...)` for a value of each row, `@declog.reducer` for one of all"
+    fix = did_you_mean(name, names, what="functions", otherwise=library_calls.of_yours(what))
+    refuse("DL303.function", text, span, name=name, fix=fix)
 
 
 def refuse_mode(value: Node, other: ast.expr, text: str, span: Span, scope: Scope) -> None:

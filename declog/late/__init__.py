@@ -29,7 +29,7 @@ from declog.distribution import VERSION
 from declog.engine.evaluation import Evaluation
 from declog.engine.frame import GROUP_ID, Frame, Projection, of_mode
 from declog.engine.inactive import PHASE, Span
-from declog.engine.layout import KIND
+from declog.engine.layout import FAILURE, KIND
 from declog.engine.local_columns import with_locals
 from declog.engine.publish import Dispatcher, Route, prefixed
 from declog.errors import ConfigError, Problem, UsageError
@@ -388,7 +388,7 @@ class Columns:
             names |= {signal.name: signal.name for signal in phase.signals if signal.recorded}
             computed = tuple(op for op in phase.locals if local_key(op) not in columns["locals"].values())
             phases[phase.name] = replace(phase, locals=computed)
-        read = frozenset(name + end for name in names for end in ("", KIND))
+        read = frozenset(name + end for name in names for end in ("", KIND, FAILURE))
         return cls(read, names, replace(plan, phases=phases))
 
     def ready(self, frames: Mapping[str, Frame]) -> dict[str, Frame]:
@@ -403,7 +403,7 @@ class Columns:
         return Projection(lambda layout, name, dtype: self._new(name))
 
     def _new(self, name: str) -> str:
-        of = name.removesuffix(KIND)
+        of = name.removesuffix(KIND).removesuffix(FAILURE)
         return self.names.get(of, of) + name[len(of) :]
 
 

@@ -484,7 +484,7 @@ class PhaseOp:
     locals: tuple[LocalOp, ...]
     unread: tuple[SignalOp, ...] = ()
     lengths: str | None = None  # the signal that says to which completion packed tokens belong
-    sent: frozenset[str] = frozenset()  # text signals that every rank sends in full, because they are labels
+    sent: frozenset[str] = frozenset()  # columns of texts that every rank sends in full, because they are labels
 
     @cached_property
     def has_completions(self) -> bool:

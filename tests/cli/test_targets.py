@@ -172,6 +172,47 @@ def test_functions_of_ones_own(small: Path, monkeypatch: pytest.MonkeyPatch, cli
         sys.modules.pop(name, None)
 
 
+OF_YOURS = {
+    "function": ("def odd_share(text: str) -> float: return 0.5", "metrics.t=mean(odd_share(completion))"),
+    "condition": (
+        "def odd_long(text: str) -> bool: return True",
+        "metrics.t={expr: reward, where: odd_long(completion)}",
+    ),
+    "elsewhere": ("def json_valid(text: str) -> bool: return True", "metrics.t=mean(json_valid(completion))"),
+    "reducer": ("def gini(values): return float(values.max())", "metrics.t=gini(reward)"),
+    "reduce": ("def odd_top(values): return float(values.max())", "metrics.t={expr: reward, reduce: [mean, odd_top]}"),
+    "column": ("def odd_word(completion) -> str: return 'a'", "schemas.rows={word: {call: odd_word}}"),
+}
+
+
+@pytest.mark.parametrize("case", OF_YOURS)
+def test_an_unknown_name_may_be_one_of_yours(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
+) -> None:
+    """Whatever it is: the answer has one wording, whose command line knows it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])  # to which `--import` adds
+    code, entry = OF_YOURS[case]
+    kind = {"condition": "function", "elsewhere": "function", "reduce": "reducer"}.get(case, case)
+    name, module = code.split("(")[0].removeprefix("def "), f"train_{case}"
+    Path("signals.yaml").write_text("signals: {any: {reward: completion, completion: completion text}}\n"
+                                    "tables: {rows: {schema: rows}}\nschemas: {rows: {reward: float}}\n")  # fmt: skip
+    Path(f"{module}.py").write_text(f"import declog\n\n@declog.{kind}\n{code}\n", encoding="utf-8")
+    refused = cli("check", "signals.yaml", entry)
+    said = " ".join(refused.err.split())
+    assert (refused.code, f"`@declog.{kind}`" in said) == (2, True)
+    assert "in a module that is imported first: `declog check FILE --import train`, or [tool.declog] imports" in said
+    try:
+        assert cli("check", "signals.yaml", entry, "--import", module).code == 0
+        assert cli("check", "signals.yaml", entry).code == 0  # it is registered in this process
+    finally:
+        from declog.language import functions, reductions, row_functions
+
+        for registry in (functions.DEFAULT, reductions.DEFAULT, row_functions.DEFAULT):
+            registry.discard(name)
+        sys.modules.pop(module, None)
+
+
 # ---- packages with presets --------------------------------------------------------------------------
 
 

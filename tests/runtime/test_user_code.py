@@ -88,7 +88,7 @@ def test_a_reducer_may_raise_anything(kind: str, blocking: bool, tmp_path: Path)
         train({**made, "run": {"strict": True}}, tmp_path / "strict", reductions=own)
 
 
-@pytest.mark.parametrize("where", ["metric", "where", "filter"])
+@pytest.mark.parametrize("where", ["metric", "where", "filter", "text", "label"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_function_may_raise_anything(kind: str, where: str, tmp_path: Path) -> None:
     """Wherever the worker evaluates it."""
@@ -100,7 +100,15 @@ def test_a_function_may_raise_anything(kind: str, where: str, tmp_path: Path) ->
             raise KINDS[kind]("mine")
         return x * 1
 
+    @functions.function(registry=registry)
+    def spoken(t: str) -> str:
+        if t == str(AT):
+            raise KINDS[kind]("mine")
+        return t
+
     parts: dict[str, dict[str, Any]] = {
+        "text": profile({"odd": "mean(len(spoken(t)))"}),
+        "label": profile({"odd": {"expr": "x", "by": "spoken(t)"}}),
         "metric": profile({"odd": "mean(odd(x))"}),
         "where": profile({"odd": {"expr": "x", "reduce": "mean", "where": "odd(x) >= 0"}}),
         "filter": profile({}, schemas={"s": {"x": {"type": "float"}}}, tables={"odd": {"schema": "s", "filter": "f"}},

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from declog.errors import RuntimeFailure, UsageError, error_text
 from declog.language.absence import Kind
-from declog.language.dtypes import NUMERIC, Axis, DType
-from declog.language.functions.rules import Rule, Stage, typed
+from declog.language.annotations import dtype_of, signature, takes_none
+from declog.language.dtypes import NUMERIC, Axis, DType, Type
+from declog.language.functions.rules import Call, Rule, Stage, broadcast, need
 from declog.language.nodes import Node
+from declog.language.plain_values import returned
 from declog.language.segmented import Segments
 from declog.registry import REQUIRED, Registry
 
@@ -26,6 +30,7 @@ class Param:
     default: Any = REQUIRED
     types: tuple[type, ...] = (int, float)
     variadic: bool = False
+    takes_none: bool = False  # of a function of rows: a missing value comes as None
 
 
 OVER = Param("over", "axis", default=None)  # the axis that a function removes
@@ -52,6 +57,7 @@ class Function:
 
     ``stage`` says how ``run`` is called: ``elementwise`` ``run(xp, *arrays)``; ``aggregate``
     ``run(array, segments)``; ``rows`` ``run(view, node, *arrays)`` on the host, with the window's structure.
+    ``takes``: an elementwise one of a user's gets torch ``tensors``, or the plain ``values`` of one row.
     ``least``: of fewer values of a group it is absent; a text names the parameter that says how many.
     """
 
@@ -61,7 +67,7 @@ class Function:
     run: Callable[..., Any]
     stage: Stage
     help: str = ""
-    tensors: bool = False  # run takes torch tensors: a user's function
+    takes: Literal["arrays", "tensors", "values"] = "arrays"
     least: int | str = 1
 
     def fewest(self, node: Node) -> int:
@@ -71,6 +77,27 @@ class Function:
     def of_constants(self, *values: Any) -> Any:
         """The value of an elementwise function of constants."""
         return np.asarray(self.run(np, *values)).item()
+
+    def of_row(self, dtype: DType, values: Sequence[Any]) -> Any:
+        """The value of a function of plain values for one row, as ``dtype``; None: it is missing.
+
+        It is not called where a value is missing that it does not take. Raises ``RuntimeFailure`` if it raises, or
+        returns another type.
+        """
+        if any(item is None and not param.takes_none for param, item in zip(self.params, values, strict=True)):
+            return None
+        try:
+            value = self.run(*values)
+        except BaseException as error:
+            inside = error.__traceback__ and error.__traceback__.tb_next  # None: it could not even be called
+            file = inside and PurePath(inside.tb_frame.f_code.co_filename).name
+            at = f" ({file}:{inside.tb_lineno})" if inside else ""
+            raise RuntimeFailure.of("DL605.row", function=self.name, error=error_text(error), at=at) from error
+        try:
+            return returned(dtype, value)
+        except TypeError:
+            came = type(value).__name__
+            raise RuntimeFailure.of("DL314.row", function=self.name, came=came, dtype=dtype) from None
 
     @property
     def signature(self) -> str:
@@ -86,14 +113,42 @@ class Function:
         return f"{self.name}({', '.join(parts)})"
 
 
-def of_tensors(run: Callable[..., Any], name: str, returns: Literal["float", "int", "bool"] = "float") -> Function:
-    """An elementwise function of torch tensors, as users write them, under a name."""
-    params = tuple(
-        Param(item.name) for item in inspect.signature(run).parameters.values() if item.default is item.empty
-    )
-    rule = typed(DType(returns), *NUMERIC, DType.BOOL)
+def of_user(run: Callable[..., Any], name: str, returns: str | None = None) -> Function:
+    """A user's elementwise function under a name.
+
+    It is of the plain values of one row where a parameter is annotated `str`, else of torch tensors. ``returns`` is the
+    type of its value; without, it is what a function of rows is annotated with, or a float. Raises ``UsageError``.
+    """
+    if returns not in (None, *_RETURNS):
+        raise UsageError.of("DL314.returns", returns=returns, types=", ".join(_RETURNS))
+    written = signature(Functions.noun, name, run)
+    items = [item for item in written.parameters.values() if item.default is item.empty]
+    texts = [index for index, item in enumerate(items) if dtype_of(item.annotation) is DType.TEXT]
+    params = tuple(Param(item.name, takes_none=takes_none(item.annotation)) for item in items)
+    annotated = dtype_of(written.return_annotation)
+    dtype = DType(returns) if returns else annotated if texts and annotated in _RETURNS else DType.FLOAT
+
+    def rule(call: Call) -> Type:
+        for index, node in enumerate(call.args):
+            if node.type.dtype is DType.TEXT and index not in texts:
+                fix = _annotated(written, name, [items[index].name])
+                call.fail("DL305.annotation", arg=index, name=name, parameter=items[index].name, node=node, fix=fix)
+        need(call, DType.TEXT, args=texts)
+        need(call, *NUMERIC, DType.BOOL, args=[index for index in range(len(call.args)) if index not in texts])
+        return broadcast(call).with_dtype(dtype)
+
     help = (run.__doc__ or "").strip().split("\n")[0]
-    return Function(name, params, rule, run, "elementwise", help, tensors=True)
+    return Function(name, params, rule, run, "elementwise", help, takes="values" if texts else "tensors")
+
+
+def _annotated(written: inspect.Signature, name: str, texts: Sequence[str]) -> str:
+    """A function's first line, with parameters that are texts: `def repetition(completion: str) -> float`."""
+    parameters = [item.replace(annotation=str) if item.name in texts else item for item in written.parameters.values()]
+    returns = written.return_annotation if dtype_of(written.return_annotation) in _RETURNS else float
+    return f"def {name}{written.replace(parameters=parameters, return_annotation=returns)}"
+
+
+_RETURNS = (DType.FLOAT, DType.INT, DType.BOOL, DType.TEXT)  # the types of values
 
 
 class Functions(Registry[Function]):
@@ -103,8 +158,8 @@ class Functions(Registry[Function]):
     group = "declog.functions"
 
     def adopt(self, name: str, run: Callable[..., Any]) -> Function:
-        """Register a plain function of tensors under a name, as an installed package's entry point provides it."""
-        return self.add(of_tensors(run, name))
+        """Register a plain function under a name, as an installed package's entry point provides it."""
+        return self.add(of_user(run, name))
 
     def elementwise(self, name: str, *params: str | Param, rule: Rule, help: str = "") -> Decorator:
         """Register ``run(xp, *arrays)`` under a name."""

@@ -5,25 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-from declog.language.functions.base import DEFAULT, Functions, of_tensors
+from declog.language.functions.base import DEFAULT, Functions, of_user
 
 
 def function(
     run: Callable[..., Any] | None = None,
     *,
     name: str | None = None,
-    returns: Literal["float", "int", "bool"] = "float",
+    returns: Literal["float", "int", "bool", "text"] | None = None,
     registry: Functions = DEFAULT,
 ) -> Any:
-    """Register an elementwise function of tensors, for YAML to use by name.
+    """Register an elementwise function, for YAML to use by name.
 
-    The function is called with as many torch tensors as it has parameters, all broadcast to one shape,
-    and returns a tensor of that shape: on the training device for per-token values, on the CPU in
-    float64 for the rest.
+    With a parameter that is annotated ``str`` it is a function of texts: called once per row, in the background, with
+    plain Python values. A row of which a value is missing has none, and the function is not called, unless the
+    annotation is ``str | None``. It returns what its annotation says, ``float`` by default, or None for no value.
+
+    >>> @declog.function                    # doctest: +SKIP
+    ... def repetition(completion: str) -> float:
+    ...     words = completion.split()
+    ...     return 1 - len(set(words)) / max(len(words), 1)
+
+    Else it is one of tensors: called with as many torch tensors as it has parameters, all broadcast to one shape, it
+    returns a tensor of that shape and of the type ``returns``: on the training device for per-token values, on the
+    CPU in float64 for the rest.
 
     >>> @declog.function                    # doctest: +SKIP
     ... def softplus(x):
     ...     return torch.nn.functional.softplus(x)
     """
 
-    return registry.decorator(run, name, lambda name, fn: registry.add(of_tensors(fn, name, returns)))
+    return registry.decorator(run, name, lambda name, fn: registry.add(of_user(fn, name, returns)))

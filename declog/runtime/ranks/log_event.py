@@ -76,7 +76,7 @@ class LogEvent(NamedTuple):
     failed: bool = False  # its last step, or the run, ended with an error
     # fields of the message besides those above
     intact: bool = True  # whether its rows are all that there are
-    error: str | None = None  # why local columns are missing
+    error: str | None = None  # why its rows are missing
     arrivals: Arrivals = _NOTHING  # the signals that came
     consumed: Sequence[str] = ()  # ids of packets that were consumed since the last message
     unused: Sequence[tuple[str, str, int]] = ()  # packets that a rank had at its end: id, call site and rows

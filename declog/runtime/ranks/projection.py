@@ -27,7 +27,7 @@ def projected(plan: Plan, frame: Frame, functions: Functions = DEFAULT) -> Frame
     tables = [table for table in plan.tables if table.phase == frame.phase and gathered(plan, table)]
     texts = {name: [table for table in tables if name in table.texts] for table in tables for name in table.texts}
     extras = [table for table in tables if any(column.keeps for column in table.columns)]
-    keep = {table.id: _kept(table, frame, functions) for table in tables if table.texts or table in extras}
+    keep = {table.id: _candidates(table, frame, functions) for table in tables if table.texts or table in extras}
     sent = plan.phases[frame.phase].sent
     projected_texts = {}
     for key, (axis, values) in frame.texts.items():
@@ -45,6 +45,14 @@ def projected(plan: Plan, frame: Frame, functions: Functions = DEFAULT) -> Frame
 def gathered(plan: Plan, table: TableOp) -> bool:
     """Whether rank 0 makes the table from all ranks' rows. Not if each rank writes its own to every sink."""
     return plan.in_code or not table.local.issuperset(table.sinks)
+
+
+def _candidates(table: TableOp, frame: Frame, functions: Functions) -> NDArray[np.bool_]:
+    """Which rows of the table's axis may be in it; none if its filter fails: it fails on rank 0, too."""
+    try:
+        return _kept(table, frame, functions)
+    except BaseException:  # noqa: BLE001  (a user's function may raise anything)
+        return np.zeros(frame.count(table.axis), bool)
 
 
 def _kept(table: TableOp, frame: Frame, functions: Functions) -> NDArray[np.bool_]:

@@ -40,25 +40,21 @@ class Sender:
         """The event with the facts that a message says of its rows."""
         return event._replace(intact=event.window.intact, arrivals=arrivals(event.window, self._plan.phases))
 
-    def frames(self, event: LogEvent) -> tuple[LogEvent, dict[str, Frame]]:
-        """This rank's frames with its local columns, and the event, which says why some of these are missing."""
+    def frames(self, event: LogEvent) -> dict[str, Frame]:
+        """This rank's frames with its local columns."""
         frames = event.window.frames(self._plan.phases, self._rank, self._plan.grouping, self._failures.report)
         of_mode(frames, event.mode)
-        try:
-            frames = with_locals(frames, self._plan, self._functions)
-        except BaseException as error:  # noqa: BLE001  (a user's function may raise anything; rank 0 reports it)
-            return event._replace(error=f"rank {self._rank}: {error_text(error)}"), frames
+        frames = with_locals(frames, self._plan, self._functions)
         if self._local is not None:
             self._local.write(event.step, event.mode, frames, self._failures.report)
-        return event, frames
+        return frames
 
     def message(self, event: LogEvent) -> bytes:
         """The message for rank 0. It is sent whatever fails here, because other ranks would wait for it."""
         consumed, unused = fates.told(last=event.last)
         event = event._replace(consumed=consumed, unused=unused)
         try:
-            event, frames = self.frames(event)
-            needed = {name: projected(self._plan, frame, self._functions) for name, frame in frames.items()}
+            needed = {name: projected(self._plan, frame, self._functions) for name, frame in self.frames(event).items()}
             return encode(needed, event.meta())
         except BaseException as error:  # noqa: BLE001  (reported here, and by rank 0)
             self._failures.report(error)

@@ -16,7 +16,8 @@ from declog.errors import Coded, CommError, InputError, RuntimeFailure, error_te
 log = logging.getLogger("declog")
 
 
-_NUMBERS = re.compile(r"(`[^`]*`)|\b\d+(?:[., ]+\d+)*(?:e[+-]?\d+)?\b")
+# names in backquotes, which stay; and what varies: values in quotes, numbers
+_VALUES = re.compile(r"(`[^`]*`)|(?<!\w)(?:'[^'\n]*'|\"[^\"\n]*\")(?!\w)|\b\d+(?:[., ]+\d+)*(?:e[+-]?\d+)?\b")
 
 
 @dataclass
@@ -82,8 +83,8 @@ class Failures:
 
 
 def _kind(error: BaseException, message: str) -> str:
-    """What failures of one kind share: their message, whatever numbers are in it. Of ranks, the numbers are names."""
-    return message if isinstance(error, CommError) else _NUMBERS.sub(lambda match: match[1] or "#", message)
+    """What failures of one kind share: their message, whatever values are in it. Of ranks, the numbers are names."""
+    return message if isinstance(error, CommError) else _VALUES.sub(lambda match: match[1] or "#", message)
 
 
 class Refused:

@@ -253,7 +253,7 @@ class TokenView:
                 if value.dtype in INTEGERS and arg.type.dtype is not DType.BOOL:
                     value = value.to(_wide(node))
             arrays.append(value)
-        if not function.tensors:
+        if function.takes != "tensors":
             if node.op in _ON_HOST:
                 tensors = [item for item in arrays if isinstance(item, Tensor)]
                 if len({item.dtype for item in tensors}) == 1 and all(item.is_cpu for item in tensors):

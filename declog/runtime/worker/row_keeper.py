@@ -19,7 +19,7 @@ import numpy as np
 
 from declog.distribution import VERSION
 from declog.engine.frame import Frame, Projection
-from declog.engine.layout import Layout
+from declog.engine.layout import FAILURE, Layout
 from declog.engine.log_event import EventFacts
 from declog.errors import RuntimeFailure
 from declog.language.dtypes import Axis, DType
@@ -62,7 +62,9 @@ class RowKeeper:
         self._run = run
         self._limit = limit
         self._labels = {
-            name: phase.sent | {op.name for op in phase.locals if op.expr.type.dtype is DType.TEXT}
+            name: phase.sent
+            | {op.name for op in phase.locals if op.expr.type.dtype is DType.TEXT}
+            | {op.name + FAILURE for op in phase.locals}
             for name, phase in plan.phases.items()
         }
         self._folder: Path | None = None

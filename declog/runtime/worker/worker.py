@@ -151,7 +151,7 @@ class Worker:
                     text = self._comm.answer(event.key, event.answer.remaining)
                     event.answer.give(None if text is None else json.loads(text))
                 return
-            values = self._collector.collect(*self._sender.frames(event))
+            values = self._collector.collect(event, self._sender.frames(event))
             if event.answer is not None:
                 self._comm.publish(event.key, json.dumps(values).encode())
                 event.answer.give(values)

@@ -1,0 +1,57 @@
+"""What the annotations of a user's function say of its parameters and its result. Imports errors and records."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from declog.errors import UsageError
+from declog.records import DType
+
+_TYPES: dict[Any, DType] = {int: DType.INT, float: DType.FLOAT, bool: DType.BOOL, str: DType.TEXT}
+_TYPES |= {type.__name__: dtype for type, dtype in _TYPES.items()}  # where another annotation cannot be read
+
+_NONE = (None, type(None), "None")
+
+
+def signature(noun: str, name: str, run: Callable[..., Any]) -> inspect.Signature:
+    """The signature of a user's function, its annotations read where they are texts, as `from __future__` makes them.
+
+    They stay texts where one is a name that is only there for type checkers. Raises ``UsageError`` DL304 for what is
+    asynchronous or has no signature.
+    """
+    if inspect.iscoroutinefunction(run):
+        raise UsageError.of("DL304.asynchronous", noun=noun, name=name)
+    try:
+        as_written = inspect.signature(run)
+    except (TypeError, ValueError) as error:
+        raise UsageError.of("DL304.signature", noun=noun, name=name, error=error) from error
+    try:
+        return inspect.signature(run, eval_str=True)
+    except Exception:  # noqa: BLE001  (an annotation may be any expression)
+        return as_written
+
+
+def dtype_of(hint: Any) -> DType | None:
+    """The type that an annotation says, or one of `... | None`; None where the language has no such type."""
+    parts = [item for item in _parts(hint) if item not in _NONE]
+    hint = parts[0] if len(parts) == 1 else None
+    if typing.get_origin(hint) in (list, dict, tuple) or hint in (list, dict, tuple):
+        return DType.OBJECT
+    return _TYPES.get(hint) if isinstance(hint, type | str) else None
+
+
+def takes_none(hint: Any) -> bool:
+    """Whether an annotation says that None may come, too: `str | None`."""
+    return any(item in _NONE for item in _parts(hint))
+
+
+def _parts(hint: Any) -> Sequence[Any]:
+    """The types of which an annotation is one."""
+    if isinstance(hint, str):
+        return [item.strip() for item in hint.split("|")]
+    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    return typing.get_args(hint) if union else (hint,)
