@@ -97,8 +97,9 @@ class _Metric:
 
     def ops(self) -> list[MetricOp]:
         self.draft.window(self.spec.every, "metrics", self.id, "every")
-        if self.spec.combine is not None and self.spec.pool == "window" and self.spec.ema is None:
-            self.report("DL202.combine", "combine")
+        if self.spec.combine is not None and self.spec.pool == "window" and self.spec.smoothing is None:
+            fix = "over: run_step" if self.spec.cumulative else "add `over: batch`, or drop `combine`"
+            self.report("DL202.combine", "combine", fix=fix)
         args, reductions = self._expressions()
         if args is None:
             return []
@@ -391,13 +392,13 @@ class _Metric:
         if (reduction.name in ("sum", "count") and first.type.dtype is DType.BOOL) or reduction.name == "count":
             dtype = DType.INT
         pool, nan = spec.pool, spec.nan or "skip"
-        combine = "mean" if pool == "window" or spec.ema is not None else spec.combine or "mean"
+        combine = "mean" if pool == "window" or spec.smoothing is not None else spec.combine or "mean"
         if spec.over == "run" and not (reduction.foldable or reduction.ordered):
             self.report("DL312.cumulative", "over", reduction=reduction.name)
-        if spec.ema is not None and pool in ("rank", "rank_batch"):
-            self.report("DL312.over_run", "over", pool=pool)
-        if spec.cumulative and spec.ema is not None:
-            self.report("DL312.ema_cumulative", "over")
+        if spec.smoothing is not None and pool in ("rank", "rank_batch"):
+            self.report("DL312.over_run", "over", way=spec.smoothing.way, pool=pool)
+        if spec.smoothing is not None and spec.cumulative:
+            self.report("DL312.smooth", "over", way=spec.smoothing.way)
         if reduction.histogram and pool != "window":
             self.report("DL312.combine", reduce, reduction=reduction.name, combine=combine)
         if axis is Axis.TOKEN and not reduction.foldable and nan != "skip":

@@ -31,7 +31,7 @@ def of_output(
         "id": id, "key": id if suffix is None else f"{id}.{suffix}", "family": family, "labels": labels,
         "names": _names(draft, id, spec, suffix, family=family, labels=labels),
         "empty": None if spec.empty is None or unreadable else float(spec.empty),
-        "tags": tuple(spec.tags), "shown": spec.log, "ema": spec.ema, "about": op_of(AboutOp, about),
+        "tags": tuple(spec.tags), "shown": spec.log, "smoothing": spec.smoothing, "about": op_of(AboutOp, about),
     }  # fmt: skip
 
 
