@@ -136,9 +136,7 @@ class OverRun:
         return {
             "names": [[*key, names.shown, names.rest] for key, names in self._names.items()],
             "states": [[*key, state.plain()] for key, state in self._states.items()],
-            "values": [
-                [*key, [[*cell, *kept] for cell, kept in cells.items()]] for key, cells in self._values.items()
-            ],
+            "values": [[*key, [[*cell, *kept] for cell, kept in cells.items()]] for key, cells in self._values.items()],
             "steps": [[*key, step] for key, step in self._steps.items()],
         }
 

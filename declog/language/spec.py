@@ -218,7 +218,7 @@ class MetricSpec(Named, Conditional, Windowed):
     over: Over | None = None
     """The span of one value: the window by default; each step, batch or rank of it; the run; each step of the run."""
     combine: str | None = None
-    """How values of several steps, batches or ranks become one: mean, min, max, sum, last, var, `ema(0.9)`, `rolling(50)`."""
+    """How values of steps, batches or ranks become one: mean, min, max, sum, last, var, `ema(0.9)`, `rolling(50)`."""
     empty: Scalar | None = None
     """The value where no row counts; by default it is absent."""
     nan: Literal["skip", "propagate", "raise"] | None = None

@@ -229,7 +229,7 @@ class OutputOp:
 
     @property
     def over_run(self) -> Literal["moments", "last", "ema", "rolling"] | None:
-        """The state between log events: the moments of all rows so far, the latest value, or what a smooth curve keeps."""
+        """The state between log events: the moments of all rows, the latest value, or what a smooth curve keeps."""
         return None if self.smoothing is None else self.smoothing.way
 
 
