@@ -246,7 +246,7 @@ class _Metric:
                 return None
             compiler = self._compiler(parsed.text)
             if len(body.args) != reduction.arity:
-                takes, fix = _takes(reduction), suggestions.arguments(reduction, body, parsed.text)
+                takes, fix = _takes(reduction), suggestions.arguments(reduction, body, parsed.text, compiler.scope)
                 compiler.fail(body, "DL304.reduction_arity", reduction=reduction.name, takes=takes, fix=fix)
             params = self._constants(reduction, body, compiler)
             return tuple(compiler.visit(arg) for arg in body.args), {None: (reduction, params)}

@@ -12,6 +12,7 @@ from declog.errors import Path, did_you_mean, in_flow, nearest
 from declog.language import idioms
 from declog.language.nodes import LOGGED
 from declog.language.spec import AboutSpec, MetricSpec
+from declog.language.tracker_names import in_formula
 from declog.plans.ops import AboutOp, NameOp
 
 RANK = "rank"  # the label that `axes.rank: each` gives
@@ -112,6 +113,8 @@ def in_expression(draft: Draft, shown: str) -> str | None:
     ``kl/max`` the metric `kl_max`, which nobody defined, of a signal `kl`.
     """
     keys = draft.output_keys
+    if shown not in keys and any(op.id == shown for op in draft.outputs):  # of several reductions
+        return in_formula(shown, {"reduce": draft.spec.metrics[shown].reduce})
     metric = draft.metric_shown(shown)
     if metric is not None and metric.key in keys and metric.label is None:
         return metric.expression

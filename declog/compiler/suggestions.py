@@ -9,10 +9,12 @@ from collections.abc import Callable, Collection, Container, Mapping
 from declog.compiler.draft import Draft
 from declog.errors import in_flow, misspelt, nearest
 from declog.errors.elsewhere import SYNONYMS
-from declog.language import idioms, library_calls
+from declog.language import idioms, library_calls, unknown_names
 from declog.language.dtypes import DType
 from declog.language.nodes import SIGNAL, Node
 from declog.language.reductions import BUILTIN, Reduction, Reductions, quantile_level
+from declog.language.scope import Scope
+from declog.language.smoothing import Smoothing
 from declog.language.spec import MetricSpec, Observed
 from declog.language.syntax import tree_of
 
@@ -132,11 +134,11 @@ def reduction(call: ast.Call, reductions: Collection[str], functions: Collection
     return None if close is None else f"{close}({argument})"
 
 
-def arguments(reduction: Reduction, call: ast.Call, text: str) -> str:
+def arguments(reduction: Reduction, call: ast.Call, text: str, scope: Scope) -> str:
     """A reduction of too many or too few expressions, as it would be called; ``text`` is the whole expression."""
     if (number := idioms.without_thousands(text)) != text:
         return number
-    if (library := library_calls.of_library(reduction.name, call.args)) is not None:
+    if (library := unknown_names.of_library(call, reduction.name, text, scope)) is not None:
         return library
     values, params = list(map(ast.unparse, call.args)), [*(reduction.params or {})]
     if not values and len(call.keywords) == 1:  # `mean(reward = 1)`
@@ -160,6 +162,11 @@ def clause(reduction: str, inside: str, keyword: ast.keyword) -> str | None:
         return f"pstd({inside}), which divides by n"
     if ast.unparse(keyword.value).strip("'\"") in ("group", "prompt"):
         return None  # an aggregate, not labels
+    if keyword.arg in library_calls.SPANS and isinstance(keyword.value, ast.Constant):
+        reduce = {} if reduction == "mean" else {"reduce": reduction}
+        return in_flow(
+            {"expr": inside, **reduce, "over": "step", "combine": str(Smoothing.of_last(keyword.value.value))}
+        )
     words = (keyword.arg, SYNONYMS.get(str(keyword.arg)))
     key = next((word for word in words if word in ("where", "by", "weight")), None)
     return None if key is None else in_flow({"expr": inside, "reduce": reduction, key: ast.unparse(keyword.value)})

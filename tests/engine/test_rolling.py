@@ -158,7 +158,12 @@ def test_what_it_keeps_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     metrics = {"m": {"expr": "x", "combine": "rolling(4)"}, "e": {"expr": "x", "combine": "ema(0.5)"}}
     saved: list[Any] = []
     plain = OverRun.plain
-    monkeypatch.setattr(OverRun, "plain", lambda over_run: saved.append(plain(over_run)) or saved[-1])
+
+    def noted(over_run: OverRun) -> dict[str, Any]:
+        saved.append(plain(over_run))
+        return plain(over_run)
+
+    monkeypatch.setattr(OverRun, "plain", noted)
     with declog.start(profile({"x": ROWS}, metrics), sinks=[MemorySink()], output_dir=tmp_path) as log:
         for step in range(9):
             with log.step(step):
