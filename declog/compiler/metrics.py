@@ -193,7 +193,7 @@ class _Metric:
             unknown = Problem.of("DL302.undeclared", name=self.id, fix=fix)
             return replace(unknown, source=problem.source, span=problem.span)
         elif problem.marked in metrics:
-            formula = suggestions.of_metrics(parsed.body, metrics, constants)
+            formula = suggestions.of_metrics(parsed.body, metrics, constants, self.spec.reduce)
             fix = self._as_formula(parsed, {*metrics}) if formula is None else f"{self.id}: {formula}"
         elif "/" not in problem.marked and (metric := shown(parsed.text) or shown(problem.marked)):
             fix = f"the metric `{metric.id}` logs it: `{self.id}: {{formula: {metric.key}}}`"

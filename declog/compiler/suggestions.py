@@ -17,6 +17,7 @@ from declog.language.scope import Scope
 from declog.language.smoothing import Smoothing
 from declog.language.spec import MetricSpec, Observed
 from declog.language.syntax import tree_of
+from declog.language.tracker_names import in_formula, reductions_of
 
 _PLAIN = frozenset({"expr", "name", "tags"})  # keys that a formula has, too
 _OF_ROWS = frozenset({"where", "by", "weight", "nan", "every"})  # keys of the metrics that it reads
@@ -67,11 +68,14 @@ def reduced_already(spec: MetricSpec, body: ast.expr, reductions: Reductions) ->
     return in_flow({"expr": ast.unparse(body.args[0]), **reduce})[1:-1]
 
 
-def of_metrics(body: ast.expr, metrics: Mapping[str, MetricSpec], constants: Container[str]) -> str | None:
-    """``100 * mean(kl)`` of a metric `kl`, as a formula: a metric is reduced already.
+def of_metrics(
+    body: ast.expr, metrics: Mapping[str, MetricSpec], constants: Container[str], reduce: object
+) -> str | None:
+    """``100 * mean(kl)`` of a metric `kl`, as a formula: a metric is reduced already; ``reduce`` is said beside it.
 
     None where it reads signals, or reduces in another way than the metric does.
     """
+    entries = {id: {"reduce": spec.reduce} for id, spec in metrics.items()}
     further: list[str] = []  # reductions that are not those of the metrics
 
     def reduced(call: ast.Call, name: str) -> str | None:
@@ -80,12 +84,14 @@ def of_metrics(body: ast.expr, metrics: Mapping[str, MetricSpec], constants: Con
             inner = inner.args[0]
         if not isinstance(inner, ast.Name) or inner.id not in metrics:
             return None
-        reduce = metrics[inner.id].reduce or "mean"
-        further.extend([name] * (BUILTIN.get(name) is not None and name not in ("mean", reduce)))
-        return inner.id
+        known = ("mean", metrics[inner.id].reduce, *reductions_of(entries[inner.id]).values())
+        further.extend([name] * (BUILTIN.get(name) is not None and name not in known))
+        return in_formula(inner.id, entries[inner.id], name)
 
     rest = _Calls(reduced).visit(tree_of(ast.unparse(body)).body)
-    plain = all(name in metrics or name in constants for name in _names(rest))
+    plain = all(name.partition(".")[0] in metrics or name in constants for name in _names(rest))
+    keys = {name: ast.Name(in_formula(name, entries[name], str(reduce))) for name in _names(rest) & metrics.keys()}
+    rest = library_calls.Substitution(keys).visit(rest)
     return in_flow({"formula": ast.unparse(rest)}) if plain and not further else None
 
 

@@ -351,7 +351,7 @@ def _of_last_steps(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
     rolling = None if isinstance(entry[key], float) else Smoothing.meant(f"last {entry[key]}")
     if rolling is None:
         return None
-    each = f"every: {rolling.number:g}, one value of each {rolling.number:g} steps"
+    each = f"every: {rolling.number:g}, one value for each {rolling.number:g} steps"
     if "histogram" in str(entry.get("reduce")):
         return each
     kept = {word: value for word, value in entry.items() if word in keys(MetricSpec) and word not in (key, "combine")}

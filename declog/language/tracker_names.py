@@ -76,11 +76,11 @@ def reductions_of(entry: Any) -> dict[str, str]:
     return {str(ending): str(text) for part in named for ending, text in part.items()}
 
 
-def in_formula(id: str, entry: Any) -> str:
-    """What a formula writes for a metric by its id: of several reductions the mean, or the first where none is."""
+def in_formula(id: str, entry: Any, reduction: str = "mean") -> str:
+    """What a formula writes for a metric by its id: of several this reduction, else the mean, else the first."""
     reductions = reductions_of(entry)
-    means = [ending for ending, text in reductions.items() if text == "mean"]
-    return ".".join([id, *(means or reductions)][:2])
+    meant = [ending for word in (reduction, "mean") for ending, text in reductions.items() if text == word]
+    return ".".join([id, *meant, *reductions][:2])
 
 
 def _ending(reduction: str) -> str:
