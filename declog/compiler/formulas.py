@@ -38,7 +38,7 @@ def formulas(draft: Draft) -> None:
 
 def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
     for key in ("expr", "reduce", "where", "by", "weight", "over", "combine"):
-        if getattr(spec, key) is not None and not (key == "combine" and spec.ema is not None):
+        if getattr(spec, key) is not None and not (key == "combine" and spec.smoothing is not None):
             draft.report("DL202.formula_key", ("metrics", name, key), key=key)
     text = spec.formula or ""
     node = over_metrics(draft, text)
@@ -59,8 +59,8 @@ def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
     if node.type.dtype in (DType.TEXT, DType.OBJECT):
         refuse("DL305.formula", text, dtype=node.type.dtype)
     labels = _labels(below, text)
-    if spec.ema is not None and pool in ("rank", "rank_batch"):
-        draft.report("DL312.over_run", ("metrics", name, "combine"), pool=pool)
+    if spec.smoothing is not None and pool in ("rank", "rank_batch"):
+        draft.report("DL312.over_run", ("metrics", name, "combine"), way=spec.smoothing.way, pool=pool)
     draft.formulas.append(FormulaOp(
         expr=node, pool=pool, combine=combine, max_labels=max((op.max_labels for op in used), default=64),
         every=used[0].every if used else draft.window(spec.every, "metrics", name, "every"),

@@ -97,8 +97,9 @@ class _Metric:
 
     def ops(self) -> list[MetricOp]:
         self.draft.window(self.spec.every, "metrics", self.id, "every")
-        if self.spec.combine is not None and self.spec.pool == "window" and self.spec.ema is None:
-            self.report("DL202.combine", "combine")
+        if self.spec.combine is not None and self.spec.pool == "window" and self.spec.smoothing is None:
+            fix = "over: run_step" if self.spec.cumulative else "add `over: batch`, or drop `combine`"
+            self.report("DL202.combine", "combine", fix=fix)
         args, reductions = self._expressions()
         if args is None:
             return []
@@ -192,7 +193,7 @@ class _Metric:
             unknown = Problem.of("DL302.undeclared", name=self.id, fix=fix)
             return replace(unknown, source=problem.source, span=problem.span)
         elif problem.marked in metrics:
-            formula = suggestions.of_metrics(parsed.body, metrics, constants)
+            formula = suggestions.of_metrics(parsed.body, metrics, constants, self.spec.reduce)
             fix = self._as_formula(parsed, {*metrics}) if formula is None else f"{self.id}: {formula}"
         elif "/" not in problem.marked and (metric := shown(parsed.text) or shown(problem.marked)):
             fix = f"the metric `{metric.id}` logs it: `{self.id}: {{formula: {metric.key}}}`"
@@ -246,7 +247,7 @@ class _Metric:
                 return None
             compiler = self._compiler(parsed.text)
             if len(body.args) != reduction.arity:
-                takes, fix = _takes(reduction), suggestions.arguments(reduction, body, parsed.text)
+                takes, fix = _takes(reduction), suggestions.arguments(reduction, body, parsed.text, compiler.scope)
                 compiler.fail(body, "DL304.reduction_arity", reduction=reduction.name, takes=takes, fix=fix)
             params = self._constants(reduction, body, compiler)
             return tuple(compiler.visit(arg) for arg in body.args), {None: (reduction, params)}
@@ -393,13 +394,13 @@ class _Metric:
         if (reduction.name in ("sum", "count") and first.type.dtype is DType.BOOL) or reduction.name == "count":
             dtype = DType.INT
         pool, nan = spec.pool, spec.nan or "skip"
-        combine = "mean" if pool == "window" or spec.ema is not None else spec.combine or "mean"
+        combine = "mean" if pool == "window" or spec.smoothing is not None else spec.combine or "mean"
         if spec.over == "run" and not (reduction.foldable or reduction.ordered):
             self.report("DL312.cumulative", "over", reduction=reduction.name)
-        if spec.ema is not None and pool in ("rank", "rank_batch"):
-            self.report("DL312.over_run", "over", pool=pool)
-        if spec.cumulative and spec.ema is not None:
-            self.report("DL312.ema_cumulative", "over")
+        if spec.smoothing is not None and pool in ("rank", "rank_batch"):
+            self.report("DL312.over_run", "over", way=spec.smoothing.way, pool=pool)
+        if spec.smoothing is not None and spec.cumulative:
+            self.report("DL312.smooth", "over", way=spec.smoothing.way)
         if reduction.histogram and pool != "window":
             self.report("DL312.combine", reduce, reduction=reduction.name, combine=combine)
         if axis is Axis.TOKEN and not reduction.foldable and nan != "skip":

@@ -12,6 +12,7 @@ from declog.errors import Path, did_you_mean, in_flow, nearest
 from declog.language import idioms
 from declog.language.nodes import LOGGED
 from declog.language.spec import AboutSpec, MetricSpec
+from declog.language.tracker_names import in_formula
 from declog.plans.ops import AboutOp, NameOp
 
 RANK = "rank"  # the label that `axes.rank: each` gives
@@ -31,7 +32,7 @@ def of_output(
         "id": id, "key": id if suffix is None else f"{id}.{suffix}", "family": family, "labels": labels,
         "names": _names(draft, id, spec, suffix, family=family, labels=labels),
         "empty": None if spec.empty is None or unreadable else float(spec.empty),
-        "tags": tuple(spec.tags), "shown": spec.log, "ema": spec.ema, "about": op_of(AboutOp, about),
+        "tags": tuple(spec.tags), "shown": spec.log, "smoothing": spec.smoothing, "about": op_of(AboutOp, about),
     }  # fmt: skip
 
 
@@ -112,6 +113,8 @@ def in_expression(draft: Draft, shown: str) -> str | None:
     ``kl/max`` the metric `kl_max`, which nobody defined, of a signal `kl`.
     """
     keys = draft.output_keys
+    if shown not in keys and any(op.id == shown for op in draft.outputs):  # of several reductions
+        return in_formula(shown, {"reduce": draft.spec.metrics[shown].reduce})
     metric = draft.metric_shown(shown)
     if metric is not None and metric.key in keys and metric.label is None:
         return metric.expression

@@ -34,6 +34,10 @@ class ConstantScope(Scope):
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
 
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        return {id: spec.model_dump(exclude_defaults=True) for id, spec in self.draft.spec.metrics.items()}
+
     def resolve(self, name: str) -> Node | Problem | None:
         if name in self.draft.constants:
             return self.draft.graph.constant(self.draft.constants[name])
@@ -112,10 +116,6 @@ class MetricScope(ConstantScope):
     def __init__(self, draft: Draft, *, of_alert: str | None = None) -> None:
         super().__init__(draft)
         self.of_alert = of_alert
-
-    @property
-    def metrics(self) -> Mapping[str, Any]:
-        return {id: spec.model_dump(exclude_defaults=True) for id, spec in self.draft.spec.metrics.items()}
 
     def measured(self, function: str, name: str) -> Node | None:
         """``members(id)``, the number of a metric's members; ``nan_count(id)``, that of its missing values."""

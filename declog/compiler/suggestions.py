@@ -9,12 +9,15 @@ from collections.abc import Callable, Collection, Container, Mapping
 from declog.compiler.draft import Draft
 from declog.errors import in_flow, misspelt, nearest
 from declog.errors.elsewhere import SYNONYMS
-from declog.language import idioms, library_calls
+from declog.language import idioms, library_calls, unknown_names
 from declog.language.dtypes import DType
 from declog.language.nodes import SIGNAL, Node
 from declog.language.reductions import BUILTIN, Reduction, Reductions, quantile_level
+from declog.language.scope import Scope
+from declog.language.smoothing import Smoothing
 from declog.language.spec import MetricSpec, Observed
 from declog.language.syntax import tree_of
+from declog.language.tracker_names import in_formula, reductions_of
 
 _PLAIN = frozenset({"expr", "name", "tags"})  # keys that a formula has, too
 _OF_ROWS = frozenset({"where", "by", "weight", "nan", "every"})  # keys of the metrics that it reads
@@ -78,11 +81,14 @@ def reduced_already(spec: MetricSpec, body: ast.expr, reductions: Reductions) ->
     return in_flow({"expr": ast.unparse(body.args[0]), **reduce})[1:-1]
 
 
-def of_metrics(body: ast.expr, metrics: Mapping[str, MetricSpec], constants: Container[str]) -> str | None:
-    """``100 * mean(kl)`` of a metric `kl`, as a formula: a metric is reduced already.
+def of_metrics(
+    body: ast.expr, metrics: Mapping[str, MetricSpec], constants: Container[str], reduce: object
+) -> str | None:
+    """``100 * mean(kl)`` of a metric `kl`, as a formula: a metric is reduced already; ``reduce`` is said beside it.
 
     None where it reads signals, or reduces in another way than the metric does.
     """
+    entries = {id: {"reduce": spec.reduce} for id, spec in metrics.items()}
     further: list[str] = []  # reductions that are not those of the metrics
 
     def reduced(call: ast.Call, name: str) -> str | None:
@@ -91,12 +97,14 @@ def of_metrics(body: ast.expr, metrics: Mapping[str, MetricSpec], constants: Con
             inner = inner.args[0]
         if not isinstance(inner, ast.Name) or inner.id not in metrics:
             return None
-        reduce = metrics[inner.id].reduce or "mean"
-        further.extend([name] * (BUILTIN.get(name) is not None and name not in ("mean", reduce)))
-        return inner.id
+        known = ("mean", metrics[inner.id].reduce, *reductions_of(entries[inner.id]).values())
+        further.extend([name] * (BUILTIN.get(name) is not None and name not in known))
+        return in_formula(inner.id, entries[inner.id], name)
 
     rest = _Calls(reduced).visit(tree_of(ast.unparse(body)).body)
-    plain = all(name in metrics or name in constants for name in _names(rest))
+    plain = all(name.partition(".")[0] in metrics or name in constants for name in _names(rest))
+    keys = {name: ast.Name(in_formula(name, entries[name], str(reduce))) for name in _names(rest) & metrics.keys()}
+    rest = library_calls.Substitution(keys).visit(rest)
     return in_flow({"formula": ast.unparse(rest)}) if plain and not further else None
 
 
@@ -145,11 +153,11 @@ def reduction(call: ast.Call, reductions: Collection[str], functions: Collection
     return None if close is None else f"{close}({argument})"
 
 
-def arguments(reduction: Reduction, call: ast.Call, text: str) -> str:
+def arguments(reduction: Reduction, call: ast.Call, text: str, scope: Scope) -> str:
     """A reduction of too many or too few expressions, as it would be called; ``text`` is the whole expression."""
     if (number := idioms.without_thousands(text)) != text:
         return number
-    if (library := library_calls.of_library(reduction.name, call.args)) is not None:
+    if (library := unknown_names.of_library(call, reduction.name, text, scope)) is not None:
         return library
     values, params = list(map(ast.unparse, call.args)), [*(reduction.params or {})]
     if not values and len(call.keywords) == 1:  # `mean(reward = 1)`
@@ -173,6 +181,11 @@ def clause(reduction: str, inside: str, keyword: ast.keyword) -> str | None:
         return f"pstd({inside}), which divides by n"
     if ast.unparse(keyword.value).strip("'\"") in ("group", "prompt"):
         return None  # an aggregate, not labels
+    if keyword.arg in library_calls.SPANS and isinstance(keyword.value, ast.Constant):
+        reduce = {} if reduction == "mean" else {"reduce": reduction}
+        return in_flow(
+            {"expr": inside, **reduce, "over": "step", "combine": str(Smoothing.of_last(keyword.value.value))}
+        )
     words = (keyword.arg, SYNONYMS.get(str(keyword.arg)))
     key = next((word for word in words if word in ("where", "by", "weight")), None)
     return None if key is None else in_flow({"expr": inside, "reduce": reduction, key: ast.unparse(keyword.value)})

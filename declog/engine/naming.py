@@ -150,7 +150,7 @@ def _entry(op: Op) -> _Entry:
         and op.dtype is DType.INT
         and op.combine in ("sum", "min", "max", "last", "mean")
         and op.pool == "window"
-        and op.ema is None
+        and op.smoothing is None
     )
     return _Entry(op, integer, names if len(names) == len(op.names) else None)
 

@@ -1,4 +1,4 @@
-"""Metrics over the run so far: reductions of all its rows, latest values, and moving averages.
+"""Metrics over the run so far: reductions of all its rows, latest values, and smooth curves.
 
 Rank 0 only. A total (``sum``, ``count``) covers all modes; everything else covers one mode. Imports no torch.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -33,7 +34,7 @@ class OverRun:
     def __init__(self) -> None:
         self._names: dict[Key, Names] = {}  # the names that labels keep
         self._states: dict[Key, State] = {}
-        self._values: dict[Key, dict[Cell, float | None]] = {}  # None: the cell came, but without a value
+        self._values: dict[Key, dict[Cell, deque[float]]] = {}  # what is kept; nothing: it came without a value
         self._steps: dict[Key, int] = {}  # the step of the latest window that counted
         self._reported: set[Key] = set()
 
@@ -97,7 +98,7 @@ class OverRun:
         return _shown(op, Cells(values, merged.members, names.all, rest=names.rest), infinite, n > 0, window)
 
     def _followed(self, op: MetricOp | FormulaOp, mode: str, step: int, window: Cells | None) -> Cells | None:
-        """Update the latest values, or their moving averages, piece by piece in the order of steps."""
+        """Update the latest values, or their smooth curves, piece by piece in the order of steps."""
         key = _key(op, mode)
         values = self._values.setdefault(key, {})
         if window is not None and _named(op, window) and step < self._steps.get(key, step):
@@ -109,18 +110,19 @@ class OverRun:
             self._steps[key] = step
             for member, label, piece in np.argwhere(window.counted).tolist():
                 cell = (window.members[member] if window.members else "", window.labels[label] if window.labels else "")
-                value, past = float(window.values[member, label, piece]), values.get(cell)
-                values[cell] = value if op.ema is None or past is None else op.ema * past + (1 - op.ema) * value
+                kept, value = values.setdefault(cell, _kept(op)), float(window.values[member, label, piece])
+                kept.append(value if op.smoothing is None else op.smoothing.following(kept, value))
             if op.empty is not None:  # a cell that came without a value is logged as `empty` from then on
                 for cell in itertools.product(window.members or [""], window.labels or [""]):
-                    values.setdefault(cell, None)
+                    values.setdefault(cell, _kept(op))
         if window is None and not values:
             return None
         names = self.names(op, mode)
         members = dict.fromkeys([*(member for member, _ in values), *(window.members if window is not None else ())])
-        table = [[[values.get((member, label))] for label in names.all or [""]] for member in members or [""]]
-        counted: Array = np.array([[[value is not None for value in cell] for cell in row] for row in table])
-        cells = Cells(np.array(table, np.float64), tuple(members) if op.family else (), names.all, rest=names.rest)
+        table = [[values.get((member, label)) for label in names.all or [""]] for member in members or [""]]
+        counted: Array = np.array([[[bool(kept)] for kept in row] for row in table])
+        means = [[[sum(kept) / len(kept) if kept else np.nan] for kept in row] for row in table]
+        cells = Cells(np.array(means, np.float64), tuple(members) if op.family else (), names.all, rest=names.rest)
         return _shown(op, cells, counted & np.isnan(cells.values), counted, window)
 
     def rewind(self, mode: str, step: int) -> None:
@@ -134,35 +136,41 @@ class OverRun:
         return {
             "names": [[*key, names.shown, names.rest] for key, names in self._names.items()],
             "states": [[*key, state.plain()] for key, state in self._states.items()],
-            "values": [
-                [*key, [[*cell, value] for cell, value in cells.items()]] for key, cells in self._values.items()
-            ],
+            "values": [[*key, [[*cell, *kept] for cell, kept in cells.items()]] for key, cells in self._values.items()],
             "steps": [[*key, step] for key, step in self._steps.items()],
         }
 
     def load(self, data: Mapping[str, Any], ops: Mapping[str, MetricOp | FormulaOp]) -> None:
         """Restore a checkpoint; metrics that the plan no longer has over the run are left out."""
 
-        def carried(key: str, *kinds: str) -> bool:
-            return key in ops and ops[key].over_run in kinds
+        def carried(key: str, *, moments: bool) -> bool:
+            return key in ops and ops[key].over_run is not None and (ops[key].over_run == "moments") == moments
 
         self._names = {
             (mode, key): Names(tuple(names), rest) for mode, key, names, rest in data["names"]
-            if carried(key, "moments", "last", "ema")
+            if key in ops and ops[key].over_run is not None
         }  # fmt: skip
         self._states = {
             (mode, key): State.of_plain(op, state) for mode, key, state in data["states"]
-            if carried(key, "moments") and isinstance(op := ops[key], MetricOp)
+            if carried(key, moments=True) and isinstance(op := ops[key], MetricOp)
         }  # fmt: skip
         self._values = {
-            (mode, key): {(member, label): value for member, label, value in cells}
-            for mode, key, cells in data["values"] if carried(key, "last", "ema")
+            (mode, key): {
+                (member, label): _kept(ops[key], (value for value in kept if value is not None))
+                for member, label, *kept in cells  # earlier versions write None where nothing is kept
+            }
+            for mode, key, cells in data["values"] if carried(key, moments=False)
         }  # fmt: skip
-        self._steps = {(mode, key): step for mode, key, step in data["steps"] if carried(key, "last", "ema")}
+        self._steps = {(mode, key): step for mode, key, step in data["steps"] if carried(key, moments=False)}
 
 
 def _key(op: MetricOp | FormulaOp, mode: str) -> Key:
     return "" if isinstance(op, MetricOp) and op.total else mode, op.key
+
+
+def _kept(op: MetricOp | FormulaOp, values: Iterable[float] = ()) -> deque[float]:
+    """Room for the values that a cell keeps, whose mean is its value, with the first of them."""
+    return deque(values, 1 if op.smoothing is None else op.smoothing.most)
 
 
 def _named(op: MetricOp | FormulaOp, cells: Cells) -> bool:

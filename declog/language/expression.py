@@ -260,13 +260,14 @@ class Compiler:
         function = self.registry.named(name)
         if function is None or name in BUILTIN.names():
             unknown_names.refuse_reduction(node, self.text, self.span(node), self.scope)
+        spans = [keyword.arg for keyword in node.keywords if keyword.arg in library_calls.SPANS]
+        if (function is None or name in OPERATORS or spans) and (fix := self._of_library(node, name)) is not None:
+            if fix.startswith(library_calls.YOURS):
+                self.fail(node.func, "DL303.function", name=name, fix=fix)
+            smooth = "combine: ema" in fix or "combine: rolling" in fix
+            self.fail(node, "DL307.smooth" if smooth else "DL307.library", name=name, fix=fix)
         if function is None or name in OPERATORS:
             names = [item for item in self.registry.names() if item not in OPERATORS]
-            values = [keyword.value for keyword in node.keywords if keyword.arg not in idioms.AXES]
-            if (fix := self._of_library(node, name, [*node.args, *values])) is not None:
-                if fix.startswith(library_calls.YOURS):
-                    self.fail(node.func, "DL303.function", name=name, fix=fix)
-                self.fail(node, "DL307.library", name=name, fix=fix)
             if isinstance(value := self.scope.resolve(name), Node):
                 self.fail(node.func, "DL303.called_value", name=name, noun=self.scope.noun, type=value.type)
             if self.scope.noun == "signal" and (fix := library_calls.ranked(node, self.text)) is not None:
@@ -275,20 +276,13 @@ class Compiler:
         args, places, params = self._bind(node, function)
         return self.build(name, node, args, places, params)
 
-    def _of_library(self, node: ast.Call, name: str, arguments: list[ast.expr]) -> str | None:
+    def _of_library(self, node: ast.Call, name: str) -> str | None:
         """The fix for a call of another library; None where it is none."""
-        of_alert = self.scope.of_alert is not None
-        fix = library_calls.of_library(name, arguments, of_metrics=of_alert)
-        if fix is None or self.scope.noun != "metric" or not node.args:
-            return fix
-        if "run_step" in fix and self.scope.definition(f"{ast.unparse(node.args[0])}_max") is None:
-            example = library_calls.of_library(name, [ast.Name("reward"), *arguments[1:]])
-            return f"a metric of its own, of a signal: {example}"
-        if (written := self.scope.of_tracker(self.part(node.args[0]))) is None:
+        fix = unknown_names.of_library(node, name, self.text, self.scope)
+        of_metric = fix is not None and self.scope.noun == "metric" and bool(node.args)
+        if of_metric and self.scope.of_tracker(self.part(node.args[0])) is None:
             self.visit(node.args[0])  # a name that is no metric is said first
-        else:
-            fix = str(library_calls.of_library(name, [parse(written).body, *arguments[1:]], of_metrics=of_alert))
-        return library_calls.with_metric(fix, node, self.text)
+        return fix
 
     def _bind(self, node: ast.Call, function: Function) -> tuple[list[Node], list[ast.expr], dict[str, Any]]:
         """The compiled arguments of a call with their syntax nodes, and its compile-time parameters by name."""
@@ -323,7 +317,7 @@ class Compiler:
                 self.fail(value, "DL307.syntax", what="`*`", fix="name each argument")
             slot = slots[min(index, len(slots) - 1)] if slots else None
             no_axis = slot is not None and slot.role == "axis" and _is_value(value)
-            if no_axis and (fix := self._of_library(node, name, node.args)) is not None:
+            if no_axis and (fix := self._of_library(node, name)) is not None:
                 self.fail(node, "DL304.second_value", name=name, fix=fix)
             if slot is None or (index >= len(slots) and not slot.variadic):
                 self.fail(

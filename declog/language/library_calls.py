@@ -7,15 +7,22 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from functools import cache
 
 from declog.errors import Problem, elsewhere
+from declog.language.smoothing import Smoothing
 
 QUANTILES = frozenset({"quantile", "percentile", "nanquantile", "nanpercentile", "histogram_quantile"})
 AGGREGATES = frozenset({"mean", "sum", "std", "var"})
 YOURS = "one of yours: "  # so begins the fix for what a user's module may register
 WINDOW = 10  # a number of steps, beside which a metric is hardly meant to be compared with the number
+SPANS = frozenset({  # words of other libraries for a number of last steps
+    "window", "window_size", "rolling", "rolling_window", "sliding_window", "smoothing_window", "rolling_mean",
+    "moving_average", "sma", "last", "last_n", "over_last", "last_steps", "n", "n_steps", "num_steps", "trailing",
+    "lookback", "smooth", "smoothing",
+})  # fmt: skip
+CURVE = re.compile(r"\{.+, combine: (ema|rolling|min|max)\b.*\}")  # a metric over steps, as a fix shows it
 
 
 @cache
@@ -40,7 +47,7 @@ def of_library(name: str, arguments: Sequence[ast.expr], *, of_metrics: bool = F
     if isinstance(steps, bool) or not isinstance(steps, int) or steps <= 1:
         steps = None
     elif name == "mean" or (of_metrics and name in ("max", "min") and steps >= WINDOW):
-        name = "rolling_mean"  # `mean(reward, 100)`
+        name = "sma"  # `mean(reward, 100)`
     if (call := _templates().get((name, len(arguments)))) is None:
         return None
     parameters, template = call
@@ -48,9 +55,9 @@ def of_library(name: str, arguments: Sequence[ast.expr], *, of_metrics: bool = F
         return template
     if template.startswith(YOURS):
         return of_yours(template.removeprefix(YOURS))
-    template = template.replace("ema(0.9)", smoothing(steps))
+    template = template.replace("rolling(50)", str(Smoothing.of_last(steps)))
     if steps is not None:  # a number of steps in place of a weight
-        template = template.replace("ema(k)", smoothing(steps))
+        template = template.replace("ema(k)", weighing(steps))
     tree = Substitution(dict(zip(parameters, arguments, strict=True))).visit(ast.parse(template, mode="eval"))
     return ast.unparse(Substitution({"nan": ast.Name("missing")}).visit(tree))
 
@@ -60,23 +67,28 @@ def of_yours(what: str) -> str:
     return Problem.of("DL303.yours", what=what).message
 
 
-def smoothing(steps: object) -> str:
-    """The smooth curve in place of a mean over the last ``steps`` steps; the usual one where they are no number."""
+def weighing(steps: object) -> str:
+    """The moving average whose past has this weight, or weighs as so many steps do; the usual one without a number."""
+    if isinstance(steps, float) and 0 < steps < 1:
+        return f"ema({steps:g})"
     count = steps if isinstance(steps, int) and steps > 1 else 10
     return f"ema({min(1 - 1 / count, 0.999):.3g})"
 
 
-def with_metric(fix: str, call: ast.Call, text: str) -> str:
-    """The fix of a call in a formula or a condition, where only metrics have names: a metric of its own beside it."""
-    if (spec := re.fullmatch(r"\{expr: (.+), over: (?:run_)?step, (combine: (\w+).*)\}", fix)) is None:
+def with_metric(fix: str, call: ast.Call, text: str, taken: Container[str] = ()) -> str:
+    """The fix of a call in a formula or a condition, where only metrics have names: a metric of its own beside it.
+
+    Metrics in ``taken`` have their names already.
+    """
+    if (curve := CURVE.fullmatch(fix)) is None:
         return fix
     names = [node.id for node in ast.walk(call.args[0]) if isinstance(node, ast.Name)]
-    name = f"{'_'.join(names) or 'value'}_{'smooth' if spec[3] == 'ema' else spec[3]}"
-    if len(re.findall(r"\b\w+\([^()]+, *\d+\)", text)) > 1:  # a short window beside a long one
-        name = f"{name}_{ast.unparse(call.args[-1])}"
-    said = f"{{formula: {spec[1]}, {spec[2]}}}" if spec[3] == "ema" else fix  # of a signal, from the start of the run
+    name = f"{'_'.join(names) or 'value'}_{'smooth' if curve[1] in ('ema', 'rolling') else curve[1]}"
+    if len(re.findall(r"\b\w+\([^()]+, *(?:\w+ *= *)?\d+\)", text)) > 1:  # a short window beside a long one
+        name = f"{name}_{ast.unparse([*call.args, *(word.value for word in call.keywords)][-1])}"
+    name = f"{name}_of_steps" if name in taken else name
     here = text.replace(ast.get_source_segment(text.strip(), call) or ast.unparse(call), name).strip()
-    return f"write a metric and name it here: `metrics: {{{name}: {said}}}`, and `{here}`"
+    return f"write a metric and name it here: `metrics: {{{name}: {fix}}}`, and `{here}`"
 
 
 def ranked(call: ast.Call, text: str) -> str | None:

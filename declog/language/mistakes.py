@@ -16,12 +16,13 @@ from typing import Any
 from declog.errors import Path, Problem, elsewhere, in_flow, nearest, nested
 from declog.errors.elsewhere import SYNONYMS
 from declog.language.keys import SECTIONS, below, entries, keys, model_of, sections_with
-from declog.language.library_calls import smoothing
+from declog.language.library_calls import SPANS, weighing
 from declog.language.model import Scalar
 from declog.language.notation import SIGNS, WORD, both, is_reduction, reduced
+from declog.language.smoothing import Smoothing
 from declog.language.spec import IDENTIFIER, AboutSpec, LogSpec, MetricSpec, RunSpec, SignalSpec
 from declog.language.spec_of_tables import TableSpec
-from declog.language.tracker_names import id_of
+from declog.language.tracker_names import id_of, in_formula
 from declog.language.unknown_names import of_one_mode
 from declog.language.wrong_forms import (
     as_map,
@@ -51,6 +52,9 @@ def _of_form(problem: Problem, data: Mapping[str, Any]) -> Problem:
     """The problem of a value in another form than its key takes."""
     if (fix := in_one_form(problem.path[:3], data)) is not None:
         return replace(problem, path=problem.path[:3], fix=fix)
+    if problem.path[::2] == ("metrics", "over"):
+        fix = _of_last_steps("over", str(problem.path[1]), _at(problem.path[:2], data))
+        return problem if fix is None else replace(problem, fix=fix)
     key, section = str(problem.path[0]), data.get(str(problem.path[0]))
     if key == "sinks":
         return Problem.of("DL202.sinks", problem.path, fix=as_sinks(section))
@@ -211,7 +215,7 @@ def _of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     if "<listed>" in template and not all(isinstance(item, str) for item in listed):
         return None
     facts["listed"] = in_flow(listed)
-    facts["room"], facts["ema"] = in_flow(_room(key, value, entry)), smoothing(value)
+    facts["room"], facts["ema"] = in_flow(_room(key, value, entry)), weighing(value)
     facts["of_mode"] = in_flow(_of_mode(key, value) or "mode == 'eval'")
     facts["switch"] = "true" if value is True else "false"
     if section == "alerts" and isinstance(entry, Mapping):
@@ -220,11 +224,10 @@ def _of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
         metrics = data.get("metrics")
         facts["in_one"] = of_one_mode(when, value, metrics if isinstance(metrics, Mapping) else {})
         facts["after"] = in_flow(both(when, f"step > {value}"))
-    kept = {name: said for name, said in entry.items() if name != key} if isinstance(entry, Mapping) else {}
-    facts["smooth"] = in_flow({"expr": expr, **kept, "over": "step", "combine": smoothing(value)})
     facts["profiled"] = in_flow({sink: {"profile": id} for sink in sinks_and_options(value)[0]})
     metrics = data.get("metrics")
-    facts["named"] = in_flow(_named_anew(value, metrics if isinstance(metrics, Mapping) else {}))
+    metrics = metrics if isinstance(metrics, Mapping) else {}
+    facts["named"], facts["metric"] = in_flow(_named_anew(value, metrics)), in_formula(id, metrics.get(id))
     fix = re.sub(rf"<({'|'.join(facts)})>", lambda match: facts[match[1]], template)
     if template.startswith("where: ") and isinstance(entry, Mapping) and entry.get("where") is not None:
         further = fix.removeprefix("where: ")
@@ -330,6 +333,8 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
     if key in ("within", "per_group", "groupwise") and isinstance(entry.get("reduce"), str):
         expr = _over_group(entry["reduce"], str(entry.get("expr", name)))
         return _rewritten(name, entry, key, expr=expr, reduce="mean")
+    if key in SPANS and (fix := _of_last_steps(key, name, entry)) is not None:
+        return fix
     if key == "window" and not isinstance(entry[key], int):
         return f"over: {SYNONYMS.get(str(entry[key]), 'run')}"
     if isinstance(entry[key], list) and SYNONYMS.get(key, key) in ("bins", "buckets", "edges", "bin_edges"):
@@ -352,6 +357,20 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
         arguments = ", ".join(map(str, [entry.get("expr", name), *(item for item in further if item is not True)]))
         return f"expr: {in_flow(f'{key}({arguments})')}"
     return None
+
+
+def _of_last_steps(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
+    """The metric whose value is of so many last steps as a key says; None where that says no number of them."""
+    rolling = None if isinstance(entry[key], float) else Smoothing.meant(f"last {entry[key]}")
+    if rolling is None:
+        return None
+    each = f"every: {rolling.number:g}, one value for each {rolling.number:g} steps"
+    if "histogram" in str(entry.get("reduce")):
+        return each
+    kept = {word: value for word, value in entry.items() if word in keys(MetricSpec) and word not in (key, "combine")}
+    of = {} if "formula" in kept else {"expr": kept.pop("expr", name)}
+    over = {"over": kept.pop("over", "step")} if of else {}
+    return f"{name}: {in_flow({**of, **kept, **over, 'combine': str(rolling)})}; or {each}"
 
 
 def _rewritten(name: str, entry: Mapping[str, Any], key: str, **new: Any) -> str:

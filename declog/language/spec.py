@@ -31,6 +31,7 @@ from declog.language.model import (
     Windowed,
     refused,
 )
+from declog.language.smoothing import MOST, Smoothing
 from declog.language.spec_of_tables import ColumnSpec, FilterSpec, TableSpec
 from declog.language.spec_of_tests import CaptureSpec, TestSpec
 
@@ -39,7 +40,6 @@ ANY = "any"  # the phase of signals that are observed wherever something needs t
 AxisName = Literal["step", "group", "completion", "token"]
 Over = Literal["window", "step", "batch", "rank", "rank_batch", "run", "run_step", "run_batch", "run_rank_batch"]
 COMBINE = ("mean", "min", "max", "sum", "last", "var")
-_EMA = re.compile(r"ema\(\s*(0?\.\d*[1-9]\d*)\s*\)\Z")  # the weight of the past
 
 IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]*\Z")
 
@@ -218,7 +218,7 @@ class MetricSpec(Named, Conditional, Windowed):
     over: Over | None = None
     """The span of one value: the window by default; each step, batch or rank of it; the run; each step of the run."""
     combine: str | None = None
-    """How values of several steps, batches or ranks become one: mean, min, max, sum, last, var, or `ema(0.9)`."""
+    """How values of steps, batches or ranks become one: mean, min, max, sum, last, var, `ema(0.9)`, `rolling(50)`."""
     empty: Scalar | None = None
     """The value where no row counts; by default it is absent."""
     nan: Literal["skip", "propagate", "raise"] | None = None
@@ -239,17 +239,18 @@ class MetricSpec(Named, Conditional, Windowed):
     @field_validator("combine")
     @classmethod
     def _combines(cls, combine: str | None) -> str | None:
-        if combine is None or combine in COMBINE or _EMA.match(combine):
+        if combine is None or combine in COMBINE or Smoothing.of(combine) is not None:
             return combine
         if combine.startswith("ema"):
             raise refused("DL202.ema", text=combine)
+        if (meant := Smoothing.meant(combine)) is not None:
+            raise refused("DL202.rolling", text=combine, most=MOST, fix=meant)
         raise refused("DL202.combine_name", name=combine, known=COMBINE)
 
     @property
-    def ema(self) -> float | None:
-        """The weight of the past in a moving average."""
-        average = _EMA.match(self.combine or "")
-        return None if average is None else float(average[1])
+    def smoothing(self) -> Smoothing | None:
+        """The smooth curve that `combine` says."""
+        return Smoothing.of(self.combine or "")
 
     @property
     def cumulative(self) -> bool:
@@ -260,7 +261,7 @@ class MetricSpec(Named, Conditional, Windowed):
     def pool(self) -> str:
         """The unit that is reduced at once: the window, or each step, batch or rank."""
         if self.over is None:
-            return "window" if self.ema is None else "step"
+            return "window" if self.smoothing is None else "step"
         return self.over.removeprefix("run").removeprefix("_") or "window"
 
 

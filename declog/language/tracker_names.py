@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from declog.language import idioms
 from declog.language.nodes import LOGGED
+from declog.language.notation import SEVERAL
 
 _FIELD = re.compile(r"\{(?!id\})\w+\}")
 
@@ -64,6 +65,26 @@ def id_of(name: str, metrics: Mapping[str, Any]) -> str | None:
     """The id of the one metric that trackers show as ``name``, which is not its id; None where there is none."""
     shown = metric_of({id: entry for id, entry in metrics.items() if id != name}, name)
     return shown.id if shown is not None and shown.reduction is None and shown.is_value else None
+
+
+def reductions_of(entry: Any) -> dict[str, str]:
+    """The reductions of an entry by the endings of its keys, ``{"mean": "mean"}``; none where it has one value."""
+    reduce = entry.get("reduce") if isinstance(entry, Mapping) else None
+    items = reduce if isinstance(reduce, list) else [reduce] if isinstance(reduce, str) and reduce in SEVERAL else []
+    named = [item if isinstance(item, Mapping) else {_ending(text): text for text in SEVERAL.get(item, (item,))}
+             for item in items]  # fmt: skip
+    return {str(ending): str(text) for part in named for ending, text in part.items()}
+
+
+def in_formula(id: str, entry: Any, reduction: str = "mean") -> str:
+    """What a formula writes for a metric by its id: of several this reduction, else the mean, else the first."""
+    reductions = reductions_of(entry)
+    meant = [ending for word in (reduction, "mean") for ending, text in reductions.items() if text == word]
+    return ".".join([id, *meant, *reductions][:2])
+
+
+def _ending(reduction: str) -> str:
+    return reduction.split("(")[0].replace(".", "_")
 
 
 def _reductions(entry: Any) -> list[str]:

@@ -17,7 +17,9 @@ from declog.language.dtypes import AXES, MEMBER
 from declog.language.nodes import BUILTIN, MODE, Node
 from declog.language.notation import WORD, both, is_reduction
 from declog.language.scope import Scope
+from declog.language.smoothing import Smoothing
 from declog.language.syntax import parse, refuse, tree_of
+from declog.language.tracker_names import in_formula, reductions_of
 
 Span = tuple[int, int]  # a half-open character range of the expression
 
@@ -27,6 +29,10 @@ _MODES = {
 }  # fmt: skip
 _POSITIONS = ("position", "token_position", "token_index", "token_idx")
 _TIMES = re.compile(r"(?:(?:step|iter|iteration|wall|train|elapsed)_?)?(?:time|secs|duration)(?:_s)?|dt|step_seconds")
+_CURVE = re.compile(
+    r"(\w+?)_(?:ema|ewma|smooth|smoothed|running|"
+    r"((?:rolling|moving)(?:_mean|_avg|_average)?|sma|ma|(?:last|mean|avg)(?=_?\d))_?(\d*))"
+)
 _LIMIT = re.compile(r"(^|_)(max|min|limit|threshold|budget)(_|$)")
 
 
@@ -165,13 +171,51 @@ def refuse_reduction(node: ast.Call, text: str, span: Span, scope: Scope) -> Non
     written = metric if word == "prev" else _of_rows(metric, word, scope)
     if written is None:
         return
-    if written != metric and (fix := _with_metrics(text, scope)) != f"write `{text}`":
+    again = len(re.findall(rf"\b{re.escape(metric)}\b", text)) > 1 and written in (metric, scope.of_tracker(metric))
+    if written != metric and not again and (fix := _with_metrics(text, scope)) != f"write `{text}`":
         refuse("DL303.of_a_metric", text, span, name=word, fix=fix)
-    smooth = f"{{expr: {scope.of_tracker(metric) or metric}, over: step, combine: ema(0.9)}}"
+    smooth = f"{{formula: {scope.of_tracker(metric) or metric}, combine: ema(0.9)}}"
     if word == "prev":
         refuse("DL310.before", text, span, fix=library_calls.with_metric(smooth, node, text))
-    if len(re.findall(rf"\b{re.escape(metric)}\b", text)) > 1:  # compared with its own mean
+    if again:  # compared with its own mean
         refuse("DL303.of_a_metric", text, span, name=word, fix=library_calls.with_metric(smooth, node, text))
+
+
+def of_library(node: ast.Call, name: str, text: str, scope: Scope) -> str | None:
+    """The fix for a call of another library; None where it is none.
+
+    A smooth curve of a metric is a formula. A formula or a condition names a metric that the fix defines.
+    """
+    beside = [word.value for word in node.keywords if word.arg not in (*idioms.AXES, "min_periods", "center")]
+    arguments, metrics = [*node.args, *beside], scope.metrics
+    fix = library_calls.of_library(name, arguments, of_metrics=scope.of_alert is not None)
+    curve = library_calls.CURVE.fullmatch(fix or "")
+    if fix is None or curve is None or not node.args:
+        return fix
+    names = {part.id for part in ast.walk(node.args[0]) if isinstance(part, ast.Name)} & metrics.keys()
+    if scope.noun == "signal":
+        names = {one for one in names if not isinstance(scope.resolve(one), Node)}
+        if not names:
+            return fix
+    written = scope.of_tracker(ast.get_source_segment(text.strip(), node.args[0]) or "")
+    if written is None:
+        keys = {one: parse(in_formula(one, metrics[one])).body for one in names}
+        written = ast.unparse(library_calls.Substitution(keys).visit(tree_of(ast.unparse(node.args[0])).body))
+    fix = f"{{formula: {written}, {fix[fix.index('combine: ') :]}"
+    if curve[1] in ("min", "max") and (fix := _of_steps(written, metrics, curve[1])) is None:
+        return f"a metric of its own, of a signal: {library_calls.of_library(name, [ast.Name('reward')])}"
+    return fix if scope.noun == "signal" else library_calls.with_metric(fix, node, text, metrics)
+
+
+def _of_steps(metric: str, metrics: Mapping[str, Any], combine: str) -> str | None:
+    """The best value of a metric over the run's steps, as a metric; None for one that is computed of others."""
+    id, _, ending = metric.partition(".")
+    entry = metrics.get(id)
+    if entry is None or "formula" in entry:
+        return None
+    said = {**entry, "reduce": reductions_of(entry)[ending] if ending else entry.get("reduce", "mean")}
+    kept = {key: said[key] for key in ("reduce", "where", "by", "weight") if said.get(key, "mean") != "mean"}
+    return in_flow({"expr": entry.get("expr", id), **kept, "over": "run_step", "combine": combine})
 
 
 def refuse_statistic(node: ast.Attribute, text: str, span: Span, scope: Scope) -> None:
@@ -206,11 +250,12 @@ def _with_metrics(text: str, scope: Scope) -> str:
 
 
 def _smoothed(name: str, scope: Scope) -> str | None:
-    """The definition of ``kl_ema``, a smooth curve of a metric; None for another name."""
-    if (match := re.fullmatch(r"(\w+)_(?:ema|ewma|smooth|smoothed|rolling|running|ma)", name)) is None:
+    """The definition of ``kl_ema`` and ``kl_rolling_50``, smooth curves of a metric; None for another name."""
+    if (match := _CURVE.fullmatch(name)) is None:
         return None
-    metric = match[1] if match[1] in scope.names() else scope.of_tracker(match[1])
-    return None if metric is None else f"metrics: {{{name}: {{formula: {metric}, combine: ema(0.9)}}}}"
+    metric = in_formula(match[1], scope.metrics[match[1]]) if match[1] in scope.metrics else scope.of_tracker(match[1])
+    combine = "ema(0.9)" if match[2] is None else Smoothing.of_last(int(match[3] or 0))
+    return None if metric is None else f"metrics: {{{name}: {{formula: {metric}, combine: {combine}}}}}"
 
 
 def with_seconds(tree: ast.expr, signals: Container[str]) -> ast.expr:

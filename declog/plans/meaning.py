@@ -18,6 +18,12 @@ def meanings(plan: Plan) -> dict[str, str]:
     return {op.key: texts.of(op) for op in plan.outputs if op.over_run is not None}
 
 
+def pieces(op: MetricOp | FormulaOp) -> str:
+    """Which pieces a metric has, and how they become one."""
+    smoothing = "ema=None" if op.smoothing is None else f"{op.smoothing.way}={op.smoothing.number}"
+    return f"{op.pool} {op.combine} {smoothing}"
+
+
 class Meanings:
     """The meanings of one plan's metrics."""
 
@@ -30,15 +36,14 @@ class Meanings:
 
     def of(self, op: MetricOp | FormulaOp) -> str:
         """The expression of a metric or formula, and how its pieces are combined."""
-        pieces = f"{op.pool} {op.combine} ema={op.ema}"
         if isinstance(op, FormulaOp):
-            return f"{pieces} {self.text(op.expr)}"
+            return f"{pieces(op)} {self.text(op.expr)}"
         read = (*op.args, op.where, op.by, op.weight)
         texts = ["none" if node is None else self.text(node) for node in read]
         fold = "" if op.fold is None else self._fold(op.fold)
         preferred = "" if op.prefer is None else self.of(self._outputs[op.prefer])
         words = (op.reduction.name, op.params, op.ranks, op.nan, op.over_run, fold, preferred)
-        return " ".join((pieces, *map(str, words), *texts))
+        return " ".join((pieces(op), *map(str, words), *texts))
 
     def text(self, node: Node) -> str:
         """An expression in terms of observed signals."""

@@ -16,6 +16,7 @@ from declog.language.dtypes import Axis, DType
 from declog.language.nodes import SIGNAL, Node, walk
 from declog.language.reductions import Reduction
 from declog.language.row_functions import RowFunction
+from declog.language.smoothing import Smoothing
 from declog.plans import fingerprint
 from declog.records import Level
 
@@ -222,14 +223,14 @@ class OutputOp:
     tags: tuple[str, ...] = ()
     shown: bool = True
     when: Node | None = None
-    ema: float | None = None  # the weight of the past in a moving average of its pieces
+    smoothing: Smoothing | None = None  # the smooth curve over its pieces
     max_labels: int = 64  # of a formula: the greatest limit of the metrics that it reads
     about: AboutOp = AboutOp()
 
     @property
-    def over_run(self) -> Literal["moments", "last", "ema"] | None:
-        """The state between log events: the moments of all rows so far, the latest value, or a moving average."""
-        return None if self.ema is None else "ema"
+    def over_run(self) -> Literal["moments", "last", "ema", "rolling"] | None:
+        """The state between log events: the moments of all rows, the latest value, or what a smooth curve keeps."""
+        return None if self.smoothing is None else self.smoothing.way
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,9 +264,9 @@ class MetricOp(OutputOp):
         return {key: node for key, node in nodes.items() if node is not None}
 
     @property
-    def over_run(self) -> Literal["moments", "last", "ema"] | None:
+    def over_run(self) -> Literal["moments", "last", "ema", "rolling"] | None:
         """As that of any output; a metric over the run keeps moments, or the latest value if it has no moments."""
-        if self.ema is not None or not self.cumulative:
+        if self.smoothing is not None or not self.cumulative:
             return super().over_run
         latest = self.combine == "last" if self.pool != "window" else not self.reduction.foldable
         return "last" if latest else "moments"

@@ -14,7 +14,7 @@ from typing import Any
 from declog.language.dtypes import Axis, DType
 from declog.language.nodes import LEAVES, LOGGED, Node, definition, walk
 from declog.language.origins import origin
-from declog.plans.meaning import Meanings
+from declog.plans.meaning import Meanings, pieces
 from declog.plans.needs import read
 from declog.plans.ops import (
     AboutOp,
@@ -144,8 +144,11 @@ def _metric(op: MetricOp | FormulaOp, plan: Plan) -> str:
 
 
 def _value(op: MetricOp | FormulaOp, plan: Plan) -> str:
+    smooth = op.smoothing
+    last = None if smooth is None or smooth.way == "ema" else f"mean of the last {smooth.number:g}"
     if isinstance(op, FormulaOp):
-        text = f"formula {op.expr}" if op.ema is None else f"moving average ({op.ema:g}) of the formula {op.expr}"
+        average = f"moving average ({smooth.number:g}) of the " if smooth is not None else ""
+        text = f"{f'{last} values of the ' if last else average}formula {op.expr}"
         return text if op.empty is None else f"{text}, {op.empty:g} where it is absent"
     what = _reduced(op, plan, str)
     params = f"({', '.join(f'{name}={value}' for name, value in op.params)})" if op.params else ""
@@ -155,13 +158,15 @@ def _value(op: MetricOp | FormulaOp, plan: Plan) -> str:
     if op.pool != "window":
         piece = {"rank_batch": "rank-and-batch"}.get(op.pool, op.pool)
         values = _PLURAL.get(op.reduction.name, f"{op.reduction.name}s")
-        reduced = f"{op.combine if op.ema is None else 'moving average'} of {piece} {values}{params}"
+        combined = last or f"{op.combine if smooth is None else 'moving average'} of"
+        reduced = f"{combined} {piece} {values}{params}"
     over_run = op.over_run == "moments" if op.pool == "window" else op.over_run is not None
-    text = f"{reduced} of {what}, over the {rows} {'from the start of the run' if over_run else f'of {steps}'}"
+    span = f"of each {op.pool}" if last and over_run else "from the start of the run" if over_run else f"of {steps}"
+    text = f"{reduced} of {what}, over the {rows} {span}"
     text += " in all modes" if over_run and op.total else ""
-    if op.over_run in ("last", "ema") and op.pool == "window":
-        text = f"{'the latest' if op.ema is None else 'moving average'} of {text}"
-    text += "" if op.ema is None else f", of which the past weighs {op.ema:g}"
+    if op.over_run in ("last", "ema", "rolling") and op.pool == "window":
+        text = f"{f'{last} values' if last else 'the latest' if smooth is None else 'moving average'} of {text}"
+    text += "" if smooth is None or last else f", of which the past weighs {smooth.number:g}"
     other = next((metric for metric in plan.metrics if metric.key == op.prefer), None)
     if other is not None:
         text += f"; where it comes, {other.reduction.name} of {', '.join(map(str, other.args))} stands for it"
@@ -380,6 +385,6 @@ def _decisive(op: MetricOp | FormulaOp, meanings: Meanings) -> str:
     when = "always" if op.when is None else definition(op.when)
     facts = {"every": op.every, "empty": op.empty, "when": when, "labels": op.labels, "most": op.max_labels}
     if isinstance(op, FormulaOp):
-        return f"{op.pool} {op.combine} ema={op.ema} {facts}"
+        return f"{pieces(op)} {facts}"
     facts |= {"phase": op.phase, "axis": op.axis.label, "type": str(op.dtype), "run": origin(op.reduction.run)}
     return f"{meanings.of(op)} {facts}"

@@ -20,6 +20,7 @@ UNANSWERED = {
     "new_shell": 0,
     "new_yaml": 0,
     "shells": 0,
+    "rolling": 0,
     "second_stranger": 0,
     "seventh_stranger": 0,
     "eighth_stranger": 0,

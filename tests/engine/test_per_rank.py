@@ -23,7 +23,7 @@ def test_a_rank_of_which_nothing_counts_is_there(reduce: str) -> None:
     assert found == {"m/rank0": right, "m/rank1": 0.0, "n/rank0": 8.0}
 
 
-@pytest.mark.parametrize("more", [{}, {"over": "run"}, {"combine": "ema(0.5)"}])
+@pytest.mark.parametrize("more", [{}, {"over": "run"}, {"combine": "ema(0.5)"}, {"combine": "rolling(5)"}])
 def test_each_of_many_ranks_has_its_value(more: dict[str, Any]) -> None:
     """No rank is pooled with others, as the rarest of many labels are."""
     ranks = 66

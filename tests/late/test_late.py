@@ -54,6 +54,9 @@ LINES: dict[str, Any] = {
     "weighted": {"expr": "reward", "weight": "length"}, "twice": {"formula": "2 * mean"}, "n": "count(reward)",
     "trained": {"expr": "reward", "where": "mode == 'train'"},
     "before": "last(lr - prev(lr, 0))", "rows": "sum(reward)", "unsolved": "mean(1 if not solved else 0)",
+    "smooth": {"expr": "reward", "combine": "ema(0.9)"}, "rolling": {"expr": "reward", "combine": "rolling(7)"},
+    "rolling_by": {"expr": "reward", "by": "source", "over": "batch", "combine": "rolling(20)"},
+    "rolling_of": {"formula": "2 * mean", "combine": "rolling(3)"},
 }  # fmt: skip
 
 

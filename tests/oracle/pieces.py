@@ -33,24 +33,24 @@ def all_there(row: tuple[Point, tuple[Any, ...], Any]) -> bool:
 
 def pool_of(spec: Mapping[str, Any]) -> str:
     """What is reduced at once: the window, or each step, batch or rank."""
-    default = "step" if weight_of_past(spec) else "window"
+    default = "step" if smooth(spec) else "window"
     return str(spec.get("over", default)).removeprefix("run").removeprefix("_") or "window"
 
 
-def weight_of_past(spec: Mapping[str, Any]) -> float:
-    """The weight of the past in a moving average, 0 for none."""
+def smooth(spec: Mapping[str, Any]) -> str:
+    """How a smooth curve is made, `ema(0.9)` or `rolling(3)`; empty for another metric."""
     combine = str(spec.get("combine", ""))
-    return float(combine[4:-1]) if combine.startswith("ema(") else 0.0
+    return combine if "(" in combine else ""
 
 
 def carried(spec: Mapping[str, Any]) -> bool:
     """Whether pieces over the run become one value."""
-    return bool(weight_of_past(spec)) or spec.get("over", "").startswith("run_")
+    return bool(smooth(spec)) or spec.get("over", "").startswith("run_")
 
 
 def goes_on(spec: Mapping[str, Any]) -> bool:
     """Whether a metric is over the run."""
-    return bool(weight_of_past(spec)) or spec.get("over", "").startswith("run")
+    return bool(smooth(spec)) or spec.get("over", "").startswith("run")
 
 
 def over_run(spec: Mapping[str, Any], pieces: dict[Piece, Any], window: list[int], came: bool) -> dict[Piece, Any]:
@@ -61,8 +61,11 @@ def over_run(spec: Mapping[str, Any], pieces: dict[Piece, Any], window: list[int
         return {(): math.nan}
     if not values:
         return {(): spec["empty"]} if "empty" in spec else {}
-    if past := weight_of_past(spec):
-        found = values[0]
+    way, _, number = smooth(spec).removesuffix(")").partition("(")
+    if way == "rolling":
+        return {(): together("mean", values[-int(number) :])}
+    if way == "ema":
+        found, past = values[0], float(number)
         for value in values[1:]:
             found = past * found + (1 - past) * value
         return {(): found}

@@ -20,7 +20,7 @@ from tests.oracle.pieces import (
     narrow,
     over_run,
     pool_of,
-    weight_of_past,
+    smooth,
 )
 from tests.oracle.reductions import reduced, weighted_tokens
 from tests.oracle.trees import Tree, family_of, names_in
@@ -122,7 +122,7 @@ class Reduced:
         family = family_of(trees["expr"][0], world.signals)
         members = world.members(trees["expr"][0]) if family else [""]
         pool = POOLS[pool_of(spec)]
-        if weight_of_past(spec) and pool_of(spec) == "window":  # of the values of log events
+        if smooth(spec) and pool_of(spec) == "window":  # of the values of log events
             ends = {block: window[-1] for window in self.past(name) for block in window}
             pool = lambda at: (ends[at.block],)  # noqa: E731
         tokens = world.axis(trees["expr"][0]) == "token"

@@ -37,6 +37,9 @@ CONFIG = profile(
         "smooth": {"expr": "logprobs", "combine": "ema(0.9)"},
         "smooth_by": {"expr": "reward", "by": "ids > 3", "over": "batch", "combine": "ema(0.5)"},
         "smooth_of": {"formula": "p95 - reward", "combine": "ema(0.75)"},
+        "rolling": {"expr": "logprobs", "combine": "rolling(10)"},
+        "rolling_by": {"expr": "reward", "by": "ids > 3", "over": "batch", "combine": "rolling(7)"},
+        "rolling_of": {"formula": "p95 - reward", "combine": "rolling(3)"},
     },
     signals={
         "rollout": {"reward": "completion", "ids": "completion int", "text": "completion text"},
@@ -270,6 +273,7 @@ def test_what_is_computed_otherwise_begins_anew_over_the_run(tmp_path: Path, cap
         "reduced": {"expr": "reward", **total},
         "folded": {"expr": "sum(kl, over=token)", **total},
         "smooth": {"expr": "reward", "combine": "ema(0.5)"},
+        "rolling": {"expr": "reward", "combine": "rolling(5)"},
         "formula": {"formula": "hidden", "combine": "ema(0.5)"},
         "hidden": {"expr": "reward", "log": False},
     }
@@ -283,6 +287,7 @@ def test_what_is_computed_otherwise_begins_anew_over_the_run(tmp_path: Path, cap
         "reduced": {"expr": "reward", "over": "run"},
         "folded": {"expr": "max(kl, over=token)", **total},
         "smooth": {"expr": "reward", "combine": "ema(0.9)"},
+        "rolling": {"expr": "10 * reward", "combine": "rolling(5)"},
         "formula": {"formula": "hidden", "combine": "ema(0.5)"},
         "hidden": {"expr": "10 * reward", "log": False},
     }
@@ -307,6 +312,7 @@ def test_what_is_computed_otherwise_begins_anew_over_the_run(tmp_path: Path, cap
     values = {name: value for name, value in sink.scalars[1].items() if name != "new"}
     assert values == {
         "same": 8.0, "same_tokens": 16.0, "same_by/a": 4.0, "same_by/b": 4.0, "same_ema": (4 / 8 + 4 / 16) / 2,
-        "total": 40.0, "tokens": 40.0, "where": 1.0, "reduced": 2.0, "folded": 2.0, "smooth": 2.0, "formula": 20.0,
+        "total": 40.0, "tokens": 40.0, "where": 1.0, "reduced": 2.0, "folded": 2.0, "smooth": 2.0, "rolling": 20.0,
+        "formula": 20.0,
     }  # fmt: skip
-    assert "otherwise now: folded, formula, reduced, smooth, tokens, total, where" in caplog.text
+    assert "otherwise now: folded, formula, reduced, rolling, smooth, tokens, total, where" in caplog.text

@@ -45,6 +45,8 @@ METRICS |= {
     "best": {"expr": "reward", "over": "run_step", "combine": "max"},
     "smooth": {"expr": "reward", "weight": "length", "combine": "ema(0.9)", "by": "source"},
     "smooth_share": {"formula": "tagged / weighted", "combine": "ema(0.5)"},
+    "rolling": {"expr": "reward", "weight": "length", "combine": "rolling(5)", "by": "source"},
+    "rolling_share": {"formula": "tagged / weighted", "combine": "rolling(2)"},
 }
 CONFIG = profile(
     {

@@ -357,7 +357,7 @@ def test_what_goes_on_over_the_run_needs_no_rows_of_it() -> None:
         "  fix: over: step"
     )
     assert refused(of_two_phases({"r": {"expr": "reward", "over": "run", "combine": "ema(0.9)"}})) == (
-        "error[DL312] metrics.r.over\n  `ema` is an average over the run already\n  fix: over: step"
+        "error[DL312] metrics.r.over\n  `ema` goes on from step to step already, without `over: run`\n  fix: over: step"
     )
     assert refused(of_two_phases({"r": "mean(reward)", "f": {"formula": "r + 1", "over": "run"}})) == (
         "error[DL202] metrics.f.over\n  a formula has no `over`: it is computed from other metrics\n  fix: drop `over`"

@@ -161,18 +161,21 @@ def test_a_piece_of_infinities_is_one_on_every_way(steps: Steps, tmp_path: Path)
             assert_one(reduced(how, pieces), value(shown, f"{name}_{how}"), f"{how} of {name}, {way}")
 
 
-def averaged(pieces: Sequence[float], ema: float = 0.5) -> float:
-    """A moving average, from the first value on."""
+def averaged(pieces: Sequence[float], combine: str = "ema(0.5)") -> float:
+    """A moving average, from the first value on; or the mean of the last values."""
+    if combine == "rolling(2)":
+        return float(np.mean(pieces[-2:]))
     average = pieces[0]
     for value in pieces[1:]:
-        average = ema * average + (1 - ema) * value
+        average = 0.5 * average + 0.5 * value
     return average
 
 
+@pytest.mark.parametrize("combine", ["ema(0.5)", "rolling(2)"])
 @pytest.mark.parametrize("steps", [*INFINITE, [[1.0], [2.0, 4.0], [3.0]]])
-def test_an_average_over_the_run_has_the_infinities_of_its_steps(steps: Steps, tmp_path: Path) -> None:
+def test_an_average_over_the_run_has_the_infinities_of_its_steps(steps: Steps, combine: str, tmp_path: Path) -> None:
     """Whatever `every` is, by label, of a member, resumed, and of a formula."""
-    observed, by, average = plain(steps), {"by": "l"}, {"combine": "ema(0.5)"}
+    observed, by, average = plain(steps), {"by": "l"}, {"combine": combine}
     x, f = {"expr": "x", **average}, {"expr": "f", **average}
     ways: Ways = {
         "steps": (x, {}), "windows of two": (x, {"every": 2}), "one window": (x, {"every": len(steps)}),
@@ -183,12 +186,12 @@ def test_an_average_over_the_run_has_the_infinities_of_its_steps(steps: Steps, t
     for way, (keys, profile) in ways.items():
         metrics: dict[str, Metric] = {name: {**keys, "reduce": name} for name in names}
         if way == "formula":
-            metrics |= {f"of_{name}": {"formula": f"{name} + 0", "combine": "ema(0.5)"} for name in names}
+            metrics |= {f"of_{name}": {"formula": f"{name} + 0", "combine": combine} for name in names}
         shown = logged(metrics, observed, tmp_path / way, **profile)
         for name in names:
             pieces = [found for rows in steps if (found := reduced(name, there(rows))) is not None]
             found = value(shown, f"of_{name}" if way == "formula" else name)
-            assert_one(averaged(pieces), found, f"{name}, {way}")
+            assert_one(averaged(pieces, combine), found, f"{name}, {way}")
 
 
 COMING: list[list[dict[str, Rows]]] = [
@@ -228,7 +231,7 @@ def test_an_absent_member_is_left_out_whatever_every_is(
         values["z"] = [1.0] * len(rows)
     ways: dict[str, Metric] = {
         "mean": {"combine": "mean"}, "min": {"combine": "min"}, "last": {"combine": "last"},
-        "ema": {"combine": "ema(0.5)"},
+        "ema": {"combine": "ema(0.5)"}, "rolling": {"combine": "rolling(2)"},
         "run": {"combine": "mean", "over": "run_step"}, "propagate": {"combine": "mean", "nan": "propagate"},
     }  # fmt: skip
     if any(None in rows for step in steps for rows in step.values()):
@@ -237,9 +240,10 @@ def test_an_absent_member_is_left_out_whatever_every_is(
     metrics = {f"{name}_{way}": {"over": "step", **keys, "reduce": name, **ways[way]} for name, way in pairs}
     shown = logged(metrics, observed, tmp_path, every=every)
     for (name, way), member in product(pairs, ("a", "b") if kind != "optional" else ("a",)):
-        window = steps if way in ("ema", "run") else steps[len(steps) - every :]
+        window = steps if way in ("ema", "rolling", "run") else steps[len(steps) - every :]
         pieces = [found for step in window if (found := counted(name, step.get(member, []))) is not None]
-        expected = None if not pieces else averaged(pieces) if way == "ema" else reduced(COMBINE.get(way, way), pieces)
+        combined = averaged(pieces, ways[way]["combine"]) if pieces and way in ("ema", "rolling") else None
+        expected = combined if combined is not None or not pieces else reduced(COMBINE.get(way, way), pieces)
         if expected is not None or not any(step.get(member) for step in window):  # else NaN, of missing values alone
             key = f"{name}_{way}" if kind == "optional" else f"{name}_{way}/{member}"
             assert_one(expected, shown.get(key), f"{key}, every {every}")

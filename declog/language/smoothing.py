@@ -1,0 +1,59 @@
+"""Smooth curves over the values of steps: what `combine: ema(0.9)` and `combine: rolling(50)` say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+MOST = 10_000  # values of `rolling`: each member and label keeps that many, and checkpoints have them
+
+_WEIGHT = re.compile(r"ema\(\s*(0?\.\d*[1-9]\d*)\s*\)\Z")
+_COUNT = re.compile(r"rolling\(\s*([1-9]\d*)\s*\)\Z")
+_MEANT = re.compile(r"(?:rolling|moving|sliding|window|sma|(?:mean|avg|average|running|last)(?=\D*\d))\D*(\d+)?")
+
+
+@dataclass(frozen=True)
+class Smoothing:
+    """A moving average of values, or the mean of the last few.
+
+    Its value is the mean of those that it keeps. ``number`` is the weight of the past for ``ema``, and how many
+    values count for ``rolling``.
+    """
+
+    way: Literal["ema", "rolling"]
+    number: float
+
+    @classmethod
+    def of(cls, combine: str) -> Smoothing | None:
+        """What `combine` says; None for another way to combine, and for a weight or a count that is out of bounds."""
+        if (weight := _WEIGHT.match(combine)) is not None:
+            return cls("ema", float(weight[1]))
+        count = _COUNT.match(combine)
+        return cls("rolling", int(count[1])) if count is not None and int(count[1]) <= MOST else None
+
+    @classmethod
+    def of_last(cls, steps: object) -> Smoothing:
+        """The mean of so many last values, as far as it can have them; of 50 where ``steps`` are no whole number."""
+        count = steps if isinstance(steps, int) and not isinstance(steps, bool) and steps > 0 else 50
+        return cls("rolling", min(count, MOST))
+
+    @classmethod
+    def meant(cls, combine: str) -> Smoothing | None:
+        """The mean of the last values that another text speaks of, such as ``sma(50)`` and ``rolling(0)``."""
+        return None if (said := _MEANT.match(combine)) is None else cls.of_last(int(said[1] or 0))
+
+    @property
+    def most(self) -> int:
+        """How many values it keeps."""
+        return 1 if self.way == "ema" else int(self.number)
+
+    def following(self, kept: Sequence[float], value: float) -> float:
+        """What is kept of a value behind those that are kept already."""
+        if self.way == "rolling" or not kept:
+            return value
+        return self.number * kept[-1] + (1 - self.number) * value
+
+    def __str__(self) -> str:
+        return f"{self.way}({self.number:g})"
