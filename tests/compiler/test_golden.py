@@ -49,4 +49,6 @@ def test_a_name_that_is_like_no_reduction_gets_the_list_of_all() -> None:
     with pytest.raises(declog.ConfigError) as caught:
         declog.plan(declog.compose("grpo", ["declog.metrics.reward.reduce=quxify"]))
     names = sorted([*BUILTIN.names(), "p50", "p95", "p99.9"])
-    assert [problem.fix for problem in caught.value.problems] == [f"reductions: {', '.join(names)}"]
+    [fix] = [str(problem.fix) for problem in caught.value.problems]
+    assert fix.startswith("one of yours: `@declog.reducer` above `def quxify(values): ...`, ")
+    assert fix.splitlines()[1:] == [f"reductions: {', '.join(names)}"]
