@@ -97,8 +97,8 @@ def of_metrics(
             inner = inner.args[0]
         if not isinstance(inner, ast.Name) or inner.id not in metrics:
             return None
-        known = ("mean", metrics[inner.id].reduce, *reductions_of(entries[inner.id]).values())
-        further.extend([name] * (BUILTIN.get(name) is not None and name not in known))
+        as_logged = ("mean", metrics[inner.id].reduce, *reductions_of(entries[inner.id]).values())
+        further.extend([name] * (BUILTIN.get(name) is not None and name not in as_logged))
         return in_formula(inner.id, entries[inner.id], name)
 
     rest = _Calls(reduced).visit(tree_of(ast.unparse(body)).body)

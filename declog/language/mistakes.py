@@ -364,13 +364,13 @@ def _of_last_steps(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
     rolling = None if isinstance(entry[key], float) else Smoothing.meant(f"last {entry[key]}")
     if rolling is None:
         return None
-    each = f"every: {rolling.number:g}, one value for each {rolling.number:g} steps"
+    pooled = f"every: {rolling.number:g}, one value for each {rolling.number:g} steps"
     if "histogram" in str(entry.get("reduce")):
-        return each
+        return pooled
     kept = {word: value for word, value in entry.items() if word in keys(MetricSpec) and word not in (key, "combine")}
     of = {} if "formula" in kept else {"expr": kept.pop("expr", name)}
     over = {"over": kept.pop("over", "step")} if of else {}
-    return f"{name}: {in_flow({**of, **kept, **over, 'combine': str(rolling)})}; or {each}"
+    return f"metrics: {in_flow({name: {**of, **kept, **over, 'combine': str(rolling)}})}; or {pooled}"
 
 
 def _rewritten(name: str, entry: Mapping[str, Any], key: str, **new: Any) -> str:

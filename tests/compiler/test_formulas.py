@@ -315,7 +315,7 @@ def test_labels_take_the_room_that_they_have(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("formula", "fix"),
     [
-        ("cummax(m)", "a metric of its own, of a signal: {expr: reward, over: run_step, combine: max}"),
+        ("cummax(m)", "`metrics: {m_max: {expr: reward, over: run_step, combine: max}}`, and `m_max`"),
         ("ema(a/mean)", "`metrics: {a_mean_smooth: {formula: a, combine: ema(0.9)}}`, and `a_mean_smooth`"),
     ],
 )

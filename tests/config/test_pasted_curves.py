@@ -46,7 +46,7 @@ def pasted(config: dict[str, Any], problem: Problem) -> dict[str, Any]:
     elif (defined := re.fullmatch(r"define it: metrics: (\{.+\})", fix)) is not None:
         edited["metrics"] |= yaml.safe_load(defined[1])
     else:
-        whole = re.match(rf"(?:{name}: )?(\{{.+?\}})(?:; or|$)", fix)
+        whole = re.match(rf"(?:metrics: \{{)?(?:{name}: )?(\{{.+?\}})\}}?(?:; or|$)", fix)
         assert whole is not None, fix
         edited[section][name] = yaml.safe_load(whole[1])
     return edited
