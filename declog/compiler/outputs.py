@@ -17,7 +17,7 @@ from declog.compiler import suggestions
 from declog.compiler.draft import PREFERRED, Draft, op_of
 from declog.compiler.formulas import condition
 from declog.errors import Path, Problem, SinkError, did_you_mean, elsewhere, in_flow
-from declog.language import mistakes
+from declog.language import other_tools
 from declog.language.nodes import Node, members_of
 from declog.language.spec import ProfileSpec, SelectorSpec, SinkSpec
 from declog.language.wrong_forms import selector_of
@@ -100,7 +100,7 @@ def _of_option(draft: Draft, sink: str, problem: Problem) -> Problem:
         return problem
     data = draft.spec.model_dump(include={"sinks", "sink_options", "metrics"})
     name = str(problem.path[0])
-    fix = mistakes.of_sink_option(sink, name, data)
+    fix = other_tools.of_sink_option(sink, name, data)
     if fix is None and problem.code == "DL201" and not str(problem.fix).startswith("did you mean"):
         of_all = did_you_mean(name, SinkSpec.model_fields, what="of every sink")
         fix = of_all if of_all.startswith("did you mean") else f"{problem.fix}\n{of_all}"

@@ -5,35 +5,29 @@ Problems in, problems with a better fix out. Imports models and errors only.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
-from operator import getitem
 from typing import Any
 
 from declog.errors import Path, Problem, elsewhere, in_flow, nearest, nested
 from declog.errors.elsewhere import SYNONYMS
 from declog.language.keys import SECTIONS, below, entries, keys, model_of, sections_with
-from declog.language.library_calls import SPANS, weighing
+from declog.language.library_calls import SPANS
 from declog.language.model import Scalar
-from declog.language.notation import SIGNS, WORD, both, is_reduction, reduced
+from declog.language.notation import SIGNS, is_reduction, reduced
+from declog.language.other_tools import at, of_other_tools
 from declog.language.smoothing import Smoothing
-from declog.language.spec import IDENTIFIER, AboutSpec, LogSpec, MetricSpec, RunSpec, SignalSpec
+from declog.language.spec import AboutSpec, LogSpec, MetricSpec, RunSpec, SignalSpec
 from declog.language.spec_of_tables import TableSpec
-from declog.language.tracker_names import id_of, in_formula
-from declog.language.unknown_names import of_one_mode
 from declog.language.wrong_forms import (
     as_map,
     as_sinks,
     entry_names,
     in_one_form,
-    is_off,
     of_prometheus,
     sinks_and_options,
-    switched,
-    without_sink,
 )  # fmt: skip
 
 # words for the defaults list
@@ -53,7 +47,7 @@ def _of_form(problem: Problem, data: Mapping[str, Any]) -> Problem:
     if (fix := in_one_form(problem.path[:3], data)) is not None:
         return replace(problem, path=problem.path[:3], fix=fix)
     if problem.path[::2] == ("metrics", "over"):
-        fix = _of_last_steps("over", str(problem.path[1]), _at(problem.path[:2], data))
+        fix = _of_last_steps("over", str(problem.path[1]), at(problem.path[:2], data))
         return problem if fix is None else replace(problem, fix=fix)
     key, section = str(problem.path[0]), data.get(str(problem.path[0]))
     if key == "sinks":
@@ -74,11 +68,11 @@ def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
     if (fix := _of_dotted_key(problem.path, data)) is not None:
         return fix
     if word == "group_size" and names[:1] == ["axes"]:
-        size = f"size: {in_flow(_at(problem.path, data))}"
+        size = f"size: {in_flow(at(problem.path, data))}"
         return size if names[1:] else f"group: {{{size}}}"
     section = "filters" if names[2:] == ["filter"] else names[0] if len(names) == 2 else ""
     if (moved := _MOVED.get(section)) is not None:
-        name, entry = names[-1], _at(problem.path[:-1], data)
+        name, entry = names[-1], at(problem.path[:-1], data)
         reduces = section == "metrics" and word in entry_names(data, "signals", "derived")
         if reduces and is_reduction(str(entry[word]), 1):
             return _rewritten(name, entry, word, expr=word, reduce=entry[word])
@@ -86,7 +80,7 @@ def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
             return fix
         if (fix := moved(word, name, entry)) is not None:
             return fix
-    if (fix := _of_other_tools(problem.path, data)) is not None or len(problem.path) > 1:
+    if (fix := of_other_tools(problem.path, data)) is not None or len(problem.path) > 1:
         return fix or _of_lost_sign(problem.path)
     key = str(problem.path[0])
     value = data[key]
@@ -130,7 +124,7 @@ def _of_dotted_key(path: Path, data: Mapping[str, Any]) -> str | None:
         return None
     if parts[0] == "sinks":
         parts[0] = "sink_options"
-    return in_flow(nested(parts, _at(path, data)))[1:-1]
+    return in_flow(nested(parts, at(path, data)))[1:-1]
 
 
 def _of_phase(phase: str, text: str, data: Mapping[str, Any]) -> str | None:
@@ -160,10 +154,6 @@ def _of_phase(phase: str, text: str, data: Mapping[str, Any]) -> str | None:
     return f"drop it, and where {names} {verb} in `{phase}` only: `{in_flow({'signals': edits})[1:-1]}`"
 
 
-def _at(path: Path, data: Any) -> Any:
-    return reduce(getitem, path, data)
-
-
 def _of_lost_sign(path: Path) -> str | None:
     """The fix for a key below an entry that has a section's name, and for a key with its value, without a colon."""
     if len(path) > 2 and path[1] in SECTIONS:
@@ -191,106 +181,6 @@ def _of_a_config(key: str, value: Any) -> bool:
         return True
     near = nearest(key, [*keys(LogSpec), "defaults"])
     return near is not None and key != "model" and isinstance(value, Mapping if near in SECTIONS else Scalar)
-
-
-def _of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
-    """The fix for a key of another tool, such as `limit` of a table; None where the key is in no table."""
-    section, *ids, key = map(str, path) if len(path) > 1 else ("", str(path[0]))
-    section = "filters" if ids[1:] == ["filter"] else section
-    template = elsewhere.keys().get(f"{section}.{key}" if section else key)
-    if section in ("run", "") and key == "tags" and "wandb" not in sinks_and_options(data.get("sinks") or [])[0]:
-        edit = "config: {tags: <value>}" if section else "run: {config: {tags: <value>}}"
-        template = f"{edit}, which records them with the run; as tags only `wandb` has them"
-    value, entry = _at(path, data), _at(path[:-1], data)
-    if template is None or (value is None and re.search("<(value|named|switched|profiled)>", template)):
-        return None
-    if template == "by: <value>" and _is_number(value, data):  # no label: a section of a tracker
-        template = "name: <value>/<id>"
-    if template == "columns: <value>" and isinstance(value, str):
-        value = re.split(r"[\s,]+", value)
-    id = "".join(ids[-1:] if section == "signals" else ids[:1])
-    expr = str(entry.get("expr", id)) if isinstance(entry, Mapping) else id
-    facts = {"key": key, "value": in_flow(value), "id": id, "expr": expr, "switched": switched(value)}
-    listed = value if isinstance(value, list) else [value]
-    if "<listed>" in template and not all(isinstance(item, str) for item in listed):
-        return None
-    facts["listed"] = in_flow(listed)
-    facts["room"], facts["ema"] = in_flow(_room(key, value, entry)), weighing(value)
-    facts["of_mode"] = in_flow(_of_mode(key, value) or "mode == 'eval'")
-    facts["switch"] = "true" if value is True else "false"
-    if section == "alerts" and isinstance(entry, Mapping):
-        limit = next((f"{id} {SIGNS[word]} {entry[word]}" for word in SIGNS if word in entry), f"{id} > 0.5")
-        when = str(entry.get("when", limit))
-        metrics = data.get("metrics")
-        facts["in_one"] = of_one_mode(when, value, metrics if isinstance(metrics, Mapping) else {})
-        facts["after"] = in_flow(both(when, f"step > {value}"))
-    facts["profiled"] = in_flow({sink: {"profile": id} for sink in sinks_and_options(value)[0]})
-    metrics = data.get("metrics")
-    metrics = metrics if isinstance(metrics, Mapping) else {}
-    facts["named"], facts["metric"] = in_flow(_named_anew(value, metrics)), in_formula(id, metrics.get(id))
-    fix = re.sub(rf"<({'|'.join(facts)})>", lambda match: facts[match[1]], template)
-    if template.startswith("where: ") and isinstance(entry, Mapping) and entry.get("where") is not None:
-        further = fix.removeprefix("where: ")
-        further = json.loads(further) if further.startswith('"') else further
-        fix = f"where: {in_flow(both(str(entry['where']), str(further)))}"
-    if section == "tables" and isinstance(entry, Mapping) and isinstance(named := entry.get("filter"), str):
-        fix = fix.replace("filter: {", f"filter: {{from: {named}, ", 1) if IDENTIFIER.match(named) else fix
-    if section == "tables" and isinstance(entry, Mapping) and entry.get("every", 1) != 1:  # so many of them all
-        fix = re.sub(
-            r"(filter: \{(?=[^}]*\b(?:random|top|bottom|first)\b)(?![^}]*within)[^}]*)\}", r"\1, within: window}", fix
-        )
-    return fix
-
-
-def _is_number(name: Any, data: Mapping[str, Any]) -> bool:
-    """Whether a name is that of a signal whose values are numbers, which are no labels."""
-    signals = [entry for path, entry in entries(data, "signals") if path[-1] == name and isinstance(entry, Mapping)]
-    return name in entry_names(data, "derived") or any(one.get("type", "float") == "float" for one in signals)
-
-
-def _of_mode(key: str, value: Any) -> str | None:
-    """The condition of the modes that a key names: `mode: eval`, `modes: [eval, test]`, `train: false`."""
-    if isinstance(value, bool):
-        mode = "eval" if "eval" in key else "train" if "train" in key else None
-        return None if mode is None else f"mode {'==' if value else '!='} '{mode}'"
-    names = re.split(r"[\s,]+", value) if isinstance(value, str) else value
-    if not isinstance(names, list) or not names:
-        return None
-    if not all(isinstance(name, str) and WORD.match(name) for name in names):
-        return None
-    return f"mode == '{names[0]}'" if len(names) == 1 else f"mode in {names}"
-
-
-def _room(key: str, value: Any, entry: Any) -> Any:
-    """How much of a long text is kept, and from which end: by what is kept, or by the side that is cut."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    room = entry.get("max_chars", 400) if isinstance(entry, Mapping) else 400
-    start = ("right", "end", "tail", "last") if "trunc" in key else ("left", "start", "head", "first")
-    return room if value in start or isinstance(room, Mapping) else {"tail": room}
-
-
-def of_sink_option(sink: str, key: str, data: Mapping[str, Any]) -> str | None:
-    """The fix for an option that a sink does not have, or not in that form: a sink is switched off by the list of them.
-
-    None where the option is in no table.
-    """
-    value = data["sink_options"][sink][key]
-    if key in ("path", "file", "filename", "file_name") and "." in (name := str(value).rsplit("/", 1)[-1]):
-        folder = str(value).removesuffix(name).rstrip("/") or "."
-        return f"dir: {folder}, a folder below the run's; the name of the file is the sink's"
-    if (fix := _of_other_tools(("sink_options", sink, key), data)) is not None:
-        return fix
-    if is_off({key: value}):
-        return without_sink(sink, data)
-    return None
-
-
-def _named_anew(names: Any, metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """New names by metric, as metrics; where it names none, an example."""
-    if not isinstance(names, Mapping):
-        names = {next(iter(metrics), "reward"): "train/reward"}
-    return {id_of(str(name), metrics) or str(name): {"name": new} for name, new in names.items()}
 
 
 def _elsewhere(key: str, value: Any) -> str | None:
