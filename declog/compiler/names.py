@@ -113,7 +113,7 @@ def in_expression(draft: Draft, shown: str) -> str | None:
     """
     keys = draft.output_keys
     metric = draft.metric_shown(shown)
-    if metric is not None and metric.key in keys and metric.label is None:
+    if metric is not None and metric.key in keys:
         return metric.expression
     if (statistic := idioms.of_ending(shown)) is not None:
         if "/" in shown and statistic[0] in draft.signals:

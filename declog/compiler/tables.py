@@ -7,7 +7,7 @@ import string
 from collections.abc import Iterable
 from dataclasses import replace
 
-from declog.compiler import suggestions
+from declog.compiler import labels, suggestions
 from declog.compiler.draft import Draft, SwitchedOff, has_type, needs_axis, op_of
 from declog.compiler.filters import filter_of
 from declog.compiler.formulas import over_metrics
@@ -193,7 +193,7 @@ def alerts(draft: Draft) -> None:
             shown = draft.metric_shown(name)
             near = shown.key if shown and shown.is_value else _named_in(name, keys)
             near = near or (keys[0] if len(keys) == 1 else None)
-            when = " or ".join(bounds).replace(name, near or "METRIC")
+            when = " or ".join(bounds).replace(name, labels.named_in(draft, name, near) if near else "METRIC")
             defined = suggestions.definition(name, draft.signals)
             rest = {
                 key: item
