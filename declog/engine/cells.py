@@ -83,8 +83,12 @@ class Cells:
 
     def of_label(self, name: str) -> Cells | None:
         """The cells of one label, which then have no labels; ``name`` as trackers show it. None: it did not come."""
-        here = [position for position, label in enumerate(self.labels) if label.replace(BETWEEN, "/") == name]
-        return replace(self.of_labels(here[:1]), labels=(), rest=None) if here else None
+        label = self.label_shown(name)
+        return None if label is None else replace(self.of_labels([self.labels.index(label)]), labels=(), rest=None)
+
+    def label_shown(self, name: str) -> str | None:
+        """The label that trackers show as ``name``; None: it did not come."""
+        return next((label for label in self.labels if label.replace(BETWEEN, "/") == name), None)
 
     def mark(self, kept: Array, infinite: Array) -> None:
         """Set which NaN are values and which of them come from infinities, and count them with the infinite values."""

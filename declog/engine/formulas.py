@@ -181,6 +181,8 @@ def first_place(
     condition: Node, cells: Mapping[str, Cells], functions: Functions = DEFAULT, facts: Mapping[str, float] = NO_FACTS
 ) -> CellName | None:
     """The first cell in which a condition over the logged metrics is true; None: it holds nowhere."""
+    while condition.op == "any":  # of members: it holds for the one for which its inside does
+        (condition,) = condition.args
     sheet = Sheet(cells, condition, functions, facts)
     true = truth(np.asarray(sheet.value(condition)[0]))
     if not np.count_nonzero(true):
@@ -188,7 +190,8 @@ def first_place(
     true = np.atleast_3d(true)
     member, label, _ = np.argwhere(true)[0].tolist()
     return CellName(
-        sheet.members[member] if true.shape[0] > 1 else None, sheet.labels[label] if true.shape[1] > 1 else None
+        sheet.members[member] if true.shape[0] == len(sheet.members) else None,
+        sheet.labels[label] if true.shape[1] == len(sheet.labels) else None,
     )
 
 
