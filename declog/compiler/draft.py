@@ -209,7 +209,8 @@ class Draft:
 
     def metric_shown(self, name: str) -> Shown | None:
         """The metric that trackers show under this name, or None."""
-        entries = {id: {"name": m.name, "alias": [*m.alias], "reduce": m.reduce} for id, m in self.spec.metrics.items()}
+        read = {"name", "alias", "reduce", "by"}
+        entries = {id: metric.model_dump(include=read) for id, metric in self.spec.metrics.items()}
         return metric_of(entries, name)
 
     @property

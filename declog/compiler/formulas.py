@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from declog.compiler import labels
 from declog.compiler.draft import Draft, has_type
 from declog.compiler.names import of_output
 from declog.compiler.scopes import MetricScope
@@ -14,7 +15,7 @@ from declog.language.dtypes import DType
 from declog.language.expression import compile_expression
 from declog.language.nodes import BUILTIN, Node, walk
 from declog.language.spec import MetricSpec
-from declog.language.syntax import parse, refuse
+from declog.language.syntax import ExpressionError, parse, refuse
 from declog.plans.needs import needs, ordered, read
 from declog.plans.ops import FormulaOp, MetricOp
 
@@ -25,8 +26,9 @@ def formulas(draft: Draft) -> None:
     for name, spec in draft.active("metrics").items():
         if spec.formula is not None:
             with draft.at("metrics", name, "formula"):
-                body = parse(spec.formula).body
-                waiting[name] = {node.id for node in ast.walk(body) if isinstance(node, ast.Name)}
+                waiting[name] = {
+                    node.id for node in ast.walk(_parsed(draft, spec.formula)) if isinstance(node, ast.Name)
+                }
     waiting = {name: read & waiting.keys() for name, read in waiting.items()}
     while circle := ordered(waiting)[1]:
         draft.report("DL309.formulas", ("metrics", circle[0], "formula"), circle=" -> ".join([*circle, circle[0]]))
@@ -34,6 +36,14 @@ def formulas(draft: Draft) -> None:
     for name in ordered(waiting)[0]:
         with draft.at("metrics", name, "formula", off=f"metrics.{name}"):
             _formula(draft, name, draft.spec.metrics[name])
+
+
+def _parsed(draft: Draft, text: str) -> ast.expr:
+    try:
+        return parse(text).body
+    except ExpressionError:
+        labels.refuse_other_ways(draft, text, MetricScope(draft))  # `by_level.1`
+        raise
 
 
 def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
@@ -58,23 +68,26 @@ def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
     _comparable(used, below, pool, text)
     if node.type.dtype in (DType.TEXT, DType.OBJECT):
         refuse("DL305.formula", text, dtype=node.type.dtype)
-    labels = _labels(below, text)
+    of_all_labels = [ops[key] for key in read(node, labels=False)]
+    by_names = _labels(_below(draft, of_all_labels, labels=False), text)
     if spec.smoothing is not None and pool in ("rank", "rank_batch"):
         draft.report("DL312.over_run", ("metrics", name, "combine"), way=spec.smoothing.way, pool=pool)
     draft.formulas.append(FormulaOp(
         expr=node, pool=pool, combine=combine, max_labels=max((op.max_labels for op in used), default=64),
         every=used[0].every if used else draft.window(spec.every, "metrics", name, "every"),
-        **of_output(draft, name, spec, None, family=node.type.family, labels=labels),
+        **of_output(draft, name, spec, None, family=node.type.family, labels=by_names),
     ))  # fmt: skip
 
 
-def _below(draft: Draft, used: Iterable[MetricOp | FormulaOp]) -> Iterator[MetricOp | FormulaOp]:
-    """Some metrics, and those that formulas among them read."""
+def _below(
+    draft: Draft, used: Iterable[MetricOp | FormulaOp], *, labels: bool = True
+) -> Iterator[MetricOp | FormulaOp]:
+    """Some metrics, and those that formulas among them read, which may be one ``label`` only."""
     ops = {op.key: op for op in draft.outputs}
     for op in used:
         yield op
         if isinstance(op, FormulaOp):
-            yield from _below(draft, [ops[key] for key in read(op.expr)])
+            yield from _below(draft, [ops[key] for key in read(op.expr, labels=labels)], labels=labels)
 
 
 def _facts(node: Node) -> set[str]:
@@ -84,7 +97,9 @@ def _facts(node: Node) -> set[str]:
 
 def over_metrics(draft: Draft, text: str, *, of_alert: str | None = None) -> Node:
     """The typed tree of an expression over metrics, which have no rows."""
-    node = compile_expression(text, MetricScope(draft, of_alert=of_alert), draft.graph, draft.functions)
+    scope = MetricScope(draft, of_alert=of_alert)
+    labels.refuse_other_ways(draft, text, scope)
+    node = compile_expression(text, scope, draft.graph, draft.functions)
     for item in walk(node):
         function = draft.functions.get(item.op)
         if function is not None and function.stage == "rows" and item.op != "member":

@@ -116,7 +116,7 @@ def in_expression(draft: Draft, shown: str) -> str | None:
     if shown not in keys and any(op.id == shown for op in draft.outputs):  # of several reductions
         return in_formula(shown, {"reduce": draft.spec.metrics[shown].reduce})
     metric = draft.metric_shown(shown)
-    if metric is not None and metric.key in keys and metric.label is None:
+    if metric is not None and metric.key in keys:
         return metric.expression
     if (statistic := idioms.of_ending(shown)) is not None:
         if "/" in shown and statistic[0] in draft.signals:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from declog.compiler import names, suggestions
+from declog.compiler import labels, names, suggestions
 from declog.compiler.draft import Draft, SwitchedOff
 from declog.errors import Path, Problem, in_flow, nearest
 from declog.language import idioms
 from declog.language.dtypes import AXES, Axis, DType, Type
 from declog.language.expression import compile_expression
-from declog.language.nodes import ALONE, BUILTIN, LEAVES, METRIC, SIGNAL, Node
+from declog.language.nodes import ALONE, BUILTIN, LABEL, LABELLED, LEAVES, METRIC, SIGNAL, Node
 from declog.language.scope import BUILTINS, Scope
 from declog.language.spec import Observed
 from declog.language.syntax import ExpressionError
@@ -117,11 +118,19 @@ class MetricScope(ConstantScope):
         super().__init__(draft)
         self.of_alert = of_alert
 
-    def measured(self, function: str, name: str) -> Node | None:
-        """``members(id)``, the number of a metric's members; ``nan_count(id)``, that of its missing values."""
-        if function not in ("members", "nan_count"):
+    def measured(self, function: str, call: ast.Call) -> Node | None:
+        """``members(id)``, the number of a metric's members; ``nan_count(id)``, that of its missing values.
+
+        A label of tokens is an output by itself.
+        """
+        outputs = self.draft.outputs
+        if function == LABEL and (of_tokens := [op for op in outputs if op.key != labels.written(op)]):
+            shown = ast.unparse(call)
+            return next((self._metric(op) for op in of_tokens if labels.written(op) == shown), None)
+        if function not in ("members", "nan_count") or call.keywords or len(call.args) != 1:
             return None
-        op = next((op for op in self.draft.outputs if op.id == name), None)
+        name = ast.unparse(call.args[0])
+        op = next((op for op in outputs if op.id == name), None)
         if op is not None:
             return self.draft.graph.make(METRIC, type=Type(DType.INT), name=f"{function}:{op.key}")
         if (problem := self._without_value(name)) is not None:
@@ -134,11 +143,11 @@ class MetricScope(ConstantScope):
         if len(ops) > 1 and self.of_alert is not None:
             ops = [op for op in ops if isinstance(op, MetricOp) and op.reduction.name == "mean"]
             if len(ops) != 1:
-                which = " or ".join(op.key for op in draft.outputs if op.id == name)
+                which = " or ".join(labels.written(op) for op in draft.outputs if op.id == name)
                 draft.warn(f"alerts.{self.of_alert}: off, as `{name}` has several reductions and no mean: say {which}")
                 raise SwitchedOff(f"`{name}` has several reductions, and none of them is the mean")
         if len(ops) > 1:
-            choices = " or ".join(f"`{op.key}`" for op in ops)
+            choices = " or ".join(f"`{labels.written(op)}`" for op in ops)
             return Problem.of("DL302.several", name=name, choices=choices)
         if ops:
             return self._metric(ops[0])
@@ -183,7 +192,8 @@ class MetricScope(ConstantScope):
         return None if taken else suggestions.definition(name, self.draft.signals)
 
     def _metric(self, op: MetricOp | FormulaOp) -> Node:
-        return self.draft.graph.make(METRIC, type=Type(DType.FLOAT, None, op.family), name=op.key)
+        labelled: dict[str, Any] = {LABELLED: True} if op.labels else {}
+        return self.draft.graph.make(METRIC, type=Type(DType.FLOAT, None, op.family), name=op.key, **labelled)
 
     def _without_value(self, name: str) -> Problem | None:
         """The problem of a deleted metric; ``SwitchedOff`` for one that is off; None where the config has none."""

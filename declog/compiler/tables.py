@@ -7,7 +7,7 @@ import string
 from collections.abc import Iterable
 from dataclasses import replace
 
-from declog.compiler import suggestions
+from declog.compiler import labels, suggestions
 from declog.compiler.draft import Draft, SwitchedOff, has_type, needs_axis, op_of
 from declog.compiler.filters import filter_of
 from declog.compiler.formulas import over_metrics
@@ -15,10 +15,10 @@ from declog.compiler.schemas import coarser, columns, of_schema, of_table
 from declog.compiler.scopes import MetricScope
 from declog.errors import Problem, did_you_mean, in_flow, nearest
 from declog.language.dtypes import AXES, NUMERIC, Axis, DType, per
-from declog.language.nodes import CONST, METRIC, Node, reads_other_ranks, walk
+from declog.language.nodes import CONST, LABEL, LABELLED, METRIC, Node, label_of, reads_other_ranks, walk
 from declog.language.notation import SIGNS
 from declog.language.spec_of_tables import TableSpec
-from declog.plans.ops import AlertOp, ColumnOp, FilterOp, TableOp
+from declog.plans.ops import NAME, AlertOp, ColumnOp, FilterOp, TableOp
 from declog.sinks import known_kinds
 
 # of a table's `filter`: words for which rows, and the filter that takes four of those
@@ -193,7 +193,7 @@ def alerts(draft: Draft) -> None:
             shown = draft.metric_shown(name)
             near = shown.key if shown and shown.is_value else _named_in(name, keys)
             near = near or (keys[0] if len(keys) == 1 else None)
-            when = " or ".join(bounds).replace(name, near or "METRIC")
+            when = " or ".join(bounds).replace(name, labels.named_in(draft, name, near) if near else "METRIC")
             defined = suggestions.definition(name, draft.signals)
             rest = {
                 key: item
@@ -220,9 +220,10 @@ def alerts(draft: Draft) -> None:
                 continue
             if not has_type(draft, node, (*path, "when"), [DType.BOOL]):
                 continue
-            values = ", ".join(f"{metric} is {{{metric}:.6g}}" for metric in _values(draft, node)) or name
-            template = spec.text or f"{values}: " + text.replace("{", "{{").replace("}", "}}")
-            fields = _fields(draft, template, node, (*path, "text"))
+            values = _values(draft, node)
+            shown_values = ", ".join(_is_value(metric, read) for metric, read in values.items()) or name
+            template = spec.text or f"{shown_values}: " + text.replace("{", "{{").replace("}", "}}")
+            fields = _fields(draft, spec.text, node, (*path, "text")) if spec.text else tuple(values.items())
             if fields is not None:
                 op = op_of(AlertOp, spec, id=name, when=node, do=tuple(spec.do), text=template, fields=fields)
                 draft.alerts.append(op)
@@ -240,22 +241,37 @@ def _aggregates(draft: Draft, node: Node) -> bool:
     return node.op == "member" or (function is not None and function.stage == "aggregate")
 
 
-def _values(draft: Draft, condition: Node) -> dict[str, Node]:
-    """The metrics that a condition reads, as its text names them; not those of which it reads no single value."""
+def _read(draft: Draft, condition: Node) -> list[Node]:
+    """What a condition reads of its metrics: all of one, one label or member, or what it makes of the members."""
     *nodes, _ = walk(condition)  # the condition itself may be an `any` of members, whose values are shown
-    aggregated = {arg for node in nodes if _aggregates(draft, node) for arg in walk(*node.args)}
-    read = {str(node.param("name")): node for node in nodes if node.op == METRIC and node not in aggregated}
+    aggregates = [node for node in nodes if _aggregates(draft, node)]
+    aggregated = {arg for node in aggregates for arg in walk(*node.args)}
+    return [node for node in nodes if (node.op == METRIC or node in aggregates) and node not in aggregated]
+
+
+def _values(draft: Draft, condition: Node) -> dict[str, Node]:
+    """The values that a condition reads, as a text names them; not what it computes of members."""
+    read = {
+        str(node.leaf if node.op == METRIC and label_of(node) is None else node): node
+        for node in _read(draft, condition) if node.op in (METRIC, "member")
+    }  # fmt: skip
     # `{}[]:!` have a meaning in a text; the name of `nan_count(kl)` is `nan_count:kl`
     return {name: node for name, node in read.items() if not set(name) & set("{}[]:!")}
 
 
-def _as_read(draft: Draft, condition: Node, metric: Node) -> Node:
-    """A metric that a text names, or the one thing that its condition makes of the metric's members."""
-    key = metric.param("name")
-    reading = [
-        node for node in walk(condition) if any(arg.op == METRIC and arg.param("name") == key for arg in node.args)
-    ]
-    return reading[0] if len(reading) == 1 and _aggregates(draft, reading[0]) else metric
+def _is_value(name: str, node: Node) -> str:
+    """The template of `kl is 0.7`; a label and a member have the name that trackers show."""
+    several = node.type.family or node.op == "member" or not {LABEL, LABELLED}.isdisjoint(dict(node.params))
+    return f"{{{name}:{NAME}}} is {{{name}:.6g}}" if several else f"{name} is {{{name}:.6g}}"
+
+
+def _as_read(draft: Draft, condition: Node, metric: Node) -> list[Node]:
+    """A metric that a text names, or what its condition reads of it: one label, or what it makes of members."""
+    read = [
+        node for node in _read(draft, condition)
+        if any(item.op == METRIC and item.leaf == metric.leaf for item in (node, *node.args))
+    ]  # fmt: skip
+    return [metric] if metric in read or not read else read
 
 
 def _fields(draft: Draft, text: str, condition: Node, path: tuple[str, ...]) -> tuple[tuple[str, Node], ...] | None:
@@ -269,11 +285,15 @@ def _fields(draft: Draft, text: str, condition: Node, path: tuple[str, ...]) -> 
     scope, before = MetricScope(draft, of_alert=path[1]), len(draft.problems)
     for name, form in parts:
         try:
-            format(1.0, form)
+            format(1.0, "" if form == NAME else form)
         except ValueError:
             draft.report("DL404.format", path, form=form, name=name)
         head, _, suffix = name.partition(".")
         try:
+            if "(" in name:  # `{label(by_level, '1')}`
+                with draft.at(*path):
+                    nodes[name] = over_metrics(draft, name, of_alert=path[1])
+                continue
             node = scope.attribute(head, suffix) if suffix else scope.resolve(head)
         except SwitchedOff:  # the alert is about others: its text is shown as it is
             continue
@@ -283,6 +303,9 @@ def _fields(draft: Draft, text: str, condition: Node, path: tuple[str, ...]) -> 
             draft.report(
                 "DL302.alert_text", path, name=f"{{{name}}}", fix=did_you_mean(name, draft.output_keys, what="metrics")
             )
+        elif len(read := _as_read(draft, condition, node)) > 1:
+            fix = " or ".join(f"{{{one}{f':{form}' if form else ''}}}" for one in read)
+            draft.report("DL302.alert_value", path, name=f"{{{name}}}", fix=fix)
         else:
-            nodes[name] = _as_read(draft, condition, node)
+            (nodes[name],) = read
     return tuple(nodes.items()) if len(draft.problems) == before else None

@@ -112,10 +112,11 @@ def _slashed(line: str, key: str, value: str, tree: Node | None) -> Problem:
     metrics = None if tree is None else tree.at([*parts[: index - 1], "metrics"])
     shown = None if metrics is None or not isinstance(metrics.plain, dict) else metric_of(metrics.plain, name)
     changes = parts[index - 1] in ("metrics", "about", "alerts") and (index < len(parts) - 1 or value == "null")
-    if shown is not None and changes and shown.is_value:
-        if parts[index - 1] == "alerts" and shown.reduction is not None:
+    of_alert = parts[index - 1] == "alerts"
+    if shown is not None and changes and (shown.is_value or of_alert):
+        if of_alert and shown.expression != shown.id:
             sign = SIGNS.get(parts[-1], ">")
-            fix = f'+{".".join([*parts[:index], plain])}.when="{shown.key} {sign} {value}"'
+            fix = f'+{".".join([*parts[:index], plain])}.when="{shown.expression} {sign} {value}"'
         else:
             fix = f"{'.'.join([*parts[:index], shown.id, *parts[index + 1 :]])}={value}"
             fix = fix if tree is not None and tree.at(fix.partition("=")[0].split(".")[:-1]) else f"+{fix}"

@@ -22,6 +22,7 @@ from declog.engine.partials import Piece, alone, cells_here, fold_moments, membe
 from declog.language import reductions
 from declog.language.absence import either
 from declog.language.dtypes import Axis
+from declog.language.functions.text import BETWEEN
 from declog.language.moments import FORMULAS, Moments, Stat
 from declog.language.quantile_sketch import Sketch
 from declog.language.segmented import present, truth
@@ -79,6 +80,15 @@ class Cells:
         kept, infinite = (None if marks is None else marks[:, places] for marks in (self.kept, self.infinite))
         labels = tuple(self.labels[position] for position in places)
         return replace(self, values=self.values[:, places], labels=labels, kept=kept, infinite=infinite)
+
+    def of_label(self, name: str) -> Cells | None:
+        """The cells of one label, which then have no labels; ``name`` as trackers show it. None: it did not come."""
+        label = self.label_shown(name)
+        return None if label is None else replace(self.of_labels([self.labels.index(label)]), labels=(), rest=None)
+
+    def label_shown(self, name: str) -> str | None:
+        """The label that trackers show as ``name``; None: it did not come."""
+        return next((label for label in self.labels if label.replace(BETWEEN, "/") == name), None)
 
     def mark(self, kept: Array, infinite: Array) -> None:
         """Set which NaN are values and which of them come from infinities, and count them with the infinite values."""

@@ -7,7 +7,7 @@ from it, except that of ``present`` (see ``language/absence.py``). Imports no to
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -21,9 +21,9 @@ from declog.engine.evaluator import Value, applied
 from declog.engine.partials import Names, reindexed
 from declog.language.absence import absent
 from declog.language.functions import DEFAULT, Functions
-from declog.language.nodes import BUILTIN, CONST, METRIC, Node, walk
+from declog.language.nodes import BUILTIN, CONST, METRIC, Node, label_of, walk
 from declog.language.segmented import Segments, present, truth
-from declog.plans.needs import read
+from declog.plans.needs import read, sources
 from declog.plans.ops import FormulaOp
 
 Array = NDArray[Any]
@@ -43,11 +43,13 @@ class Sheet:
     """Evaluates expressions over metrics that are aligned to common axes ``[members, labels, pieces]``."""
 
     def __init__(
-        self, cells: Mapping[str, Cells], keys: Iterable[str], functions: Functions = DEFAULT,
+        self, cells: Mapping[str, Cells], expr: Node, functions: Functions = DEFAULT,
         facts: Mapping[str, float] = NO_FACTS,
     ) -> None:  # fmt: skip
         self._facts = facts
-        self.cells = {key: item for key in keys if (item := cells.get(key)) is not None}
+        here = {source: cells[source[0]] for source in sources(expr) if source[0] in cells}
+        of_labels = {source: item if source[1] is None else item.of_label(source[1]) for source, item in here.items()}
+        self.cells = {source: item for source, item in of_labels.items() if item is not None}
         self._functions = functions
         names = frozenset([(item.members, item.labels, item.pieces, item.rest) for item in self.cells.values()])
         self._names, self.rest, self._unlike = _axes(names)
@@ -80,7 +82,7 @@ class Sheet:
             if kind is not True:
                 marks = ~np.isfinite(values) & ~np.asarray(kind)
                 add(nonfinite, marks)
-                cells = self.cells.get(node.leaf)
+                cells = self.cells.get((node.leaf, label_of(node)))
                 if cells is not None:
                     add(infinite, marks & self._reindexed(cells, cells.infinities, False))
         return nonfinite, infinite
@@ -92,7 +94,7 @@ class Sheet:
             value = self._facts.get(node.leaf)
             return NOWHERE if value is None else (np.full((1, 1, 1), value), False)
         if node.op == METRIC:
-            return self._metric(node.leaf)
+            return self._metric(node)
         function = self._functions.get(node.op)
         assert function is not None
         args = [*map(self.value, node.args)]
@@ -111,10 +113,10 @@ class Sheet:
         kind = np.broadcast_to(kind, shape).all(0, keepdims=True)
         return np.where(kind, np.nan, reduced), kind
 
-    def _metric(self, name: str) -> Value:
+    def _metric(self, node: Node) -> Value:
         """The value of a metric, or of ``members:id`` or ``nan_count:id``, which are counts and never absent."""
-        function, _, key = name.rpartition(":")
-        cells = self.cells.get(key)
+        function, _, key = str(node.leaf).rpartition(":")
+        cells = self.cells.get((key, label_of(node)))
         if function:
             count = 0 if cells is None else len(cells.members) if function == "members" else cells.skipped
             return np.full((1, 1, 1), float(count)), False
@@ -154,10 +156,10 @@ def formula(
 ) -> Cells | None:
     """A formula's values, piece by piece; None if this window has none of its metrics."""
     keys = read(op.expr)
-    sheet = Sheet(cells, keys, functions, facts)
-    sources = sheet.cells.values()
-    if keys and not sources:
+    if keys and cells.keys().isdisjoint(keys):
         return None
+    sheet = Sheet(cells, op.expr, functions, facts)
+    metrics = sheet.cells.values()
     values, kind = sheet.value(op.expr)
     members = sheet.members if op.family else ()
     shape = (max(len(members), 1), max(len(sheet.labels), 1), len(sheet.pieces))
@@ -166,7 +168,7 @@ def formula(
     missing = where | ~present(result)
     logged = Cells(result, members, sheet.labels, pieces=sheet.pieces, rest=sheet.rest)
     kept = infinite = np.zeros(shape, bool)
-    if missing.any() and any(source.kept is not None or np.isinf(source.values).any() for source in sources):
+    if missing.any() and any(metric.kept is not None or np.isinf(metric.values).any() for metric in metrics):
         nonfinite, infinite = sheet.nonfinite(op.expr, shape)
         kept = missing & ~where & nonfinite
     if op.empty is not None and (sheet.labels or not op.labels):  # a formula by label has no cell before a label comes
@@ -179,14 +181,17 @@ def first_place(
     condition: Node, cells: Mapping[str, Cells], functions: Functions = DEFAULT, facts: Mapping[str, float] = NO_FACTS
 ) -> CellName | None:
     """The first cell in which a condition over the logged metrics is true; None: it holds nowhere."""
-    sheet = Sheet(cells, read(condition), functions, facts)
+    while condition.op == "any":  # of members: it holds for the one for which its inside does
+        (condition,) = condition.args
+    sheet = Sheet(cells, condition, functions, facts)
     true = truth(np.asarray(sheet.value(condition)[0]))
     if not np.count_nonzero(true):
         return None
     true = np.atleast_3d(true)
     member, label, _ = np.argwhere(true)[0].tolist()
     return CellName(
-        sheet.members[member] if true.shape[0] > 1 else None, sheet.labels[label] if true.shape[1] > 1 else None
+        sheet.members[member] if true.shape[0] == len(sheet.members) else None,
+        sheet.labels[label] if true.shape[1] == len(sheet.labels) else None,
     )
 
 
@@ -194,7 +199,7 @@ def shown(fields: Mapping[str, Node], cells: Mapping[str, Cells], cell_name: Cel
     """The numbers for an alert's text, taken from the cell in which its condition held; None for an absent value."""
     numbers: dict[str, float | None] = {}
     for name, node in fields.items():
-        sheet = Sheet(cells, read(node))
+        sheet = Sheet(cells, node)
         values, kind = sheet.value(node)
         at = [
             names.index(one) if one in names and size > 1 else 0  # a single value stands for all members or labels

@@ -164,6 +164,12 @@ def _present(cells: Cells, how: str) -> Iterable[tuple[int, int, float]]:
     return zip(members.tolist(), labels.tolist(), values[members, labels].tolist(), strict=True)
 
 
+def shown_name(op: Op, member: str | None, label: str | None) -> str | None:
+    """The name of one value of a metric, as trackers show it; None where it is not one of its members or labels."""
+    name = _filled(op.names[0].template, op.labels, member, label)
+    return None if "{" in name else name
+
+
 def _cell(cells: Cells, member: int, label: int) -> tuple[str | None, str | None]:
     """The member and the label of a cell by name."""
     return cells.members[member] if cells.members else None, cells.labels[label] if cells.labels else None

@@ -13,19 +13,20 @@ from typing import Any, TypeVar
 
 from declog.engine import formulas
 from declog.engine.cell_values import row_bytes
-from declog.engine.cells import MetricValues
+from declog.engine.cells import Cells, MetricValues
 from declog.engine.evaluator import View
 from declog.engine.inactive import Inactive
 from declog.engine.log_event import EventFacts
 from declog.engine.metrics import Metrics, Report
-from declog.engine.naming import Named, Naming, Output
+from declog.engine.naming import Named, Naming, Output, shown_name
 from declog.engine.tables import Tables
 from declog.engine.window_state import WindowState
 from declog.errors import RuntimeFailure
 from declog.language.functions import DEFAULT, Functions
+from declog.language.nodes import METRIC, Node, label_of
 from declog.plans.meaning import meanings
 from declog.plans.needs import judged, read
-from declog.plans.ops import AlertOp, Plan, ProfileOp
+from declog.plans.ops import NAME, AlertOp, Plan, ProfileOp
 from declog.records import RANKS, THEIRS, Alert, Beside, Histogram, Records, Scalar, Table, other_numbers
 
 log = logging.getLogger("declog")
@@ -269,10 +270,25 @@ class Dispatcher:
             elif cell_name is not None and self._streaks[key] >= op.for_:
                 self._streaks[key], self._silent[key] = FIRED, op.cooldown
                 fields = dict(op.fields)
-                values = formulas.shown(fields, self._metrics.logged(read(*fields.values()), results), cell_name)
-                alert = Alert(op.id, op.level, _worded(op, values))
+                cells = self._metrics.logged(read(*fields.values()), results)
+                numbers = formulas.shown(fields, cells, cell_name)
+                named = {text: self._named(node, cells, cell_name) for text, node in fields.items()}
+                alert = Alert(op.id, op.level, _worded(op, numbers, named))
                 self._fired(step, op, alert)
                 yield alert
+
+    def _named(self, node: Node, cells: Mapping[str, Cells], cell_name: formulas.CellName) -> str:
+        """The name of the value that a text shows, as trackers show it; what is computed has its expression."""
+        member, metric = (node.param("member"), node.args[0]) if node.op == "member" else (cell_name.member, node)
+        op = self._outputs.get(metric.leaf) if metric.op == METRIC else None
+        if op is None:
+            return str(node)
+        label = label_of(metric)
+        if label is None:
+            label = cell_name.label
+        elif op.key in cells:
+            label = cells[op.key].label_shown(label) or label
+        return shown_name(op, member, label) or str(node)
 
     # -- sinks
 
@@ -363,19 +379,25 @@ def prefixed(records: Sequence[Record], prefix: str) -> list[Record]:
     ]
 
 
-def _worded(op: AlertOp, values: Mapping[str, float | None]) -> str:
-    """The alert's text, filled with its metrics' values; a text that cannot be filled stays as it is."""
+def _worded(op: AlertOp, numbers: Mapping[str, float | None], named: Mapping[str, str]) -> str:
+    """The alert's text, filled with its metrics' values and their names; one that cannot be filled stays as it is."""
     try:
-        return _Text().vformat(op.text, (), values)
+        return _Text(named).vformat(op.text, (), numbers)
     except (KeyError, ValueError):
         return op.text
 
 
 class _Text(string.Formatter):
-    """A formatter that reads ``{length.max}`` as one name, not as an attribute."""
+    """A formatter that reads ``{length.max}`` as one name, not as an attribute; ``{kl:name}`` is the name itself."""
+
+    def __init__(self, named: Mapping[str, str]) -> None:
+        self._named = named
 
     def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, str]:
-        return kwargs[field_name], field_name
+        return (field_name, kwargs[field_name]), field_name
 
     def format_field(self, value: Any, format_spec: str) -> str:
-        return "absent" if value is None else str(super().format_field(value, format_spec))
+        name, number = value
+        if format_spec == NAME:
+            return self._named[name]
+        return "absent" if number is None else str(super().format_field(number, format_spec))

@@ -22,7 +22,7 @@ from declog.language import idioms, library_calls, unknown_names
 from declog.language.dtypes import AXES, MEMBER, Axis, DType, Type
 from declog.language.functions import BUILTIN, REQUIRED, Function, Functions, Param
 from declog.language.functions.rules import Call, Stage, of_type
-from declog.language.nodes import COMBINED, CONST, WRITTEN, Graph, Node
+from declog.language.nodes import COMBINED, CONST, LABEL, METRIC, WRITTEN, Graph, Node
 from declog.language.phases import join, latest
 from declog.language.scope import Scope
 from declog.language.syntax import ExpressionError, parse, refuse
@@ -253,10 +253,8 @@ class Compiler:
     def _call(self, node: ast.Call) -> Node:
         assert isinstance(node.func, ast.Name)
         name = node.func.id
-        if len(node.args) == 1 and not node.keywords and isinstance(node.args[0], ast.Name):
-            measured = self.scope.measured(name, node.args[0].id)
-            if measured is not None:
-                return measured
+        if self.scope.noun == "metric" and (measured := self.scope.measured(name, node)) is not None:
+            return measured
         function = self.registry.named(name)
         if function is None or name in BUILTIN.names():
             unknown_names.refuse_reduction(node, self.text, self.span(node), self.scope)
@@ -352,7 +350,8 @@ class Compiler:
         return AXES[name]
 
     def _parameter(self, call: ast.Call, node: ast.expr, slot: Param, function: Function) -> Any:
-        if str in slot.types and self._is_word(node):
+        number = isinstance(node, ast.Constant) and not isinstance(node.value, str)
+        if str in slot.types and (number or self.part(node) in _WORDS or self._is_word(node)):
             self._unquoted(call, [node])
         value = self.visit(node)
         if value.op != CONST:
@@ -382,6 +381,8 @@ class Compiler:
             self.fail(node if arg is None else places[arg], key, **facts)
 
         result = function.rule(Call(name, args, params, self.scope.groups, self.scope.token_mask, _stage, fail))
+        if name == LABEL:  # a metric of its own to all that reads it
+            return self.graph.make(METRIC, type=result, name=args[0].leaf, label=params[LABEL])
         mask = self.scope.token_mask if params.get("axis") is Axis.TOKEN else None
         typed = self.graph.make(name, args, type=result, mask=mask, **params)
         constant = function.stage == "elementwise" and args and all(item.op == CONST for item in args)

@@ -25,6 +25,8 @@ COMPUTED = frozenset({FOLD, TEXTVALUE, CARRIED})  # columns that hold the values
 LEAVES = frozenset({CONST, SIGNAL, BUILTIN, METRIC, FOLD, TEXTVALUE, CARRIED})
 PLAIN = frozenset({CONST, BUILTIN})  # values that every process has
 MODE = "mode"  # the built-in name whose values are names of modes
+LABEL = "label"  # the function that names one label of a metric, and the parameter of a metric that says which
+LABELLED = "labelled"  # the parameter of a metric with one value per label
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -86,6 +88,8 @@ def show(node: Node, *, nested: bool = False, in_full: bool = False) -> str:
         return _constant(node.param("value"))
     if node.op in LEAVES:
         function, _, name = str(node.param("name")).rpartition(":")
+        if (label := label_of(node)) is not None:
+            return f"{LABEL}({name}, {_constant(label)})"
         return f"{function}({name})" if function else name
     part = partial(show, in_full=in_full)
     if (node.op == JOIN and not in_full) or node.op in WRITTEN.values():
@@ -165,6 +169,11 @@ class Graph:
     def constant(self, value: float | int | bool | str) -> Node:
         """A constant."""
         return self.make(CONST, type=Type(_CONSTANTS[value.__class__]), value=value)
+
+
+def label_of(node: Node) -> str | None:
+    """The one label of a metric that a leaf reads; None: it has no labels, or the leaf reads all of them."""
+    return dict(node.params).get(LABEL)
 
 
 def members_of(*nodes: Node) -> tuple[str, ...] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -56,8 +57,8 @@ class Scope:
         """The place of a phase in a step: values of an earlier one can be looked up for the rows of a later one."""
         return 0
 
-    def measured(self, function: str, name: str) -> Node | None:
-        """The node of ``function(name)`` where it asks something of a metric: ``members``, ``nan_count``."""
+    def measured(self, function: str, call: ast.Call) -> Node | None:
+        """The node of a call that asks something of a metric: ``members``, ``nan_count``, a ``label`` of tokens."""
 
     def of_tracker(self, name: str) -> str | None:
         """What an expression writes for the value that trackers show under a name; None where none is meant."""

@@ -31,8 +31,9 @@ class Shown(NamedTuple):
 
     @property
     def expression(self) -> str:
-        """The value as formulas and conditions name it: that of a member is `member(rewards.mean, 'format')`."""
-        return self.key if self.member is None else f"member({self.key}, {self.member!r})"
+        """The value as formulas and conditions name it: `member(rewards.mean, 'format')`, `label(by_level, '1')`."""
+        labelled = self.key if self.label is None else f"label({self.key}, {self.label!r})"
+        return labelled if self.member is None else f"member({labelled}, {self.member!r})"
 
     @property
     def is_value(self) -> bool:
@@ -43,21 +44,34 @@ class Shown(NamedTuple):
 def metric_of(metrics: Mapping[str, Any], name: str) -> Shown | None:
     """The metric that trackers show as ``name``, or nearly so: ``reward/mean`` is `reward`, if that is a mean.
 
-    ``metrics`` are entries by id: the keys `name`, `alias` and `reduce` of each are read.
+    ``metrics`` are entries by id: the keys `name`, `alias`, `reduce` and `by` of each are read.
     """
     name = name.removeprefix("train/")
     for id, entry in metrics.items():
         for pattern in _patterns(id, entry):
             if (match := re.fullmatch(pattern, name)) is not None:
-                return Shown(id, **match.groupdict())
+                groups = match.groupdict()
+                parts = [groups.pop(part) for part in sorted(groups) if part.startswith("part")]
+                return Shown(id, **({"label": "/".join(parts)} if parts else {}) | groups)
     if (ending := idioms.of_ending(name)) is None:
-        return None
+        return _label_of(metrics, name)
     stem, reduction = ending
     for id, entry in metrics.items():
         reductions = _reductions(entry)
         named = id == stem or any(re.fullmatch(pattern, stem) for pattern in _patterns(id, entry))
         if named and reduction in reductions:
             return Shown(id, reduction if len(reductions) > 1 else None)
+    return _label_of(metrics, name)
+
+
+def _label_of(metrics: Mapping[str, Any], name: str) -> Shown | None:
+    """``by_level/1``, as trackers show a label by default: behind a slash, and the reduction if there are several."""
+    for id, entry in metrics.items():
+        reductions = _reductions(entry)
+        between = f"/(?P<reduction>{'|'.join(map(re.escape, reductions))})" if len(reductions) > 1 else ""
+        match = re.fullmatch(rf"{re.escape(id)}{between}[/.](?P<label>{_label(entry)})", name) if _by(entry) else None
+        if match is not None and idioms.of_ending(f"{id}/{match['label']}") is None:
+            return Shown(id, **match.groupdict())
     return None
 
 
@@ -94,6 +108,17 @@ def _reductions(entry: Any) -> list[str]:
     return names or ["mean"]
 
 
+def _by(entry: Any) -> list[str]:
+    """The labels of an entry, as they are written: none, one or several expressions."""
+    by = entry.get("by") if isinstance(entry, Mapping) else None
+    return [str(part) for part in (by if isinstance(by, list) else [by]) if part is not None]
+
+
+def _label(entry: Any) -> str:
+    """What matches a label of an entry: that of several expressions has as many parts."""
+    return "/".join(["[^/]+"] * len(_by(entry))) if len(_by(entry)) > 1 else ".+"
+
+
 def _patterns(id: str, entry: Any) -> Iterator[str]:
     """What matches the names of a metric, with groups for the reduction and the member."""
     keys = entry if isinstance(entry, Mapping) else {}
@@ -105,4 +130,7 @@ def _patterns(id: str, entry: Any) -> Iterator[str]:
         pattern = re.escape(template.replace("{id}", id))
         reductions = "|".join(map(re.escape, _reductions(entry)))
         pattern = pattern.replace(r"\{reduce\}", f"(?P<reduction>{reductions})" if several else reductions, 1)
-        yield pattern.replace(r"\{member\}", "(?P<member>[^/]+)", 1).replace(r"\{label\}", "(?P<label>[^/]+)", 1)
+        for part, by in enumerate(_by(entry)):
+            pattern = pattern.replace(rf"\{{{by}\}}", f"(?P<part{part}>[^/]+)", 1)
+        label = f"(?P<label>{_label(entry)})"
+        yield pattern.replace(r"\{member\}", "(?P<member>[^/]+)", 1).replace(r"\{label\}", label, 1)

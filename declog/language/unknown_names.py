@@ -148,7 +148,7 @@ def refuse_tracker_name(node: ast.expr, text: str, span: Span, scope: Scope) -> 
     """Refuse ``completions/mean_length``, a metric as trackers show it. A quotient of two metrics is none."""
     parts = [*ast.walk(node)]
     names = [part.id for part in reversed(parts) if isinstance(part, ast.Name)]
-    plain = all(isinstance(part, ast.Name | ast.BinOp | ast.Div | ast.expr_context) for part in parts)
+    plain = all(isinstance(part, ast.Name | ast.Constant | ast.BinOp | ast.Div | ast.expr_context) for part in parts)
     if scope.noun == "signal" or not plain or all(scope.resolve(name) is not None for name in names):
         return
     start, end = span

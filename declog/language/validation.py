@@ -239,20 +239,9 @@ def _of_metric(name: str, alert: Any, data: Mapping[str, Any]) -> str | None:
         return None
     if (shown := metric_of(metrics, name)) is not None and shown.reduction is None and shown.is_value:
         return f"by its metric: {shown.id}: {in_flow(alert)}"
-    if (
-        shown is not None
-        and shown.label is None
-        and isinstance(alert, Mapping)
-        and (when := _condition(shown, alert)) is not None
-    ):
+    if shown is not None and isinstance(alert, Mapping) and (when := _condition(shown, alert)) is not None:
         return f"{re.sub(r'[^a-z0-9_]+', '_', name.lower())}: {in_flow(when)}"
     metric = parts[0] if parts[0] in metrics else parts[1]
-    entry = metrics.get(metric)
-    if parts[0] in metrics and isinstance(entry, Mapping) and isinstance(entry.get("by"), str):
-        where = in_flow(f"{entry['by']} == '{parts[1]}'")
-        id = re.sub(r"\W+", "_", parts[1])
-        said = f"metrics: {{{id}: {{expr: {in_flow(entry.get('expr', metric))}, where: {where}}}}}"
-        return f"of one label: {said} and alerts: {{{id}: {in_flow(alert)}}}"
     return f"by its metric: {metric}: {in_flow(alert)}" if metric in metrics else None
 
 
@@ -260,7 +249,7 @@ def _condition(metric: Shown, alert: Mapping[str, Any]) -> dict[str, Any] | None
     """An alert of one value of a metric: its bounds as a condition."""
     bounds = [f"{metric.expression} {sign} {alert[key]}" for key, sign in SIGNS.items() if key in alert]
     rest = {key: item for key, item in alert.items() if key not in SIGNS}
-    return {"when": " or ".join(bounds), **rest} if bounds and metric.label is None else None
+    return {"when": " or ".join(bounds), **rest} if bounds else None
 
 
 def _spelt_out(entry: Any) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from declog.language.nodes import CARRIED, FOLD, METRIC, SIGNAL, TEXTVALUE, Node
+from declog.language.nodes import CARRIED, FOLD, METRIC, SIGNAL, TEXTVALUE, Node, label_of
 from declog.plans.ops import FormulaOp, JoinOp, LocalOp, MetricOp, Plan, PreviousOp
 
 
@@ -51,7 +51,8 @@ class Meanings:
             return f"{node.param('stat')}({self._fold(node.param('name'))})"
         if node.op == METRIC:
             function, _, key = str(node.param("name")).rpartition(":")
-            return f"{function}({self.of(self._outputs[key]) if key in self._outputs else key})"
+            label = "" if (one := label_of(node)) is None else f", {one!r}"
+            return f"{function}({self.of(self._outputs[key]) if key in self._outputs else key}{label})"
         if node.op in (TEXTVALUE, CARRIED):
             op = self._columns[node.param("name")]
             return (

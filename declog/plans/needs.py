@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from declog.language.absence import PRESENT, asks
 from declog.language.dtypes import Axis
-from declog.language.nodes import CARRIED, FOLD, METRIC, SIGNAL, TEXTVALUE, Node, walk
+from declog.language.nodes import CARRIED, FOLD, METRIC, SIGNAL, TEXTVALUE, Node, label_of, walk
 from declog.plans.fingerprint import expressions
 from declog.plans.ops import AlertOp, FormulaOp, MetricOp, Plan
 
@@ -23,6 +23,7 @@ class Need(NamedTuple):
     name: str
 
 
+Source = tuple[str, str | None]  # the key of a metric, and the label of it that is read; None: all that it has
 Clause = tuple[Need, ...]  # signals of which at least one must come
 Clauses = frozenset[Clause]
 NOTHING: Clauses = frozenset()
@@ -30,10 +31,15 @@ MOST = 64  # the most clauses of one expression; metrics with more are never cal
 
 
 @lru_cache(maxsize=4096)  # cached, since each log event asks this for all formulas, conditions and alerts
-def read(*nodes: Node) -> tuple[str, ...]:
-    """The keys of the metrics that expressions read, also those of which they read a property."""
-    names = (str(node.param("name")) for node in walk(*nodes) if node.op == METRIC)
-    return tuple(dict.fromkeys(name.rpartition(":")[2] for name in names))
+def sources(*nodes: Node) -> tuple[Source, ...]:
+    """The metrics that expressions read, also those of which they read a property, each with the one label of it."""
+    leaves = (node for node in walk(*nodes) if node.op == METRIC)
+    return tuple(dict.fromkeys((str(node.leaf).rpartition(":")[2], label_of(node)) for node in leaves))
+
+
+def read(*nodes: Node, labels: bool = True) -> tuple[str, ...]:
+    """The keys of the metrics that expressions read; ``labels=False``: not those of which they read one label only."""
+    return tuple(dict.fromkeys(key for key, label in sources(*nodes) if labels or label is None))
 
 
 def judged(plan: Plan, alert: AlertOp) -> set[int]:

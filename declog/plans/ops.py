@@ -414,6 +414,7 @@ class ProfileOp:
 
 
 STOP = "stop"  # the action of an alert that stops the run
+NAME = "name"  # the format of a value in an alert's text that is its name: `{by_level:name}`
 
 
 @dataclass(frozen=True, kw_only=True)

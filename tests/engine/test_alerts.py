@@ -362,3 +362,81 @@ def test_a_preset_alert_goes_with_its_metric(preset: str) -> None:
     assert left(lambda name, entry: {**entry, "enabled": False}) == (set(), set(whole))
     assert left(several) == (set(whole), set())
     assert left(lambda name, entry: entry if "formula" in entry else {**entry, "reduce": "max"}) == (set(whole), set())
+
+
+def labelled(log: Recorder) -> None:
+    """One step with two rewards, by one or two labels, of which some fire."""
+    with log.step(0):
+        log.observe(kl=[0.5, 0.9], rewards={"a": [0.5, 0.7], "b": [1.0, 3.0]}, env=["u", "v"], n=[1, 2])
+
+
+@pytest.mark.parametrize(
+    ("when", "named"),
+    [
+        ("rewards > 1", "rewards/b is 2"),
+        ("member(rewards, 'b') > 1", "rewards/b is 2"),
+        ("any(rewards > 1, over=member)", "rewards/b is 2"),
+        ("max(rewards, over=member) > 1", "high"),
+        ("by_env > 0.6", "by_env/v is 0.9"),
+        ("label(by_env, 'u') < 0.6", "by_env/u is 0.5"),
+        ("label(by_env, 'u') < label(by_env, 'v')", "by_env/u is 0.5, by_env/v is 0.9"),
+        ("both > 0.6", "v=2 is 0.9"),
+        ("label(both, 'v/2') > 0.6", "v=2 is 0.9"),
+        ("one > 0", "one/u is 0.5"),
+        ("formula > 1", "formula/v is 1.8"),
+        ("each > 2", "each/b of v is 3"),
+        ("member(each, 'b') > 2", "each/b of v is 3"),
+        ("label(each, 'v') > 2", "each/b of v is 3"),
+        ("member(label(each, 'v'), 'b') > 2", "each/b of v is 3"),
+        ("by_env > 0.6 and kl > 0", "by_env/v is 0.9, kl is 0.7"),
+        ("by_env > kl", "by_env/v is 0.9, kl is 0.7"),
+        ("kl > 0.6", "kl is 0.7"),
+    ],
+)
+def test_an_alert_names_the_value_that_fired(when: str, named: str, tmp_path: Path) -> None:
+    """Class: families, labels, both at once, one of either, also where only one came: named as trackers show it."""
+    rows = {"axis": "completion"}
+    signals = {"kl": rows, "rewards": {**rows, "family": True}, "env": {**rows, "type": "text"},
+               "n": {**rows, "type": "int"}}  # fmt: skip
+    metrics = {
+        "kl": "mean(kl)", "rewards": "mean(rewards)", "by_env": {"expr": "kl", "by": "env"},
+        "both": {"expr": "kl", "by": ["env", "n"], "name": "{env}={n}"},
+        "one": {"expr": "kl", "by": "env", "where": "n == 1", "log": False}, "formula": {"formula": "by_env * 2"},
+        "each": {"expr": "rewards", "by": "env", "name": "each/{member} of {label}"},
+    }  # fmt: skip
+    sink = run(profile(signals, metrics, alerts={"high": {"when": when}}), labelled, tmp_path / "default")
+    assert [alert.text for _, alert in sink.alerts] == [f"{named}: {when}"]
+    names = set(sink.scalars[0]) | {"one/u", "high"}
+    assert {part.partition(" is ")[0] for part in named.split(", ")} <= names
+
+
+def test_a_text_of_ones_own_can_name_the_value(tmp_path: Path) -> None:
+    """`{by_env:name}`, and one label of it by an expression; the one that the condition reads without."""
+    rows = {"axis": "completion"}
+    signals = {"kl": rows, "rewards": {**rows, "family": True}, "env": {**rows, "type": "text"},
+               "n": {**rows, "type": "int"}}  # fmt: skip
+    alerts = {
+        "all": {"when": "by_env > 0.6", "text": "{by_env:name} at {by_env:.2f}, not {label(by_env, 'u'):.1f}"},
+        "one": {"when": "label(by_env, 'u') > 0.4", "text": "{by_env:name} at {by_env:.2f}"},
+        "none": {"when": "kl > 0.6", "text": "{label(by_env, 'z'):name}: {label(by_env, 'z'):.1f}"},
+    }
+    config = profile(signals, {"by_env": {"expr": "kl", "by": "env"}, "kl": "mean(kl)"}, alerts=alerts)
+    sink = run(config, labelled, tmp_path)
+    assert [alert.text for _, alert in sink.alerts] == [
+        "by_env/v at 0.90, not 0.5",
+        "by_env/u at 0.50",
+        "by_env/z: absent",
+    ]
+
+
+def test_a_text_of_several_values_is_refused() -> None:
+    """A metric of which the condition reads two labels, or members, has no one value; the fix names both."""
+    rows = {"axis": "completion"}
+    signals = {"kl": rows, "env": {**rows, "type": "text"}}
+    when = "label(by_env, 'u') < label(by_env, 'v')"
+    config = profile(signals, {"by_env": {"expr": "kl", "by": "env"}})
+    with pytest.raises(ConfigError) as raised:
+        declog.plan({**config, "alerts": {"a": {"when": when, "text": "{by_env:.1f}"}}})
+    first, second = str(raised.value.problems[0].fix).removeprefix("write ").split(" or ")
+    assert first == "{label(by_env, 'u'):.1f}"
+    declog.plan({**config, "alerts": {"a": {"when": when, "text": f"{first} {second}"}}})

@@ -16,7 +16,7 @@ from declog.language.dtypes import ABOVE, MEMBER, NUMERIC, Axis, DType, Type, pe
 from declog.language.functions.base import BUILTIN, OVER, PATTERN, Function, Param, View
 from declog.language.functions.rules import Call, Rule, broadcast, need, readable_pattern
 from declog.language.moments import AGGREGATES, FORMULAS
-from declog.language.nodes import Node, members_of
+from declog.language.nodes import LABEL, LABELLED, METRIC, Node, members_of
 from declog.language.patterns import pattern
 
 
@@ -162,7 +162,10 @@ def _family(call: Call) -> Node:
     """The argument, which must be a family."""
     node = call.args[0]
     if not node.type.family:
-        call.fail("DL306.member", arg=0, node=node)
+        labelled = LABELLED in dict(node.params)
+        name = call.params.get("member", "name")
+        fix = f"label({node}, '{name}')" if labelled else f"`{node}` alone: it has one value"
+        call.fail("DL306.member", arg=0, node=node, fix=fix)
     return node
 
 
@@ -188,6 +191,22 @@ def _pick(view: View, node: Node, family: Any) -> Any:
 BUILTIN.rows(
     "members", "family", rule=lambda call: _member(call).with_dtype(DType.INT), help="how many members of a family came"
 )(lambda view, node, family: np.sum(~np.broadcast_to(np.asarray(view.absent(node.args[0])), family.shape), 0))
+
+
+def _of_label(call: Call) -> Type:
+    (node,), label = call.args, call.params[LABEL]
+    if LABELLED in dict(node.params):
+        return node.type
+    if node.op != METRIC:
+        call.fail("DL306.label", arg=0, node=node, label=label)
+    fix = f"member({node}, '{label}')" if node.type.family else f"`{node}` alone: it has one value"
+    call.fail("DL306.no_labels", arg=0, node=node, fix=fix)
+
+
+BUILTIN.rows(
+    LABEL, "metric", Param(LABEL, "constant", types=(str,)), rule=_of_label,
+    help="one label of a metric with `by`, in formulas and conditions; absent where it did not come",
+)(lambda view, node, metric: metric)  # fmt: skip
 
 
 SELECTIONS: dict[str, bool] = {"only": True, "without": False}  # of members, by whether their names must match
