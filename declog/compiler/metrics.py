@@ -23,7 +23,6 @@ from declog.language.phases import labels
 from declog.language.reductions import Reduction, quantile_level
 from declog.language.spec import MetricSpec
 from declog.language.syntax import ExpressionError, Parsed, parse, refuse
-from declog.language.unknown_names import with_seconds
 from declog.plans.ops import MetricOp
 
 Params = tuple[tuple[str, Any], ...]
@@ -216,11 +215,7 @@ class _Metric:
 
     def _as_formula(self, parsed: Parsed, metrics: set[str]) -> str | None:
         """A metric for each reduction, and a formula of these, which may read ``metrics``."""
-        draft = self.draft
-        values, taken = {*draft.constants, *metrics, *FACTS}, {*draft.spec.metrics, *draft.signals}
-        body = with_seconds(parsed.body, {*draft.signals, *draft.constants, *draft.spec.metrics})
-        steps = [name for name, spec in draft.observed.items() if spec.axis == "step"]
-        return suggestions.as_formula(self.id, self.spec, body, draft.reductions, values, taken, steps)
+        return suggestions.as_formula(self.draft, self.id, self.spec, parsed.body, {*metrics, *FACTS})
 
     def _compile(self, text: str | None, path: Path) -> Node | None:
         return None if text is None else typed(self.draft, text, *path)

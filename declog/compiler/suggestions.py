@@ -23,19 +23,14 @@ _PLAIN = frozenset({"expr", "name", "tags"})  # keys that a formula has, too
 _OF_ROWS = frozenset({"where", "by", "weight", "nan", "every"})  # keys of the metrics that it reads
 
 
-def as_formula(
-    id: str,
-    spec: MetricSpec,
-    body: ast.expr,
-    reductions: Reductions,
-    constants: Container[str],
-    taken: Collection[str],
-    steps: Collection[str],
-) -> str | None:
+def as_formula(draft: Draft, id: str, spec: MetricSpec, body: ast.expr, metrics: Collection[str]) -> str | None:
     """``mean(a) / mean(b)`` computes with reduced values: a metric for each, and a formula. None for anything else.
 
-    A signal that has one value per step, one of ``steps``, is a metric as it is.
+    The formula may read ``metrics``, too. A signal that has one value per step is a metric as it is.
     """
+    reductions, constants, taken = draft.reductions, {*draft.constants, *metrics}, {*draft.spec.metrics, *draft.signals}
+    steps = {name for name, observed in draft.observed.items() if observed.axis == "step"}
+    body = unknown_names.with_seconds(body, {*taken, *draft.constants})
     parts: dict[str, str] = {}  # the names of the new metrics, by their expressions
 
     def once(call: ast.Call, name: str) -> str | None:
@@ -55,7 +50,7 @@ def as_formula(
 
     rest = _Calls(part).visit(tree_of(ast.unparse(body)).body)
     if parts:
-        means = {name: ast.Call(ast.Name("mean"), [ast.Name(name)], []) for name in sorted(_names(rest) & {*steps})}
+        means = {name: ast.Call(ast.Name("mean"), [ast.Name(name)], []) for name in sorted(_names(rest) & steps)}
         named = {name: ast.Name(str(part(mean, "mean"))) for name, mean in means.items()}
         rest = library_calls.Substitution(named).visit(rest)
     if not parts or any(name not in parts.values() and name not in constants for name in _names(rest)):
