@@ -262,8 +262,9 @@ class Compiler:
         if (function is None or name in OPERATORS or spans) and (fix := self._of_library(node, name)) is not None:
             if fix.startswith(library_calls.YOURS):
                 self.fail(node.func, "DL303.function", name=name, fix=fix)
-            smooth = "combine: ema" in fix or "combine: rolling" in fix
-            self.fail(node, "DL307.smooth" if smooth else "DL307.library", name=name, fix=fix)
+            if "combine: ema" in fix or "combine: rolling" in fix:
+                self.fail(node, "DL307.smooth", name=name, fix=fix)
+            self.fail(node, "DL307.library", name=name, fix=fix)
         if function is None or name in OPERATORS:
             names = [item for item in self.registry.names() if item not in OPERATORS]
             if isinstance(value := self.scope.resolve(name), Node):
