@@ -6,13 +6,15 @@ import ast
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from declog.compiler import suggestions, token_labels
+from declog.compiler.axis_labels import refuse_axis
 from declog.compiler.draft import NAME, PREFERRED, Draft, fits
 from declog.compiler.names import RANK, of_output
 from declog.compiler.scopes import FACTS, SignalScope, typed
-from declog.errors import Path, Problem, in_flow, nearest
+from declog.errors import Path, Problem, nearest
 from declog.language import idioms, library_calls
 from declog.language.dtypes import NUMERIC, Axis, DType
 from declog.language.expression import Compiler
@@ -43,8 +45,20 @@ def metrics(draft: Draft) -> None:
         if draft.per_rank and spec.by is None and name in draft.spec.metrics:
             spec = spec.model_copy(update={"by": RANK, "max_labels": RANKS})
         with draft.at("metrics", name, "expr", off=f"metrics.{name}"):
+            if refuse_axis(draft, name, spec, partial(_compiles, draft, name)):
+                continue
             ops = _Metric(draft, name, spec).ops()
             draft.metrics += ops if spec.prefer is None else _preferred(draft, name, spec, ops)
+
+
+def _compiles(draft: Draft, id: str, spec: MetricSpec) -> bool:
+    """Whether a metric is right; nothing is reported."""
+    problems, warnings, inactive = [*draft.problems], [*draft.warnings], {**draft.inactive}
+    with draft.at("metrics", id, off=f"metrics.{id}"):
+        _Metric(draft, id, spec).ops()
+    right = len(draft.problems) == len(problems)
+    draft.problems, draft.warnings, draft.inactive = problems, warnings, inactive
+    return right
 
 
 def about(draft: Draft) -> None:
@@ -144,20 +158,6 @@ class _Metric:
             return short
         node = self._typed(parsed)
         return (None if node is None else (node,)), self._reductions(reduce)
-
-    def _weighted_deviation(self, reduction: str) -> str:
-        """The fix for a weighted deviation or variance: two weighted means, and a formula over them."""
-        if reduction not in ("std", "pstd", "var", "pvar"):
-            return "drop `weight`"
-        expr = str(self.spec.expr or self.id)
-        written = self.spec.model_dump(include={"weight", "where", "by", "over"}, exclude_none=True)
-        square = f"{expr} ** 2" if expr.isidentifier() else f"({expr}) ** 2"
-        mean, squares = f"{self.id}_mean", f"{self.id}_squares"
-        variance = f"{squares} - {mean} ** 2"
-        formula = f"sqrt({variance})" if reduction.endswith("std") else variance
-        entries = {mean: {"expr": expr, **written}, squares: {"expr": square, **written}, self.id: {"formula": formula}}
-        lines = [f"{name}: {in_flow(entry)}" for name, entry in entries.items()]
-        return "\n".join(["two weighted means and a formula give that of the population:", *lines])
 
     def _compiler(self, text: str) -> Compiler:
         return Compiler(text, SignalScope(self.draft), self.draft.graph, self.draft.functions)
@@ -379,7 +379,7 @@ class _Metric:
         if axis is Axis.TOKEN and weight is not None and weight.type.axis is Axis.TOKEN:
             self.report("DL310.weight", "weight")
         if weight is not None and not reduction.weighted:
-            fix = self._weighted_deviation(reduction.name)
+            fix = suggestions.of_weighted(self.id, spec, reduction.name)
             self.report("DL312.weight", "weight", reduction=reduction.name, fix=fix)
         if reduction.name == "count" and first.op in ("lt", "le", "gt", "ge", "eq", "and", "or", "not"):
             draft.warn(

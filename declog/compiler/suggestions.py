@@ -65,6 +65,21 @@ def as_formula(draft: Draft, id: str, spec: MetricSpec, body: ast.expr, metrics:
     return f"metrics: {{{', '.join(entries)}, {id}: {{{inside}}}}}"
 
 
+def of_weighted(id: str, spec: MetricSpec, reduction: str) -> str:
+    """The fix for a weighted deviation or variance: two weighted means, and a formula over them."""
+    if reduction not in ("std", "pstd", "var", "pvar"):
+        return "drop `weight`"
+    expr = str(spec.expr or id)
+    written = spec.model_dump(include={"weight", "where", "by", "over"}, exclude_none=True)
+    square = f"{expr} ** 2" if expr.isidentifier() else f"({expr}) ** 2"
+    mean, squares = f"{id}_mean", f"{id}_squares"
+    variance = f"{squares} - {mean} ** 2"
+    formula = f"sqrt({variance})" if reduction.endswith("std") else variance
+    entries = {mean: {"expr": expr, **written}, squares: {"expr": square, **written}, id: {"formula": formula}}
+    lines = [f"{name}: {in_flow(entry)}" for name, entry in entries.items()]
+    return "\n".join(["two weighted means and a formula give that of the population:", *lines])
+
+
 def reduced_already(spec: MetricSpec, body: ast.expr, reductions: Reductions) -> str | None:
     """``{expr: mean(x), reduce: mean}``, whose `reduce` a preset says, mostly: the keys that say it once."""
     if not isinstance(body, ast.Call) or not isinstance(body.func, ast.Name) or not isinstance(spec.reduce, str):

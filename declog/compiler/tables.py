@@ -200,7 +200,7 @@ def alerts(draft: Draft) -> None:
                 for key, item in spec.model_dump(exclude_unset=True, by_alias=True).items()
                 if key not in SIGNS
             }
-            said = f"{name}: {{when: {when}{', ' * bool(rest)}{in_flow(rest)[1:-1]}}}"
+            said = f"{name}: {{when: {in_flow(when)}{', ' * bool(rest)}{in_flow(rest)[1:-1]}}}"
             fix = f"name it by its metric, or: {said}" if near else f"the condition names it: {said}"
             if defined is not None or near is None:
                 fix = f"define the metric: {defined or f'metrics: {{{name}: mean(SIGNAL)}}'}; or {fix}"

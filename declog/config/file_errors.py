@@ -256,7 +256,7 @@ def _unquoted(lines: list[str], context: yaml.Mark, mark: yaml.Mark) -> tuple[in
                 torn = value[end] == {"{": "}", "[": "]"}[value[0]] and value[end + 1 :].strip() != ""
             else:
                 marked = value.startswith(('"', "'", "&", "*", "!"))
-                torn = re.search(r"[{}\[\]]|: | #|\?\s*\Z", value) is not None and not marked
+                torn = re.search(r"[{}\[\]]|: | #|\?\s*\Z|, *['\"]", value) is not None and not marked
             if torn:
                 return row, start, value.rstrip()
     return None

@@ -17,7 +17,7 @@ from declog.engine.log_event import EventFacts
 from declog.engine.tables import EXTRA
 from declog.errors import MissingSignalError
 from declog.language.dtypes import Axis
-from declog.language.nodes import LOGGED, TIMERS
+from declog.language.nodes import LOGGED, SIGNAL, TIMERS, walk
 from declog.plans.needs import Clause, Need, groups_of, signals_of
 from declog.plans.ops import Plan, SignalOp
 
@@ -84,6 +84,9 @@ class Inactive:
             Need(phase.name, op.name): op
             for phase in plan.phases.values() for op in phase.signals if not op.any and op.name != LOGGED
         }  # fmt: skip
+        self._labels = {
+            op.id: {item.leaf for item in walk(op.by) if item.op == SIGNAL} for op in plan.metrics if op.by is not None
+        }
         self._masks = {name for fold in plan.folds.values() for name in fold.masks}
         self._modes = {mode: _Mode() for mode in plan.modes}
         self.judges = True  # not at a step that ended with an error, before which signals may be missing
@@ -205,7 +208,8 @@ class Inactive:
         names = list(dict.fromkeys(self._named(clause) for clause in absent))
         if len(absent) == 1 and len(absent[0]) == 1 and absent[0][0].name in self._masks:
             return f"{names[0]} never came: observe it, or say `axes.token.mask: all`"
-        return f"{_listed(names, SIGNALS)}{NEVER}"
+        of_label = {need.name for clause in absent for need in clause} <= self._labels.get(id, set())
+        return f"{'its label ' * of_label}{_listed(names, SIGNALS)}{NEVER}"
 
     def _together(self, reasons: Mapping[str, str], state: _Mode) -> dict[str, list[str]]:
         """Metrics by reason; those whose signals came in another phase share one, with one edit for them all."""

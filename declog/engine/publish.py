@@ -20,6 +20,7 @@ from declog.engine.log_event import EventFacts
 from declog.engine.metrics import Metrics, Report
 from declog.engine.naming import Named, Naming, Output, shown_name
 from declog.engine.tables import Tables
+from declog.engine.unseen_labels import UnseenLabels
 from declog.engine.window_state import WindowState
 from declog.errors import RuntimeFailure
 from declog.language.functions import DEFAULT, Functions
@@ -104,6 +105,7 @@ class Dispatcher:
         self._outputs = {op.key: op for op in plan.outputs}
         self._alert_periods = [(op, judged(plan, op)) for op in plan.alerts]
         self.inactive = Inactive(plan, inactive)
+        self._unseen_labels = UnseenLabels(plan)
 
     def state(self) -> dict[str, Any]:
         """The state for a checkpoint: values over the run, and the counts of alerts and sinks."""
@@ -154,6 +156,7 @@ class Dispatcher:
             self._naming.add(named, period, of_period, window.partial is not None, report, prefix)
             tables += self._tables(period, window.table_views, report) if self._plan.tables else ()
         self.inactive.judge(facts, due.keys(), results)
+        self._unseen_labels.judge(results)
         beside = beside or Beside()
         if partial is None and beside.compared:
             differing = other_numbers(beside.compared, {scalar.name: scalar.value for _, scalar in named.scalars})

@@ -13,6 +13,7 @@ UNANSWERED = {
     "fourth_stranger": 0,
     "half_answered": 0,
     "hydra": 1,
+    "labels": 0,
     "loops": 2,
     "names": 0,
     "other_tools": 0,

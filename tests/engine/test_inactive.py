@@ -59,7 +59,7 @@ REASONS: Mapping[str, tuple[dict[str, Any], dict[str, Any], dict[str, str]]] = {
         {"a": ROW, "b": {**ROW, "type": "bool"}, "c": {**ROW, "type": "text"}, "d": ROW},
         {"chosen": {"expr": "a", "where": "b"}, "named": {"expr": "a", "by": "c"},
          "heavy": {"expr": "a", "weight": "d"}},
-        {"chosen": "b never came", "named": "c never came", "heavy": "d never came"},
+        {"chosen": "b never came", "named": "its label c never came", "heavy": "d never came"},
     ),
     "a derived signal": ({"a": ROW, "b": ROW}, {"m": "max(c)"}, {"m": "b never came"}),
     "a formula": (

@@ -247,3 +247,21 @@ def test_an_alert_by_a_labels_name_has_a_condition(key: str, edit: dict[str, Any
     ((name, entry),) = edit.items()
     assert f'{name}: {{when: "{entry["when"]}"}}' in str(raised.value.problems[0].fix)
     plan(metrics=metrics, alerts=edit)
+
+
+def test_a_label_that_its_metric_has_not_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Class: labels that nobody sees: whoever waits for one is named, at the first log event that has others."""
+    metrics = {"f": {"formula": "label(w, 'z') + label(w, 'u')"}, "d": {"expr": "x", "by": ["env", "n"]}}
+    alerts = {"a": {"when": "label(w, 'z') < 1"}, "b": {"when": "label(d, 'u/9') < 1"},
+              "c": {"when": "label(w, '_other') < 1"}}  # fmt: skip
+
+    def body(log: Recorder) -> None:
+        for step in range(3):
+            with log.step(step):
+                log.observe(**({"x": BATCH["x"]} if step == 0 else BATCH))
+
+    run(config({"by": "env"}, metrics=metrics, alerts=alerts), body, tmp_path)
+    assert [record.getMessage() for record in caplog.records if "label `" in record.getMessage()] == [
+        "w has no label `z` yet, which is read by the alert `a` and the metric `f`: it has u, v",
+        "d has no label `u/9` yet, which is read by the alert `b`: it has u/1, v/2",
+    ]

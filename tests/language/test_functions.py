@@ -62,8 +62,18 @@ EXAMPLES: dict[str, list[Any]] = {
         ("sum(u, over=token)", [4, 6, M, 7]),
         ("sum(f, over=member)", [4, 2, 5, M]),
     ],
-    "min": [("min(x, over=completion)", [1, 1, -3, -3]), ("min(u, over=token)", [1, 2, M, 7])],
-    "max": [("max(x, over=completion)", [1, 1, 4, 4]), ("max(u, over=token)", [3, 4, M, 7])],
+    "min": [
+        ("min(x, over=completion)", [1, 1, -3, -3]),
+        ("min(u, over=token)", [1, 2, M, 7]),
+        ("min(b, over=completion)", [1, 1, 0, 0]),
+        ("min(u > 2, over=token)", [0, 0, M, 1]),
+    ],
+    "max": [
+        ("max(x, over=completion)", [1, 1, 4, 4]),
+        ("max(u, over=token)", [3, 4, M, 7]),
+        ("max(b, over=completion)", [1, 1, 1, 1]),
+        ("max(u > 3, over=token) + 1", [1, 2, M, 2]),
+    ],
     "std": [
         ("std(x, over=completion)", [M, M, 7 / math.sqrt(2), 7 / math.sqrt(2)]),
         ("std(u, over=token)", [math.sqrt(2), math.sqrt(2), M, M]),

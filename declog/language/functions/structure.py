@@ -79,7 +79,8 @@ def _aggregate(dtype: DType | None, *accept: DType) -> Rule:
     return rule
 
 
-def _summed(call: Call) -> Type:
+def _counted(call: Call) -> Type:
+    """Numbers in and out; bools are 0 and 1."""
     result = remove_axis(call, accept=_NUMBERS)
     return result.with_dtype(DType.FLOAT if result.dtype is DType.FLOAT else DType.INT)
 
@@ -87,8 +88,7 @@ def _summed(call: Call) -> Type:
 AXIS = Param("axis", "axis")
 _RULES: dict[str, Rule] = {
     **dict.fromkeys(("mean", "std", "pstd", "var"), _aggregate(DType.FLOAT, *_NUMBERS)),
-    "sum": _summed,
-    **dict.fromkeys(("min", "max"), _aggregate(None, *NUMERIC)),
+    **dict.fromkeys(("sum", "min", "max"), _counted),
     "count": _aggregate(DType.INT, *_NUMBERS, DType.TEXT),
     **dict.fromkeys(("any", "all"), _aggregate(None, DType.BOOL)),
     **dict.fromkeys(("first", "last"), _aggregate(None, *_NUMBERS, DType.TEXT, DType.OBJECT)),
