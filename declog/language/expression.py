@@ -264,8 +264,6 @@ class Compiler:
             names = [item for item in self.registry.names() if item not in OPERATORS]
             values = [keyword.value for keyword in node.keywords if keyword.arg not in idioms.AXES]
             if (fix := self._of_library(node, name, [*node.args, *values])) is not None:
-                if fix.startswith(library_calls.YOURS):
-                    self.fail(node.func, "DL303.function", name=name, fix=fix)
                 self.fail(node, "DL307.library", name=name, fix=fix)
             if isinstance(value := self.scope.resolve(name), Node):
                 self.fail(node.func, "DL303.called_value", name=name, noun=self.scope.noun, type=value.type)
