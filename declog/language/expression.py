@@ -260,8 +260,6 @@ class Compiler:
             unknown_names.refuse_reduction(node, self.text, self.span(node), self.scope)
         spans = [keyword.arg for keyword in node.keywords if keyword.arg in library_calls.SPANS]
         if (function is None or name in OPERATORS or spans) and (fix := self._of_library(node, name)) is not None:
-            if fix.startswith(library_calls.YOURS):
-                self.fail(node.func, "DL303.function", name=name, fix=fix)
             if "combine: ema" in fix or "combine: rolling" in fix:
                 self.fail(node, "DL307.smooth", name=name, fix=fix)
             self.fail(node, "DL307.library", name=name, fix=fix)

@@ -17,6 +17,8 @@ import declog
 from declog.errors import Problem, elsewhere
 from declog.errors.elsewhere import calls
 from declog.language import idioms, reductions
+from declog.language.functions import BUILTIN as FUNCTIONS
+from declog.language.functions import Functions
 from declog.language.keys import below, keys, model_of
 from declog.language.spec import AxesSpec, LogSpec, SinkSpec
 from declog.plans.words import explain
@@ -244,10 +246,12 @@ def test_a_call_of_another_library_is_answered_with_what_compiles(call: str) -> 
     signals = {"reward": "completion", "correct": "completion bool", "completion": "completion text"}
     signals |= {"source": "completion text", "mask": "token bool", "logprobs": "token", "old_logprobs": "token"}
 
+    functions, reducers = Functions(FUNCTIONS), reductions.Reductions(reductions.BUILTIN)
+
     def problems(metric: object) -> Sequence[Problem]:
         data = {"signals": {"any": signals}, "axes": {"group": 4, "token": {"mask": "mask"}}, "metrics": {"x": metric}}
         try:
-            declog.compile(declog.validate(data))
+            declog.compile(declog.validate(data), functions=functions, reductions=reducers)
         except declog.ConfigError as error:
             return error.problems
         return []
@@ -256,6 +260,18 @@ def test_a_call_of_another_library_is_answered_with_what_compiles(call: str) -> 
         (problem,) = problems(text)
         assert problem.fix is not None
         if problem.fix.startswith("write"):
+            continue
+        if yours := re.match(
+            r"one of yours: `@declog\.(\w+)` above `(def \w+\(.*\)): \.\.\.`, in a module", problem.fix
+        ):
+            if text == written:
+                continue
+            scope: dict[str, Any] = {}
+            exec(f"{yours[2]}: return None", scope)  # what the fix says
+            registry: Any = functions if yours[1] == "function" else reducers
+            registry.adopt(name, scope[name])
+            named = [f"{each}=1" if f"*, {each}" in yours[2] else ARGUMENTS.get(each, "reward") for each in parameters]
+            assert problems(f"{name}({', '.join(named)})") == []
             continue
         assert problems(yaml.safe_load(problem.fix) if problem.fix.startswith("{") else problem.fix) == []
 

@@ -258,8 +258,8 @@ def test_a_rank_that_never_starts_is_reported(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_what_fails_on_a_rank_is_reported_on_rank_0(tmp_path: Path) -> None:
-    """A rank whose rows cannot be prepared sends that it cannot, at once."""
+def test_a_filter_that_fails_on_a_rank_costs_its_table(tmp_path: Path) -> None:
+    """The rank's rows are sent all the same: no metric is without them."""
     sink = MemorySink()
     config = {
         "run": {"name": "bad"}, "signals": {
@@ -282,6 +282,28 @@ def test_what_fails_on_a_rank_is_reported_on_rank_0(tmp_path: Path) -> None:
         log = declog.start(config, sinks=sinks, output_dir=tmp_path, comm=comm, wait_s=60.0, functions=functions)
         with log, log.step(0):
             log.observe(x=[1.0 + comm.rank], text=["a"])
+        return list(log._failures.counts)
+
+    reported = run_ranks(2, rank, timeout_s=PATIENCE_S)
+    assert reported == [["[DL605] the table `t` could not be evaluated: ValueError: too great"], []]
+    assert sink.scalars == {0: {"x": 3.0}}
+
+
+def test_what_fails_on_a_rank_is_reported_on_rank_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank whose rows cannot be prepared sends that it cannot, at once."""
+    sink = MemorySink()
+    config = {"run": {"name": "bad"}, "signals": {"any": {"x": {"axis": "completion"}}}, "metrics": {"x": "sum(x)"}}
+
+    def refuse(*_: object) -> None:
+        raise ValueError("too great")
+
+    monkeypatch.setattr("declog.runtime.ranks.sender.projected", refuse)
+
+    def rank(comm: Comm) -> list[str]:
+        sinks = [sink] if comm.rank == 0 else []
+        log = declog.start(config, sinks=sinks, output_dir=tmp_path, comm=comm, wait_s=60.0)
+        with log, log.step(0):
+            log.observe(x=[1.0 + comm.rank])
         return list(log._failures.counts)
 
     cause = "ValueError: too great"

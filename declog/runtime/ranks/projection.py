@@ -48,11 +48,11 @@ def gathered(plan: Plan, table: TableOp) -> bool:
 
 
 def _candidates(table: TableOp, frame: Frame, functions: Functions) -> NDArray[np.bool_]:
-    """Which rows of the table's axis may be in it; none if its filter fails: it fails on rank 0, too."""
+    """Which rows of the table's axis may be in it; all if its filter fails: rank 0 then says so, if it fails there."""
     try:
         return _kept(table, frame, functions)
     except BaseException:  # noqa: BLE001  (a user's function may raise anything)
-        return np.zeros(frame.count(table.axis), bool)
+        return np.ones(frame.count(table.axis), bool)
 
 
 def _kept(table: TableOp, frame: Frame, functions: Functions) -> NDArray[np.bool_]:
