@@ -91,7 +91,7 @@ def _spots(draft: Draft, text: str, scope: Scope) -> Iterator[_Spot]:
             metric = next((key for key in (reduced, mean) if key in ops), next(iter(ops)))
             behind = match.end() if metric == reduced else match.end(1)
             named = _subscript(text, behind) or _behind_a_sign(text, behind, ops[metric], scope)
-            if named is not None:
+            if named is not None and f"{match[1]}.{named['label']}" not in ops:  # a reduction of it
                 yield _Spot(match.start(), metric=metric, **named)
 
 

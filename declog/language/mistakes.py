@@ -242,7 +242,7 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
         return f"observe: {signal['axis'] if [*signal] == ['axis'] else in_flow(signal)}"
     from declog.language.functions import BUILTIN  # numpy, which composing alone needs not
 
-    if key in BUILTIN.names() and key != "exp" and SYNONYMS.get(key) != "where" and entry[key] is not None:
+    if key in BUILTIN.names() and key not in ("exp", "label") and SYNONYMS.get(key) != "where" and entry[key] is not None:
         further: list[Any] = entry[key] if isinstance(entry[key], list) else [entry[key]]
         arguments = ", ".join(map(str, [entry.get("expr", name), *(item for item in further if item is not True)]))
         return f"expr: {in_flow(f'{key}({arguments})')}"

@@ -173,7 +173,7 @@ class Graph:
 
 def label_of(node: Node) -> str | None:
     """The one label of a metric that a leaf reads; None: it has no labels, or the leaf reads all of them."""
-    return dict(node.params).get(LABEL)
+    return dict(node.params).get(LABEL) if node.op == METRIC else None
 
 
 def members_of(*nodes: Node) -> tuple[str, ...] | None:

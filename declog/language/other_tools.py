@@ -123,4 +123,5 @@ def _named_anew(names: Any, metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def at(path: Path, data: Any) -> Any:
+    """The value at a path of data."""
     return reduce(getitem, path, data)

@@ -159,7 +159,8 @@ def test_each_sink_gets_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     found = capture_reader.replay(tmp_path)
     assert list(found) == ["slim", "files", "<code>"]
     assert timeless(found["slim"]) == timeless(pickle.loads((tmp_path / "kept.pickle").read_bytes()))
-    assert {item.name for _, records in found["slim"] for item in records.scalars} == {"x/reward/mean", "x/reward/p95"}
+    names = {f"x/{mode}reward/{reduced}" for mode in ("", "eval_") for reduced in ("mean", "p95")}
+    assert {item.name for _, records in found["slim"] for item in records.scalars} == names
     assert "eval_reward/p95" in {item.name for _, records in found["files"] for item in records.scalars}
     assert not list(tmp_path.glob("capture/**/*.jsonl"))
 
