@@ -49,6 +49,7 @@ def metrics(draft: Draft) -> None:
                 continue
             ops = _Metric(draft, name, spec).ops()
             draft.metrics += ops if spec.prefer is None else _preferred(draft, name, spec, ops)
+        draft.problems = [suggestions.entire(problem, name, spec) for problem in draft.problems]
 
 
 def _compiles(draft: Draft, id: str, spec: MetricSpec) -> bool:
@@ -258,9 +259,9 @@ class _Metric:
                 constants[keyword.arg] = value.param("value")
                 continue
             inside = ", ".join(map(ast.unparse, call.args)) or str(self.spec.expr)
-            fix = None if keyword.arg in constants else suggestions.clause(reduction.name, inside, keyword)
-            if fix is not None:
-                compiler.fail(keyword, "DL304.clause", function=reduction.name, name=keyword.arg, fix=fix)
+            clause = suggestions.clause(reduction.name, inside, keyword, call, compiler)
+            if clause is not None and keyword.arg not in constants:
+                compiler.fail(keyword, "DL304.clause", function=reduction.name, name=keyword.arg, fix=clause)
             if keyword.arg in idioms.AXES:
                 fix = f"{reduction.name}({inside})"
                 if ast.unparse(keyword.value).strip("'\"") in ("group", "prompt"):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Collection, Container, Mapping
+from dataclasses import replace
 
 from declog.compiler.draft import Draft
-from declog.errors import in_flow, misspelt, nearest
+from declog.errors import Problem, in_flow, misspelt, nearest
 from declog.errors.elsewhere import SYNONYMS
 from declog.language import idioms, library_calls, unknown_names
 from declog.language.dtypes import DType
+from declog.language.expression import Compiler
 from declog.language.nodes import SIGNAL, Node
 from declog.language.reductions import BUILTIN, Reduction, Reductions, quantile_level
 from declog.language.scope import Scope
@@ -40,7 +42,7 @@ def as_formula(draft: Draft, id: str, spec: MetricSpec, body: ast.expr, metrics:
     def part(call: ast.Call, name: str) -> str | None:
         """The name of the metric that a call of a reduction without an axis becomes."""
         over = any(keyword.arg in ("over", "within") for keyword in call.keywords)
-        if over or reductions.get(name) is None:
+        if over or (reduction := reductions.get(name)) is None or len(call.args) > reduction.arity:
             return None
         count = len(parts) + 1
         while f"{id}_{count}" in (*taken, *parts.values()):
@@ -48,17 +50,21 @@ def as_formula(draft: Draft, id: str, spec: MetricSpec, body: ast.expr, metrics:
         call = ast.Call(call.func, list(map(_Calls(once).visit, call.args)), call.keywords)
         return parts.setdefault(ast.unparse(call), f"{id}_{count}")
 
+    of_steps: set[str] = set()  # those of them that are signals of a step
     rest = _Calls(part).visit(tree_of(ast.unparse(body)).body)
     if parts:
         means = {name: ast.Call(ast.Name("mean"), [ast.Name(name)], []) for name in sorted(_names(rest) & steps)}
         named = {name: ast.Name(str(part(mean, "mean"))) for name, mean in means.items()}
+        of_steps = {name.id for name in named.values()}
         rest = library_calls.Substitution(named).visit(rest)
     if not parts or any(name not in parts.values() and name not in constants for name in _names(rest)):
         return None
     if any(isinstance(node, ast.keyword) for node in ast.walk(rest)) or not spec.model_fields_set <= _PLAIN | _OF_ROWS:
         return "a metric for each reduction, with the same keys as this one, and a `formula:` of those metrics"
     rows = {key: getattr(spec, key) for key in _OF_ROWS if key in spec.model_fields_set}
-    entries = [f"{name}: {in_flow({'expr': text, **rows, 'log': False})}" for text, name in parts.items()]
+    of_step = {key: value for key, value in rows.items() if key == "every"}  # of which there are no rows to choose
+    beside = {text: of_step if name in of_steps else rows for text, name in parts.items()}
+    entries = [f"{name}: {in_flow({'expr': text, **beside[text], 'log': False})}" for text, name in parts.items()]
     further = [] if spec.name is None else [f"name: {in_flow(spec.name)}"]
     further += [f"tags: {in_flow(spec.tags)}"] if spec.tags else []
     inside = ", ".join([f"formula: {in_flow(ast.unparse(rest))}", *further])
@@ -185,17 +191,28 @@ def definition(name: str, signals: Container[str]) -> str | None:
     return f"metrics: {{{name}: {ending[1]}({ending[0]})}}" if ending and ending[0] in signals else None
 
 
-def clause(reduction: str, inside: str, keyword: ast.keyword) -> str | None:
+def entire(problem: Problem, id: str, spec: MetricSpec) -> Problem:
+    """The problem of an expression whose fix is an entry: with the keys that the metric has beside it."""
+    fix = problem.fix or ""
+    if problem.path[:2] != ("metrics", id) or not re.fullmatch(r"\{expr: .*\}", fix):
+        return problem
+    further = (_PLAIN | _OF_ROWS) - {"expr", *re.findall(r", (\w+): ", fix)}
+    kept = {key: getattr(spec, key) for key in sorted(further & spec.model_fields_set)}
+    return replace(problem, fix=f"metrics: {{{id}: {fix[:-1]}, {in_flow(kept)[1:]}}}") if kept else problem
+
+
+def clause(reduction: str, inside: str, keyword: ast.keyword, call: ast.Call, compiler: Compiler) -> str | None:
     """``mean(x, where=c)`` as the keys of a metric, and ``std(x, ddof=0)`` as `pstd(x)`; None for another keyword."""
     if keyword.arg in ("ddof", "unbiased", "correction") and reduction == "std":
         return f"pstd({inside}), which divides by n"
     if ast.unparse(keyword.value).strip("'\"") in ("group", "prompt"):
         return None  # an aggregate, not labels
     if keyword.arg in library_calls.SPANS and isinstance(keyword.value, ast.Constant):
+        if call.args and (fix := unknown_names.of_library(call, reduction, compiler.text, compiler.scope)) is not None:
+            return fix
+        combine = str(Smoothing.of_last(keyword.value.value))
         reduce = {} if reduction == "mean" else {"reduce": reduction}
-        return in_flow(
-            {"expr": inside, **reduce, "over": "step", "combine": str(Smoothing.of_last(keyword.value.value))}
-        )
+        return in_flow({"expr": inside, **reduce, "over": "step", "combine": combine})
     words = (keyword.arg, SYNONYMS.get(str(keyword.arg)))
     key = next((word for word in words if word in ("where", "by", "weight")), None)
     return None if key is None else in_flow({"expr": inside, "reduce": reduction, key: ast.unparse(keyword.value)})

@@ -229,8 +229,9 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
         return f"over: {SYNONYMS.get(str(entry[key]), 'run')}"
     if isinstance(entry[key], list) and SYNONYMS.get(key, key) in ("bins", "buckets", "edges", "bin_edges"):
         expr, edges = str(entry.get("expr", name)), entry[key]
+        upper = [str(edge) for edge in edges if edge != 0]  # a bucket below 0 has no rows
         if isinstance(label := entry.get("by"), str):
-            return _rewritten(name, entry, key, by=f"bucket({label}, {', '.join(map(str, edges[edges[0] == 0 :]))})")
+            return _rewritten(name, entry, key, by=f"bucket({label}, {', '.join(upper or ['100'])})")
         by = f"bucket({expr}, {', '.join(map(str, edges))})"
         return f"{_rewritten(name, entry, key, expr=expr, reduce='count', by=by)}: so many between two edges"
     if key in ("type", "kind", "op", "func") and is_reduction(str(entry[key]), 1):
@@ -242,7 +243,7 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
         return f"observe: {signal['axis'] if [*signal] == ['axis'] else in_flow(signal)}"
     from declog.language.functions import BUILTIN  # numpy, which composing alone needs not
 
-    if key in BUILTIN.names() and key not in ("exp", "label") and SYNONYMS.get(key) != "where" and entry[key] is not None:
+    if key in {*BUILTIN.names()} - {"exp", "label"} and SYNONYMS.get(key) != "where" and entry[key] is not None:
         further: list[Any] = entry[key] if isinstance(entry[key], list) else [entry[key]]
         arguments = ", ".join(map(str, [entry.get("expr", name), *(item for item in further if item is not True)]))
         return f"expr: {in_flow(f'{key}({arguments})')}"
@@ -334,8 +335,8 @@ def _moved_of_table(word: str, name: str, entry: Mapping[str, Any]) -> str | Non
 def _moved_of_profile(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
     """`extends: slim` of a profile is what `slim` shows; `tables: []` hides all tables."""
     if key == "tables" and not entry[key]:
-        hide = entry.get("hide") or []
-        hidden = [*([hide] if isinstance(hide, str) else hide), "table:*"]
+        hide = entry.get("hide")
+        hidden = [*([hide] if isinstance(hide, str) else hide if isinstance(hide, list) else []), "table:*"]
         alone = name != "slim" and "only" not in entry and entry.get("show")
         return f"{name}: {in_flow({'only': alone, 'hide': hidden})}" if alone else in_flow({"hide": hidden})[1:-1]
     if key not in ("extends", "base", "inherit", "inherits", "parent", "from") or entry[key] not in ("slim", ["slim"]):

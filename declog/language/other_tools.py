@@ -73,6 +73,8 @@ def of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
 
 def _is_number(name: Any, data: Mapping[str, Any]) -> bool:
     """Whether a name is that of a signal whose values are numbers, which are no labels."""
+    if not isinstance(name, str):
+        return False
     signals = [entry for path, entry in entries(data, "signals") if path[-1] == name and isinstance(entry, Mapping)]
     return name in entry_names(data, "derived") or any(one.get("type", "float") == "float" for one in signals)
 

@@ -35,14 +35,22 @@ class Smoothing:
 
     @classmethod
     def of_last(cls, steps: object) -> Smoothing:
-        """The mean of so many last values, as far as it can have them; of 50 where ``steps`` are no whole number."""
+        """The mean of so many last values, as far as it can have them, or the average of a weight; else of 50."""
+        if isinstance(steps, float) and 0 < steps < 1:
+            return cls("ema", steps)
         count = steps if isinstance(steps, int) and not isinstance(steps, bool) and steps > 0 else 50
         return cls("rolling", min(count, MOST))
 
     @classmethod
     def meant(cls, combine: str) -> Smoothing | None:
         """The mean of the last values that another text speaks of, such as ``sma(50)`` and ``rolling(0)``."""
-        return None if (said := _MEANT.match(combine)) is None else cls.of_last(int(said[1] or 0))
+        said = None if re.search("max|min|med|std|var|sum|p\\d", combine) else _MEANT.match(combine)
+        return None if said is None else cls.of_last(int(said[1] or 0))
+
+    @classmethod
+    def other(cls, combine: str) -> int | None:
+        """Of how many last values a text speaks that means another reduction of them, such as ``rolling(20, max)``."""
+        return None if (said := _MEANT.match(combine)) is None or said[1] is None else int(said[1])
 
     @property
     def most(self) -> int:

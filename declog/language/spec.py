@@ -245,6 +245,8 @@ class MetricSpec(Named, Conditional, Windowed):
             raise refused("DL202.ema", text=combine)
         if (meant := Smoothing.meant(combine)) is not None:
             raise refused("DL202.rolling", text=combine, most=MOST, fix=meant)
+        if (count := Smoothing.other(combine)) is not None:
+            raise refused("DL202.rolling_other", text=combine, count=count)
         raise refused("DL202.combine_name", name=combine, known=COMBINE)
 
     @property
