@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import itertools
 from collections.abc import Iterator, Sequence
 
 from declog.compiler import ranges
@@ -10,7 +12,7 @@ from declog.compiler.filters import specs_of
 from declog.errors import Path, Problem, RuntimeFailure, error_text
 from declog.language.dtypes import Axis, DType
 from declog.language.functions import Function
-from declog.language.nodes import Node, walk
+from declog.language.nodes import CONST, Node, walk
 from declog.language.reductions import builtin, quantile_level, tried
 from declog.plans.needs import read
 from declog.plans.ops import MetricOp, between
@@ -162,7 +164,9 @@ def reducers(draft: Draft) -> None:
         path = "metrics", op.id, "expr" if draft.spec.metrics[op.id].reduce is None else "reduce"
         for rows in (8, 1):
             problem, certain = _problem_of_reduction(op, dtypes, rows)
-            if problem is not None and certain:
+            if problem is not None and (fix := _of_constants(op)) is not None:
+                draft.report("DL314.constant", path, reduction=reduction.name, problem=problem, fix=fix)
+            elif problem is not None and certain:
                 draft.report("DL314.reducer", path, reduction=reduction.name, problem=problem)
             elif problem is not None:
                 draft.warn(
@@ -180,12 +184,33 @@ def _problem_of_reduction(op: MetricOp, dtypes: Sequence[DType], rows: int) -> t
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # noqa: BLE001  whatever a user's function raises is its problem
-        return f"failed: {error_text(error)}", isinstance(error, AttributeError | TypeError | NameError | ImportError)
+        anyway = () if DType.TEXT in dtypes else (AttributeError, TypeError)  # it may take other texts
+        return f"failed: {error_text(error)}", isinstance(error, (NameError, ImportError, *anyway))
     try:
         float("nan" if result is None or isinstance(result, tuple) else result)
     except (TypeError, ValueError):
         return f"returned {type(result).__name__}, which is no number", True
     return None, False
+
+
+def _of_constants(op: MetricOp) -> str | None:
+    """How a reduction takes the numbers that are its last arguments, which come as columns; None where there are none.
+
+    ``quantile(length, 0.75)``: `def quantile(values, *, q)`, and `quantile(length, q=0.75)`.
+    """
+    numbers = [*itertools.takewhile(lambda node: node.op == CONST, reversed(op.args))][::-1]
+    columns = len(op.args) - len(numbers)
+    if not numbers or not columns:
+        return None
+    names = [*inspect.signature(op.reduction.run).parameters][: len(op.args)]
+    constants = [f"{name}={node}" for name, node in zip(names[columns:], numbers, strict=True)]
+    constants += [f"{name}={value}" for name, value in op.params]
+    later = [*names[columns:], *(name for name, _ in op.params)]
+    parameters, arguments = (
+        ", ".join([*names[:columns], "*", *later]),
+        ", ".join([*map(str, op.args[:columns]), *constants]),
+    )
+    return f"`def {op.reduction.name}({parameters})`, and `{op.reduction.name}({arguments})`"
 
 
 def _lie(run: object, arity: int, dtype: DType, *, per_token: bool) -> str | None:

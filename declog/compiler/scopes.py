@@ -57,6 +57,9 @@ class ConstantScope(Scope):
     def phase_order(self, phase: str) -> int:
         return self.draft.order(phase)
 
+    def reduces(self, name: str) -> bool:
+        return self.draft.reductions.get(name) is not None
+
     def names(self) -> Iterable[str]:
         return self.draft.constants
 

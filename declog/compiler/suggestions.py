@@ -42,7 +42,15 @@ def as_formula(draft: Draft, id: str, spec: MetricSpec, body: ast.expr, metrics:
     def part(call: ast.Call, name: str) -> str | None:
         """The name of the metric that a call of a reduction without an axis becomes."""
         over = any(keyword.arg in ("over", "within") for keyword in call.keywords)
-        if over or (reduction := reductions.get(name)) is None or len(call.args) > reduction.arity:
+        entry = reductions.get(name)
+        if entry is None and name not in draft.functions and (name in library_calls.QUANTILES or name in SYNONYMS):
+            meant = reduction(call, reductions.names(), draft.functions.names())
+            call = call if meant is None else _call_of(meant)
+            entry = reductions.get(ast.unparse(call.func))
+        if over or entry is None:
+            return None
+        call = _with_constant(entry, call)
+        if len(call.args) > entry.arity:
             return None
         count = len(parts) + 1
         while f"{id}_{count}" in (*taken, *parts.values()):
@@ -69,6 +77,21 @@ def as_formula(draft: Draft, id: str, spec: MetricSpec, body: ast.expr, metrics:
     further += [f"tags: {in_flow(spec.tags)}"] if spec.tags else []
     inside = ", ".join([f"formula: {in_flow(ast.unparse(rest))}", *further])
     return f"metrics: {{{', '.join(entries)}, {id}: {{{inside}}}}}"
+
+
+def _with_constant(reduction: Reduction, call: ast.Call) -> ast.Call:
+    """``histogram(reward, 20)`` with the name of its constant, ``bins=20``; any other call as it is."""
+    params = [*(reduction.params or {})]
+    if len(call.args) != reduction.arity + 1 or len(params) != 1 or not isinstance(call.args[-1], ast.Constant):
+        return call
+    return ast.Call(call.func, call.args[:-1], [*call.keywords, ast.keyword(params[0], call.args[-1])])
+
+
+def _call_of(text: str) -> ast.Call:
+    """The call that a text is."""
+    call = tree_of(text).body
+    assert isinstance(call, ast.Call)
+    return call
 
 
 def of_weighted(id: str, spec: MetricSpec, reduction: str) -> str:
@@ -175,13 +198,13 @@ def arguments(reduction: Reduction, call: ast.Call, text: str, scope: Scope) -> 
         return number
     if (library := unknown_names.of_library(call, reduction.name, text, scope)) is not None:
         return library
-    values, params = list(map(ast.unparse, call.args)), [*(reduction.params or {})]
+    values = list(map(ast.unparse, call.args))
+    if (named := _with_constant(reduction, call)) is not call:
+        return ast.unparse(named)
     if not values and len(call.keywords) == 1:  # `mean(reward = 1)`
         return f"{reduction.name}({call.keywords[0].arg} == {ast.unparse(call.keywords[0].value)})"
     count = reduction.arity
     inside = values[:count] if len(values) > count else [*"xyz"][:count]
-    if len(values) == count + 1 and len(params) == 1 and isinstance(call.args[-1], ast.Constant):
-        inside.append(f"{params[0]}={values[-1]}")  # `histogram(reward, 20)`
     return f"{reduction.name}({', '.join(inside)})"
 
 

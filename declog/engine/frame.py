@@ -204,7 +204,8 @@ class Frame:
             marks = Block(axis, tuple((name + KIND, member) for _, member in keys), kinds)
             return replace(self, blocks=[*self.blocks, marks]).with_column(name, axis, values, dtype, members)
         if dtype in (DType.TEXT, DType.OBJECT):
-            return replace(self, texts={**self.texts, (name, None): (axis, values)})
+            columns = zip(keys, values if members else [values], strict=True)
+            return replace(self, texts={**self.texts, **{key: (axis, column) for key, column in columns}})
         if values.dtype.kind == "O":
             block = Block.of_integers(axis, keys, values)
         else:

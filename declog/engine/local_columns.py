@@ -43,7 +43,10 @@ def with_locals(frames: Mapping[str, Frame], plan: Plan, functions: Functions = 
             told = np.full(frame.count(Axis.STEP), _as_text(op, error), object)
             result[op.phase] = frame.with_column(op.name + FAILURE, Axis.STEP, told, DType.TEXT)
         else:
-            result[op.phase] = frame.with_column(op.name, axis, values, op.expr.type.dtype, kind=kind)
+            members = view.members(op.expr)
+            if members or not op.expr.type.family:  # of a family that never came there is no column
+                dtype = op.expr.type.dtype
+                result[op.phase] = frame.with_column(op.name, axis, values, dtype, members, kind=kind)
     return result
 
 

@@ -269,7 +269,7 @@ class Compiler:
                 self.fail(node.func, "DL303.called_value", name=name, noun=self.scope.noun, type=value.type)
             if self.scope.noun == "signal" and (fix := library_calls.ranked(node, self.text)) is not None:
                 self.fail(node, "DL303.rows", name=name, fix=fix)
-            unknown_names.refuse_function(name, names, self.text, self.span(node.func))
+            unknown_names.refuse_function(name, names, self.text, self.span(node.func), self.scope)
         args, places, params = self._bind(node, function)
         return self.build(name, node, args, places, params)
 

@@ -60,6 +60,10 @@ class Scope:
     def measured(self, function: str, call: ast.Call) -> Node | None:
         """The node of a call that asks something of a metric: ``members``, ``nan_count``, a ``label`` of tokens."""
 
+    def reduces(self, name: str) -> bool:
+        """Whether a reduction has this name."""
+        return False
+
     def of_tracker(self, name: str) -> str | None:
         """What an expression writes for the value that trackers show under a name; None where none is meant."""
 

@@ -121,11 +121,9 @@ def _mode_in(part: ast.expr) -> str | None:
     return None if match is None else match[1]
 
 
-def refuse_function(name: str, names: Iterable[str], text: str, span: Span) -> NoReturn:
+def refuse_function(name: str, names: Iterable[str], text: str, span: Span, scope: Scope) -> NoReturn:
     """Refuse a function of another name than ``names``."""
-    from declog.language.reductions import quantile_level  # numpy, which composing alone needs not
-
-    if quantile_level(name) is not None:
+    if scope.reduces(name):
         refuse("DL303.reduction", text, span, name=name)
     if re.fullmatch(r"p\d+(_\d+)?", name):
         refuse("DL303.quantile", text, span, name=name, fix=did_you_mean(name, ["p95"], what="for the 95th percentile"))
@@ -189,6 +187,8 @@ def of_library(node: ast.Call, name: str, text: str, scope: Scope) -> str | None
     beside = [word.value for word in node.keywords if word.arg not in (*idioms.AXES, "min_periods", "center")]
     arguments, metrics = [*node.args, *beside], scope.metrics
     fix = library_calls.of_library(name, arguments, of_metrics=scope.of_alert is not None)
+    if fix is not None and fix.startswith(library_calls.YOURS) and scope.reduces(name):
+        return None
     curve = library_calls.CURVE.fullmatch(fix or "")
     if fix is None or curve is None or not node.args:
         return fix

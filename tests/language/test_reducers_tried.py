@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,68 @@ def test_one_that_raises_for_its_values(run: Callable[..., Any], rows: str) -> N
     """These may never come: a warning, once for each reduction."""
     (warning,) = [one for one in plan(run).warnings if "`odd`" in one]
     assert warning.startswith("metrics.m.expr: the reduction `odd` failed: ValueError: ") and rows in warning
+
+
+def of_numbers(texts: list[str]) -> float:
+    """The greatest number that the texts name."""
+    return max(int(re.search(r"(\d+)", text).group(1)) for text in texts)  # type: ignore[union-attr]
+
+
+def of_scored(texts: list[str], scores: Any) -> float:
+    """Texts beside numbers."""
+    return float(scores[texts.index("text")] + {"a": 1}.get(texts[0]))
+
+
+@pytest.mark.parametrize(("run", "metric"), [(of_numbers, "odd(text)"), (of_scored, "odd(text, x)")])
+def test_one_that_raises_for_its_texts(run: Callable[..., Any], metric: str) -> None:
+    """Class: whatever it raises for texts like `text`, it may take the texts of a run: a warning."""
+    (warning,) = [one for one in plan(run, metric).warnings if "`odd`" in one]
+    assert warning.startswith("metrics.m.expr: the reduction `odd` failed: ")
+
+
+def of_no_name(texts: list[str]) -> float:
+    """A name that is nowhere."""
+    return float(len(txts))  # type: ignore[name-defined]  # noqa: F821
+
+
+def of_no_module(texts: list[str]) -> float:
+    """A module that is nowhere."""
+    import no_such_module  # type: ignore[import-not-found]
+
+    return float(no_such_module.score(texts))
+
+
+@pytest.mark.parametrize("run", [of_no_name, of_no_module])
+def test_one_of_texts_that_raises_for_any(run: Callable[..., Any]) -> None:
+    """No text helps against a name or a module that is not there."""
+    with pytest.raises(ConfigError, match=r"the reduction `odd` failed: (NameError|ModuleNotFoundError)"):
+        plan(run, "odd(text)")
+
+
+def of_level(values: Any, q: Any) -> float:
+    """Its second parameter is a column, too."""
+    return float(np.quantile(values, q))
+
+
+def of_most(texts: list[str], most: Any, *, least: int) -> float:
+    """A constant beside a number that comes as a column."""
+    return float(sum(len(text) for text in texts[: int(most)]) / least)
+
+
+@pytest.mark.parametrize(
+    ("run", "metric", "fix"),
+    [
+        (of_level, "odd(x, 0.75)", "`def odd(values, *, q)`, and `odd(x, q=0.75)`"),
+        (of_most, "odd(text, 3, least=2)", "`def odd(texts, *, most, least)`, and `odd(text, most=3, least=2)`"),
+        (of_level, {"expr": ["x", "0.75"], "reduce": "odd"}, "`def odd(values, *, q)`, and `odd(x, q=0.75)`"),
+    ],
+)
+def test_a_number_that_is_no_column(run: Callable[..., Any], metric: Any, fix: str) -> None:
+    """Class: a parameter that is to be a constant is keyword-only, and is called by its name."""
+    with pytest.raises(ConfigError) as error:
+        plan(run, metric)
+    (problem,) = error.value.problems
+    assert (problem.code, str(problem.fix).endswith(f"is keyword-only: {fix}")) == ("DL314", True)
 
 
 def test_a_failure_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
