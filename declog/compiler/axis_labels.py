@@ -8,7 +8,7 @@ from typing import Any
 
 from declog.compiler.draft import Draft, SwitchedOff
 from declog.compiler.scopes import SignalScope
-from declog.errors import Path, in_flow
+from declog.errors import in_flow
 from declog.language.dtypes import AXES, Axis
 from declog.language.expression import compile_expression
 from declog.language.functions import BUILTIN
@@ -25,19 +25,20 @@ _CALL = re.compile(r"\b(\w+)\(([^()]+)\)")
 def refuse_axis(draft: Draft, id: str, spec: MetricSpec, compiles: Callable[[MetricSpec], bool]) -> bool:
     """Whether a label of a metric is an axis, which is reported; ``compiles`` tries a metric that may be the answer."""
     texts = [spec.by] if isinstance(spec.by, str) else spec.by or []
-    for index, text in enumerate(texts):
-        axis = AXES.get(text.strip())
-        if axis is None or (axis is Axis.GROUP and not _tells_groups_apart(draft)):
-            continue
-        entries = _entries(draft, axis, id, spec, [*texts[:index], *texts[index + 1 :]])
-        tried = (entry for entry in entries if draft.grouping is None or compiles(MetricSpec.model_validate(entry)))
-        entry = next(tried, None)
-        inside = _INSIDE.get(axis, axis).label
-        fix = f"its expr says so, such as mean(x, over={inside})" if entry is None else f"{id}: {in_flow(entry)}"
-        path: Path = ("metrics", id, "by") if isinstance(spec.by, str) else ("metrics", id, "by", index)
-        draft.report("DL310.axis_label", path, axis=axis.label, fix=fix)
-        return True
-    return False
+    axes = {text: AXES[text.strip()] for text in texts if text.strip() in AXES}
+    if not _tells_groups_apart(draft):
+        axes = {text: axis for text, axis in axes.items() if axis is not Axis.GROUP}
+    if not axes:
+        return False
+    finest = max(axes.values())
+    entries = _entries(draft, finest, id, spec, axes)
+    tried = (entry for entry in entries if draft.grouping is None or compiles(MetricSpec.model_validate(entry)))
+    entry = next(tried, None)
+    inside = _INSIDE.get(finest, finest).label
+    example = f"its expr says so, such as mean(x, over={inside})"
+    fix = example if entry is None else f"metrics: {in_flow({id: entry})}"
+    draft.report("DL310.axis_label", ("metrics", id, "by"), axis=finest.label, fix=fix)
+    return True
 
 
 def _tells_groups_apart(draft: Draft) -> bool:
@@ -47,23 +48,25 @@ def _tells_groups_apart(draft: Draft) -> bool:
     return of_axis or Axis.GROUP.label not in draft.signals
 
 
-def _entries(draft: Draft, axis: Axis, id: str, spec: MetricSpec, labels: list[str]) -> Iterator[Entry]:
-    """The metric without the axis among its ``labels``: what may have one value per ``axis``, the simplest first."""
+def _entries(draft: Draft, axis: Axis, id: str, spec: MetricSpec, axes: Mapping[str, Axis]) -> Iterator[Entry]:
+    """The metric without the ``axes`` among its labels: what may have one value per ``axis``, the simplest first."""
+    labels = [text for text in ([spec.by] if isinstance(spec.by, str) else spec.by or []) if text not in axes]
     entry = spec.model_dump(exclude_defaults=True, exclude={"by"} if labels else {"by", "max_labels"}, by_alias=True)
-    dropped = [axis.label] if labels else [axis.label, "label"]
+    dropped = [*axes, *([] if labels else ["label"])]
     if labels:
         entry["by"] = labels if len(labels) > 1 else labels[0]
     entry = _renamed(entry, dict.fromkeys(dropped, ""))
-    if axis is Axis.STEP:
-        yield {**entry, "over": entry.get("over", "step")}
-    elif axis is Axis.TOKEN:
+    if Axis.STEP in axes.values():
+        over = entry.get("over", "step")
+        entry["over"] = "run_step" if over == "run" else "step" if over == "window" else over
+    if axis in (Axis.STEP, Axis.TOKEN):
         yield entry
-    else:
-        yield from _per(draft, axis, id, entry)
-        if labels:  # those of completions are no labels of a group
-            by = [f"first({label}, over={_INSIDE[axis].label})" for label in labels]
-            names = dict(zip(labels, ["/{label}", *[""] * len(labels)], strict=False))
-            yield from _per(draft, axis, id, {**_renamed(entry, names), "by": by if len(by) > 1 else by[0]})
+        return
+    yield from _per(draft, axis, id, entry)
+    if labels:  # those of completions are no labels of a group
+        by = [f"first({label}, over={_INSIDE[axis].label})" for label in labels]
+        names = dict(zip(labels, ["/{label}", *[""] * len(labels)], strict=False))
+        yield from _per(draft, axis, id, {**_renamed(entry, names), "by": by if len(by) > 1 else by[0]})
 
 
 def _renamed(entry: Entry, fields: Mapping[str, str]) -> Entry:
@@ -80,7 +83,10 @@ def _renamed(entry: Entry, fields: Mapping[str, str]) -> Entry:
 
 
 def _per(draft: Draft, axis: Axis, id: str, entry: Entry) -> Iterator[Entry]:
-    """A metric of one value per group or completion: what it reduced over all rows it computes over those of one."""
+    """A metric of one value per group or completion: what it reduced over all rows it computes over those of one.
+
+    What the expression says already is `mean` and null, as a file or an override may change a metric that says it.
+    """
     rest = {key: value for key, value in entry.items() if key not in ("expr", "reduce")}
     text, reduce = str(entry.get("expr", id)), entry.get("reduce", "mean")
     said = reduced(text) if "reduce" not in entry else None
@@ -93,17 +99,49 @@ def _per(draft: Draft, axis: Axis, id: str, entry: Entry) -> Iterator[Entry]:
     function = BUILTIN.get(reduce) if isinstance(reduce, str) else None
     one = reduce if function is not None and function.stage == "aggregate" else "mean"
     kept = {} if one == reduce else {"reduce": reduce}
-    inside = _INSIDE[axis].label
-    if node is None:  # reductions inside of an expression
-        yield {"expr": _CALL.sub(rf"\1(\2, over={inside})", text), **rest}
-        return
-    if node.type.axis is Axis.TOKEN and axis is Axis.GROUP:
-        text = f"mean({text}, over=token)"
-    yield {"expr": f"{one}({text}, over={inside})", **kept, **rest}
-    if "where" in rest:
-        where, further = rest["where"], {key: value for key, value in rest.items() if key != "where"}
-        for value in (text, f"(1 if {text} else 0)"):
-            yield {"expr": f"{one}({value} if {where} else missing, over={inside})", **kept, **further}
+    if one == reduce != "mean" and "reduce" in entry:
+        kept = {"reduce": "mean"}
+    of_tokens = axis is Axis.GROUP and (node is None or node.type.axis is Axis.TOKEN)
+    ways = [[_INSIDE[axis]]] if node is None or not of_tokens else []
+    ways += [[Axis.TOKEN, Axis.COMPLETION]] if of_tokens else []
+    where, weight = rest.get("where"), rest.get("weight") if one == "mean" else None
+    for folded in ([], ["where"]) if where is not None else ([],):
+        condition = where if folded else None
+        further = {key: value for key, value in rest.items() if key not in folded} | dict.fromkeys(folded)
+        for way in ways:
+            if node is None:  # reductions inside of an expression
+                calls = _CALL.sub(lambda call: _over(call[1], _where(call[2], condition), way), text)  # noqa: B023
+                yield {"expr": calls, **kept, **further}
+                continue
+            for value in (text, f"(1 if {_operand(text)} else 0)") if condition else (text,):
+                yield {"expr": _over(one, _where(value, condition), way), **kept, **further}
+                if weight is None:
+                    continue
+                weighed = _where(f"{_operand(value)} * {_operand(weight)}", condition)
+                weights = _where(f"{_operand(weight)} if present({value}) else missing", condition)
+                mean = " / ".join(_over("sum", part, way) for part in (weighed, weights))
+                yield {"expr": mean, **kept, **further, "weight": None}
+
+
+def _over(reduction: str, inside: str, axes: list[Axis]) -> str:
+    """A reduction of the rows of the last axis, of means, or sums, over those of the axes before it."""
+    *finer, last = axes
+    for axis in finer:
+        inside = f"{'sum' if reduction == 'sum' else 'mean'}({inside}, over={axis.label})"
+    return f"{reduction}({inside}, over={last.label})"
+
+
+def _where(value: str, condition: str | None) -> str:
+    """A value where a condition holds."""
+    if condition is None:
+        return value
+    inside = _operand(value) if " if " in value else value
+    return f"{inside} if {_operand(condition) if ' if ' in condition else condition} else missing"
+
+
+def _operand(text: str) -> str:
+    """A text as a part of an expression."""
+    return text if re.fullmatch(r"[\w.]+|\w*\([^()]*\)", text) else f"({text})"
 
 
 def _typed(draft: Draft, text: str) -> Node | None:

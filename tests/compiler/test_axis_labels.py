@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
@@ -11,7 +12,8 @@ import yaml
 import declog
 from declog.config.files import YamlLoader
 from declog.errors import ConfigError
-from tests.running import logged, profile
+from declog.runtime.recording.recorder import Recorder
+from tests.running import logged, profile, run
 
 ROWS = {"axis": "completion"}
 SIGNALS: dict[str, Any] = {
@@ -35,7 +37,7 @@ def edit(metric: dict[str, Any], **sections: Any) -> dict[str, Any]:
         declog.plan(config(metric, **sections))
     (problem,) = raised.value.problems
     assert problem.path[:3] == ("metrics", "y", "by")
-    entry: dict[str, Any] = yaml.load(str(problem.fix), YamlLoader)["y"]
+    entry: dict[str, Any] = yaml.load(str(problem.fix), YamlLoader)["metrics"]["y"]
     return entry
 
 
@@ -60,6 +62,17 @@ def edit(metric: dict[str, Any], **sections: Any) -> dict[str, Any]:
         ({"expr": "x", "by": "completion"}, {"y": 3.0}),
         ({"expr": "t", "by": "token"}, {"y": 4.625}),
         ({"expr": "x", "by": "step", "alias": ["z/{label}"]}, {"y": 3.0, "z": 3.0}),
+        ({"expr": "x", "by": "step", "over": "run"}, {"y": 3.0}),
+        ({"expr": "x", "by": "group", "weight": "n"}, {"y": (5 / 3 + 21 / 4) / 2}),
+        ({"expr": "x - 1", "by": "group", "weight": "n + 1", "where": "n < 3"}, {"y": (3 / 5 + 2) / 2}),
+        ({"expr": "g", "by": "group", "weight": "size(completion)"}, {"y": 3.0}),
+        ({"expr": "t", "by": "group", "where": "index(token) < 1"}, {"y": 4.0}),
+        ({"expr": "t", "by": "completion", "where": "index(token) < 1"}, {"y": 4.0}),
+        ({"expr": "t", "by": "group", "where": "n < 3", "reduce": "max"}, {"y": (3.5 + 5.5) / 2}),
+        ({"expr": "max(x) - min(x)", "by": "group", "where": "n < 3"}, {"y": 0.5}),
+        ({"expr": "max(t) - min(t)", "by": "group"}, {"y": 2.25}),
+        ({"expr": "t", "by": ["completion", "token"], "name": "y/{completion}/{token}"}, {"y": 4.625}),
+        ({"expr": "x", "by": ["step", "group"]}, {"y": 3.0}),
         ({"expr": "x", "by": ["env", "step"], "over": "step"}, {"y/u": 1.5, "y/v": 4.5}),
     ],
 )
@@ -69,6 +82,53 @@ def test_the_edit_has_one_value_per_group(metric: dict[str, Any], expected: dict
     kept = {"expr", "name", "alias", "every"}
     assert entry.keys() & kept == metric.keys() & kept
     assert logged(config(entry), [BATCH], tmp_path) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("mine", "added", "expected"),
+    [
+        ({"expr": "x", "reduce": "std"}, {"by": "group"}, 2**0.5),
+        ({"expr": "x", "reduce": "max", "where": "n < 3"}, {"by": "group"}, 2.5),
+        ({"expr": "x", "weight": "n"}, {"by": "group"}, (5 / 3 + 21 / 4) / 2),
+        ("max(x)", {"by": "group"}, 4.0),
+        ({"expr": "x", "tags": ["core"]}, {"by": "group"}, 3.0),
+    ],
+)
+def test_the_edit_changes_an_inherited_metric(mine: Any, added: Any, expected: float, tmp_path: Path) -> None:
+    """Class: keys of a file's metric that the edit's expression says, in a file that extends it and in an override."""
+    folder = tmp_path / "conf" / "declog"
+    folder.mkdir(parents=True)
+    (folder / "base.yaml").write_text(yaml.safe_dump(config(mine)), encoding="utf-8")
+    file = folder / "mine.yaml"
+    extends = {"defaults": ["base", "_self_"]}
+    file.write_text(yaml.safe_dump({**extends, "metrics": {"y": added}}), encoding="utf-8")
+    with pytest.raises(ConfigError) as raised:
+        declog.plan(str(file))
+    (problem,) = raised.value.problems
+    file.write_text(yaml.safe_dump(extends) + str(problem.fix), encoding="utf-8")
+    assert logged(cast(Any, str(file)), [BATCH], tmp_path) == pytest.approx({"y": expected})
+    with pytest.raises(ConfigError) as raised:
+        declog.plan(str(folder / "base.yaml"), [f"+metrics.y.by={added['by']}"])
+    (problem,) = raised.value.problems
+
+    def body(log: Recorder) -> None:
+        with log.step(0):
+            log.observe(**BATCH)
+
+    base: Any = str(folder / "base.yaml")
+    assert run(base, body, tmp_path, overrides=shlex.split(str(problem.fix))).scalars[0] == pytest.approx(
+        {"y": expected}
+    )
+
+
+@pytest.mark.parametrize("line", ["metrics.reward.by=group", "metrics.length.by=group", "metrics.reward.by=completion",
+                                  "+metrics.entropy.by=group", "metrics.kl.by=token"])  # fmt: skip
+def test_the_edit_of_an_override_is_one(line: str) -> None:
+    """Class: a preset's metrics by each axis."""
+    with pytest.raises(ConfigError) as raised:
+        declog.plan("grpo", [line])
+    (problem,) = raised.value.problems
+    declog.plan("grpo", shlex.split(str(problem.fix)))
 
 
 @pytest.mark.parametrize(
