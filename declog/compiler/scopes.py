@@ -95,6 +95,8 @@ class SignalScope(ConstantScope):
             )
         if name in draft.spec.metrics:
             return Problem.of("DL302.metric", name=name)
+        if (filter := draft.spec.filters.get(name)) is not None and filter.where is not None:
+            return Problem.of("DL302.filter", name=name, condition=filter.where)
         return None
 
     def attribute(self, name: str, attribute: str) -> Node | Problem | None:
@@ -228,11 +230,15 @@ def typed(draft: Draft, text: str, *path: str | int, off: str | None = None) -> 
 def _of_rows(draft: Draft, problem: Problem, text: str) -> Problem:
     """The problem of a metric in an expression over signals, with the metric's own expression in its place."""
     metric = draft.spec.metrics.get(problem.marked) if problem.code == "DL302" else None
-    if metric is None or metric.expr is None or not isinstance(metric.expr, str) or problem.path[0] == "metrics":
+    of_rows = (
+        metric is not None and metric.reduce in (None, "mean") and not (metric.where or metric.by or metric.weight)
+    )
+    if metric is None or not of_rows or not isinstance(metric.expr, str) or problem.path[0] == "metrics":
         return problem
     inside = metric.expr if text == problem.marked else f"({metric.expr})"
     written = re.sub(rf"\b{re.escape(problem.marked)}\b", lambda _: inside, text)
-    return replace(problem, fix=in_flow({str(problem.path[-1]): written})[1:-1])
+    fix = in_flow({"key": written})[1:-1] if problem.path[-1] == "key" else f"write `{written}`"
+    return replace(problem, fix=fix)
 
 
 def signal_node(draft: Draft, name: str) -> Node | Problem:

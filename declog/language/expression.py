@@ -16,13 +16,13 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from declog.errors import Problem, did_you_mean, nearest
+from declog.errors import Problem, did_you_mean, in_flow, nearest
 from declog.errors.elsewhere import same_signal
 from declog.language import idioms, library_calls, unknown_names
 from declog.language.dtypes import AXES, MEMBER, Axis, DType, Type
 from declog.language.functions import BUILTIN, REQUIRED, Function, Functions, Param
 from declog.language.functions.rules import Call, Stage, of_type
-from declog.language.nodes import COMBINED, CONST, LABEL, METRIC, WRITTEN, Graph, Node
+from declog.language.nodes import COMBINED, CONST, LABEL, METRIC, SIGNAL, WRITTEN, Graph, Node, walk
 from declog.language.phases import join, latest
 from declog.language.scope import Scope
 from declog.language.syntax import ExpressionError, parse, refuse
@@ -405,7 +405,7 @@ class Compiler:
             if tokens is not None and arg.type.phase not in (None, tokens.type.phase):
                 self.fail(
                     part, "DL313.expression", name=tokens, phase=tokens.type.phase, other=arg,
-                    other_phase=arg.type.phase,
+                    other_phase=arg.type.phase, signals=_declared(arg),
                 )  # fmt: skip
         order = self.scope.phase_order
         return [join(self.graph, arg, target, order) for arg in args]
@@ -437,3 +437,10 @@ def _is_value(node: ast.expr) -> bool:
 def compile_expression(text: str, scope: Scope, graph: Graph, registry: Functions = BUILTIN) -> Node:
     """Parse and type an expression in a scope; raises ``ExpressionError``."""
     return Compiler(text, scope, graph, registry).visit(parse(text).body)
+
+
+def _declared(node: Node) -> str:
+    """The signals that an expression reads, as they are declared: `length: completion int`."""
+    leaves = {str(leaf.param("name")): leaf.type for leaf in walk(node) if leaf.op == SIGNAL and leaf.type.axis}
+    dtypes = {name: "" if type.dtype is DType.FLOAT else f" {type.dtype}" for name, type in leaves.items()}
+    return in_flow({name: f"{type.axis.label}{dtypes[name]}" for name, type in leaves.items() if type.axis})

@@ -22,13 +22,22 @@ from declog.language.unknown_names import of_one_mode
 from declog.language.wrong_forms import entry_names, is_off, sinks_and_options, switched, without_sink
 
 
+_SIDES = {
+    "up": ("up", "high", "higher", "max", "maximize", "increase", "larger", "greater", "more"),
+    "down": ("down", "low", "lower", "min", "minimize", "decrease", "smaller", "less"),
+}
+
+
 def of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     """The fix for a key of another tool, such as `limit` of a table; None where the key is in no table."""
     section, *ids, key = map(str, path) if len(path) > 1 else ("", str(path[0]))
     section = "filters" if ids[1:] == ["filter"] else section
     template = elsewhere.keys().get(f"{section}.{key}" if section else key)
     if section in ("run", "") and key == "tags" and "wandb" not in sinks_and_options(data.get("sinks") or [])[0]:
-        edit = "config: {tags: <value>}" if section else "run: {config: {tags: <value>}}"
+        run = data.get("run")
+        config = run.get("config") if isinstance(run, Mapping) else None
+        tagged = {"config": {**(config if isinstance(config, Mapping) else {}), "tags": at(path, data)}}
+        edit = in_flow(tagged if section else {"run": tagged})[1:-1]
         template = f"{edit}, which records them with the run; as tags only `wandb` has them"
     value, entry = at(path, data), at(path[:-1], data)
     if template is None or (value is None and re.search("<(value|named|switched|profiled)>", template)):
@@ -47,6 +56,10 @@ def of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     facts["room"], facts["ema"] = in_flow(_room(key, value, entry)), weighing(value)
     facts["of_mode"] = in_flow(_of_mode(key, value) or "mode == 'eval'")
     facts["switch"] = "true" if value is True else "false"
+    good = {True: "up", False: "down"}.get(value is ("lower" not in key and "min" not in key), "up")
+    if not isinstance(value, bool):
+        good = next((side for side, words in _SIDES.items() if str(value).lower() in words), "up, or down")
+    facts["good"] = good
     if section == "alerts" and isinstance(entry, Mapping):
         limit = next((f"{id} {SIGNS[word]} {entry[word]}" for word in SIGNS if word in entry), f"{id} > 0.5")
         when = str(entry.get("when", limit))

@@ -68,7 +68,11 @@ class Settings:
 def _expects_deleted(test: TestSpec, config: LogSpec) -> bool:
     deleted = {entry.removeprefix("metrics.") for entry in config.deleted if entry.startswith("metrics.")}
     expected = [(name, value) for item in test.expectations for name, value in item.expect.items()]
-    return any(name.split(".")[0] in deleted and value is not None for name, value in expected)
+    prefixes = {"", *(mode.prefix for mode in config.modes.values())}
+    ids = {
+        name.removeprefix(prefix).split(".")[0] for name, value in expected if value is not None for prefix in prefixes
+    }
+    return not ids.isdisjoint(deleted)
 
 
 def prepared(settings: Settings, test: TestSpec) -> tuple[str, Any, list[Problem]]:

@@ -47,6 +47,8 @@ class Frame(Sequence[dict[str, Any]]):
     def __getitem__(self, index: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
         if isinstance(index, str):
             raise TypeError(f"a frame is a sequence of rows\n  fix: FRAME.pandas()[{index!r}]")
+        if isinstance(index, int) and not -len(self) <= index < len(self):
+            raise IndexError(f"row {index} of a frame with {len(self)} rows")
         rows = range(len(self))[index]
         if isinstance(rows, int):
             return next(_rows(self._table.slice(rows, 1)))

@@ -83,6 +83,8 @@ class Declared:
 
     def _hidden(self, id: str, *, shown: bool) -> str:
         """The answer for a metric that no sink of files takes: the profile that hides it, or the plan's reason."""
+        if _map(_map(self.config.get("metrics")).get(id)).get("log") is False:
+            return f"the run has the metric `{id}`, and `metrics.{id}.log: false` keeps it out of all sinks"
         reasons = [why for part, why in self._inactive() if part.split(".")[1:2] == [id]]
         if not shown and reasons and not any(why.startswith(UNSHOWN) for why in reasons):
             return f"the run has left out its metric `{id}`: {reasons[0]}"

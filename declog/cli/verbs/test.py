@@ -41,7 +41,13 @@ def run(args: argparse.Namespace) -> int:
     failed = sum(not result.passed for result in results)
     skipped = sum(result.skipped for result in results)
     data = [
-        {"name": one.name, "passed": one.passed, "differences": list(map(asdict, one.differences))} for one in results
+        {
+            "name": one.name,
+            "passed": one.passed,
+            "skipped": one.skipped,
+            "differences": list(map(asdict, one.differences)),
+        }
+        for one in results
     ]
     lines = [paint(str(result), GREEN if result.passed else RED) for result in results]
     outcome = f"{counted(len(results), 'test')}: {f'{failed} failed' if failed else 'all passed'}"

@@ -93,7 +93,7 @@ class Stop:
         self._comm.write_note(STEP, str(step))
         self._decide(step)
         message = "the alert `%s` of step %d ends training after step %d, where training asks `should_stop`"
-        log.warning(message, alert, fired, step)
+        log.warning(message, alert, fired, max(step, fired))
 
     def _follow(self) -> None:
         process = self._comm.process
