@@ -21,7 +21,6 @@ from declog.language.tracker_names import id_of, in_formula
 from declog.language.unknown_names import of_one_mode
 from declog.language.wrong_forms import entry_names, is_off, sinks_and_options, switched, without_sink
 
-
 _SIDES = {
     "up": ("up", "high", "higher", "max", "maximize", "increase", "larger", "greater", "more"),
     "down": ("down", "low", "lower", "min", "minimize", "decrease", "smaller", "less"),
