@@ -25,6 +25,7 @@ from declog.plans.ops import FormulaOp, MetricOp
 log = logging.getLogger("declog")
 Array = NDArray[Any]
 Cell = tuple[str, str]  # a member and a label, each "" if the metric has none
+Kept = deque[tuple[int | None, float]]  # values, and of `rolling` their steps; where that is None a rewind keeps it
 Key = tuple[str, str]  # a mode, or "" for all modes, and a metric's key
 
 
@@ -34,7 +35,7 @@ class OverRun:
     def __init__(self) -> None:
         self._names: dict[Key, Names] = {}  # the names that labels keep
         self._states: dict[Key, State] = {}
-        self._values: dict[Key, dict[Cell, deque[float]]] = {}  # what is kept; nothing: it came without a value
+        self._values: dict[Key, dict[Cell, Kept]] = {}  # what is kept; nothing: it came without a value
         self._steps: dict[Key, int] = {}  # the step of the latest window that counted
         self._reported: set[Key] = set()
 
@@ -111,7 +112,9 @@ class OverRun:
             for member, label, piece in np.argwhere(window.counted).tolist():
                 cell = (window.members[member] if window.members else "", window.labels[label] if window.labels else "")
                 kept, value = values.setdefault(cell, _kept(op)), float(window.values[member, label, piece])
-                kept.append(value if op.smoothing is None else op.smoothing.following(kept, value))
+                if op.smoothing is not None:
+                    value = op.smoothing.following(kept[-1][1] if kept else None, value)
+                kept.append((_step(op, step, window.pieces[piece]), value))
             if op.empty is not None:  # a cell that came without a value is logged as `empty` from then on
                 for cell in itertools.product(window.members or [""], window.labels or [""]):
                     values.setdefault(cell, _kept(op))
@@ -121,13 +124,20 @@ class OverRun:
         members = dict.fromkeys([*(member for member, _ in values), *(window.members if window is not None else ())])
         table = [[values.get((member, label)) for label in names.all or [""]] for member in members or [""]]
         counted: Array = np.array([[[bool(kept)] for kept in row] for row in table])
-        means = [[[sum(kept) / len(kept) if kept else np.nan] for kept in row] for row in table]
+        means = [[[_value(op, kept) if kept else np.nan] for kept in row] for row in table]
         cells = Cells(np.array(means, np.float64), tuple(members) if op.family else (), names.all, rest=names.rest)
         return _shown(op, cells, counted & np.isnan(cells.values), counted, window)
 
     def rewind(self, mode: str, step: int) -> None:
-        """Take a mode back to an earlier step, so that its next windows do not count as late."""
+        """Take a mode back to an earlier step: its next windows are not late, and `rolling` forgets those behind it."""
         self._steps = {key: min(last, step) if key[0] == mode else last for key, last in self._steps.items()}
+        for key, cells in self._values.items():
+            for cell, kept in [*cells.items()] if key[0] == mode else ():
+                before = [entry for entry in kept if entry[0] is None or entry[0] <= step]
+                if before or not kept:
+                    cells[cell] = deque(before, kept.maxlen)
+                else:
+                    del cells[cell]  # its first value came later
 
     # -- checkpoints
 
@@ -136,7 +146,10 @@ class OverRun:
         return {
             "names": [[*key, names.shown, names.rest] for key, names in self._names.items()],
             "states": [[*key, state.plain()] for key, state in self._states.items()],
-            "values": [[*key, [[*cell, *kept] for cell, kept in cells.items()]] for key, cells in self._values.items()],
+            "values": [
+                [*key, [[*cell, *map(list, kept)] for cell, kept in cells.items()]]
+                for key, cells in self._values.items()
+            ],
             "steps": [[*key, step] for key, step in self._steps.items()],
         }
 
@@ -156,7 +169,7 @@ class OverRun:
         }  # fmt: skip
         self._values = {
             (mode, key): {
-                (member, label): _kept(ops[key], (value for value in kept if value is not None))
+                (member, label): _kept(ops[key], (_entry(value) for value in kept if value is not None))
                 for member, label, *kept in cells  # earlier versions write None where nothing is kept
             }
             for mode, key, cells in data["values"] if carried(key, moments=False)
@@ -168,9 +181,32 @@ def _key(op: MetricOp | FormulaOp, mode: str) -> Key:
     return "" if isinstance(op, MetricOp) and op.total else mode, op.key
 
 
-def _kept(op: MetricOp | FormulaOp, values: Iterable[float] = ()) -> deque[float]:
-    """Room for the values that a cell keeps, whose mean is its value, with the first of them."""
-    return deque(values, 1 if op.smoothing is None else op.smoothing.most)
+def _undone(op: MetricOp | FormulaOp) -> bool:
+    """Whether its values of later steps are forgotten where the run goes back."""
+    return op.smoothing is not None and op.smoothing.way == "rolling"
+
+
+def _step(op: MetricOp | FormulaOp, step: int, piece: tuple[int, ...]) -> int | None:
+    """The step of a piece of a window that ends at ``step``; None where its value is kept if the run goes back."""
+    if not _undone(op):
+        return None
+    return step if isinstance(op, FormulaOp) or op.pool == "window" else int(piece[0])
+
+
+def _kept(op: MetricOp | FormulaOp, entries: Iterable[tuple[int | None, float]] = ()) -> Kept:
+    """Room for the values that a cell keeps, with the first of them; of `rolling` for as many that it goes back to."""
+    return deque(entries, 1 if op.smoothing is None else op.smoothing.most * (1 + _undone(op)))
+
+
+def _value(op: MetricOp | FormulaOp, kept: Kept) -> float:
+    """The mean of the last values."""
+    last = [value for _, value in kept][-(1 if op.smoothing is None else op.smoothing.most) :]
+    return sum(last) / len(last)
+
+
+def _entry(saved: Any) -> tuple[int | None, float]:
+    """A value of a checkpoint and its step; earlier versions save the value alone."""
+    return (saved[0], saved[1]) if isinstance(saved, list | tuple) else (None, saved)
 
 
 def _named(op: MetricOp | FormulaOp, cells: Cells) -> bool:

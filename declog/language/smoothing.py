@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,7 +17,7 @@ _MEANT = re.compile(r"(?:rolling|moving|sliding|window|sma|(?:mean|avg|average|r
 class Smoothing:
     """A moving average of values, or the mean of the last few.
 
-    Its value is the mean of those that it keeps. ``number`` is the weight of the past for ``ema``, and how many
+    Its value is the mean of the last that it keeps. ``number`` is the weight of the past for ``ema``, and how many
     values count for ``rolling``.
     """
 
@@ -54,14 +53,14 @@ class Smoothing:
 
     @property
     def most(self) -> int:
-        """How many values it keeps."""
+        """How many values its mean is of."""
         return 1 if self.way == "ema" else int(self.number)
 
-    def following(self, kept: Sequence[float], value: float) -> float:
-        """What is kept of a value behind those that are kept already."""
-        if self.way == "rolling" or not kept:
+    def following(self, before: float | None, value: float) -> float:
+        """What is kept of a value behind the one that was kept before, if there is one."""
+        if self.way == "rolling" or before is None:
             return value
-        return self.number * kept[-1] + (1 - self.number) * value
+        return self.number * before + (1 - self.number) * value
 
     def __str__(self) -> str:
         return f"{self.way}({self.number:g})"

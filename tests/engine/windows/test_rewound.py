@@ -79,7 +79,7 @@ def test_a_step_that_a_flush_cuts_is_not_before_itself(tmp_path: Path) -> None:
 
 
 def test_a_step_that_is_tried_again_counts_in_averages(tmp_path: Path) -> None:
-    """Its window ends at the step at which the one that failed did, and is no late one."""
+    """Its window ends at the step at which the one that failed did, and is no late one; `rolling` has the last try."""
     metrics = {
         "smooth": {"expr": "x", "combine": "ema(0.5)"}, "rolling": {"expr": "x", "combine": "rolling(2)"},
         "last": {"expr": "x", "reduce": "last", "over": "run"},
@@ -97,6 +97,6 @@ def test_a_step_that_is_tried_again_counts_in_averages(tmp_path: Path) -> None:
     found = run(profile(ROW, metrics, signals={"rollout": {"x": "completion"}}), steps, tmp_path)
     assert [{item.name: item.value for item in records.scalars} for _, records in found.events if records.scalars] == [
         {"smooth": 1.0, "rolling": 1.0, "last": 1.0},
-        {"smooth": 2.0, "rolling": 2.0, "last": 3.0},
-        {"smooth": 4.0, "rolling": 4.5, "last": 6.0},
+        {"smooth": 2.0, "rolling": 3.0, "last": 3.0},
+        {"smooth": 4.0, "rolling": 6.0, "last": 6.0},
     ]
