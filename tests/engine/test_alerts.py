@@ -288,9 +288,9 @@ def test_an_alert_over_several_reductions_without_a_mean_says_that_it_is_off() -
 @pytest.mark.parametrize(
     ("name", "fix"),
     [
-        ("kl_runaway", "name it by its metric, or: {name}: {when: kl > 0.5}"),
-        ("k1", "name it by its metric, or: {name}: {when: kl > 0.5}"),
-        ("high", "name it by its metric, or: {name}: {when: kl > 0.5}"),
+        ("kl_runaway", 'name it by its metric, or: {name}: {when: "kl > 0.5"}'),
+        ("k1", 'name it by its metric, or: {name}: {when: "kl > 0.5"}'),
+        ("high", 'name it by its metric, or: {name}: {when: "kl > 0.5"}'),
     ],
 )
 def test_bounds_under_a_name_that_is_no_metric_are_refused(name: str, fix: str) -> None:
