@@ -210,7 +210,11 @@ class Draft:
     def metric_shown(self, name: str) -> Shown | None:
         """The metric that trackers show under this name, or None."""
         read = {"name", "alias", "reduce", "by"}
-        entries = {id: metric.model_dump(include=read) for id, metric in self.spec.metrics.items()}
+        families = {op.id for op in self.outputs if op.family}
+        entries = {
+            id: {**metric.model_dump(include=read), "family": id in families}
+            for id, metric in self.spec.metrics.items()
+        }
         return metric_of(entries, name)
 
     @property

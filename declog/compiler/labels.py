@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from declog.compiler.draft import Draft, SwitchedOff
 from declog.language.dtypes import DType
 from declog.language.expression import compile_expression
 from declog.language.functions.text import bucket_labels
-from declog.language.nodes import LABEL, Node
+from declog.language.nodes import LABEL, Node, members_of, walk
 from declog.language.notation import is_reduction
 from declog.language.scope import Scope
 from declog.language.syntax import ExpressionError, refuse
 from declog.plans.ops import FormulaOp, MetricOp
 
-_METRIC = re.compile(r"'[^']*'|\"[^\"]*\"|(?<![\w.])([a-z_]\w*)([/.][a-z_]\w*)?(?=[/.\[])")  # texts are passed over
+_METRIC = re.compile(r"'[^']*'|\"[^\"]*\"|(?<![\w.])([a-z_]\w*)(?=([/.][a-z_]\w*)?[/.\[])")  # texts are passed over
+_QUOTED = re.compile(rf"\b{LABEL}\(\s*(['\"])([a-z_][\w.]*)\1\s*,\s*(['\"])(.*?)\3\s*\)")
 _WORD = r"[A-Za-z_][\w-]*"
 
 
@@ -27,11 +29,18 @@ class _Spot(NamedTuple):
     end: int
     metric: str
     label: str
+    member: str | None = None
     divides: bool = False  # it can be what it says, a quotient
 
     @property
     def right(self) -> str:
-        return f"{LABEL}({self.metric}, '{self.label}')"
+        return _named(self.metric, self.label, self.member)
+
+
+def _named(metric: str, label: str, member: str | None) -> str:
+    """A label of a metric as expressions name it, and a member of it, which may be None."""
+    labelled = f"{LABEL}({metric}, {label!r})"
+    return labelled if member is None else f"member({labelled}, {member!r})"
 
 
 def written(op: MetricOp | FormulaOp) -> str:
@@ -49,8 +58,24 @@ def _metric(op: MetricOp | FormulaOp) -> str:
 
 def named_in(draft: Draft, name: str, metric: str) -> str:
     """A metric, or the label of it that a name says behind the metric's: `by_level_1`."""
-    labelled = any(op.key == metric and op.labels for op in draft.outputs) and name.startswith(f"{metric}_")
-    return f"{LABEL}({metric}, '{name.removeprefix(f'{metric}_')}')" if labelled else metric
+    before = f"{metric.replace('.', '_')}_"
+    op = next((op for op in draft.outputs if op.key == metric and op.labels), None)
+    if op is None or not name.startswith(before):
+        return metric
+    member, label = _member(op, name.removeprefix(before), "_")
+    return _named(metric, "/".join(label.rsplit("_", len(op.labels) - 1)), member)
+
+
+def _member(op: MetricOp | FormulaOp, name: str, between: str) -> tuple[str | None, str]:
+    """The member and the label that a name of a metric's value says; trackers show the member first.
+
+    A name with one part is a label of all members, but for a member that is declared.
+    """
+    declared = members_of(*op.args) or () if isinstance(op, MetricOp) else ()
+    member = next((member for member in declared if name.startswith(f"{member}{between}")), None)
+    if member is None and op.family and name.count(between) >= len(op.labels):
+        member = name.partition(between)[0]
+    return member, name if member is None else name.removeprefix(f"{member}{between}")
 
 
 def refuse_other_ways(draft: Draft, text: str, scope: Scope) -> None:
@@ -64,12 +89,21 @@ def refuse_other_ways(draft: Draft, text: str, scope: Scope) -> None:
             shown = text[spot.start : spot.end]
             draft.warn(f"`{text}`: `{shown}` divides by {spot.label}; the label of this name is `{spot.right}`")
         return
+    if (edited := _edited(draft, text, scope, spots)) is not None:
+        spot = next(spot for spot in spots if not spot.divides)
+        refuse("DL302.label", text, (spot.start, spot.end), metric=spot.metric, fix=f"write `{edited.strip()}`")
+
+
+def in_words(draft: Draft, text: str, scope: Scope) -> str | None:
+    """What stands for an expression that names a label in another way; None for any other expression."""
+    return _edited(draft, text, scope, [*_spots(draft, text, scope)])
+
+
+def _edited(draft: Draft, text: str, scope: Scope, spots: list[_Spot]) -> str | None:
     edited = text
     for spot in reversed(spots):
         edited = edited[: spot.start] + spot.right + edited[spot.end :]
-    if _compiles(draft, edited, scope):
-        spot = next(spot for spot in spots if not spot.divides)
-        refuse("DL302.label", text, (spot.start, spot.end), metric=spot.metric, fix=f"write `{edited.strip()}`")
+    return edited if spots and _compiles(draft, edited, scope) else None
 
 
 def _compiles(draft: Draft, text: str, scope: Scope) -> bool:
@@ -81,6 +115,8 @@ def _compiles(draft: Draft, text: str, scope: Scope) -> bool:
 
 
 def _spots(draft: Draft, text: str, scope: Scope) -> Iterator[_Spot]:
+    for match in _QUOTED.finditer(text):  # `label('by_level', '1')`
+        yield _Spot(match.start(), match.end(), match[2], match[4])
     for match in _METRIC.finditer(text):
         ops: dict[str, list[MetricOp | FormulaOp]] = {}
         for op in draft.outputs:
@@ -89,7 +125,7 @@ def _spots(draft: Draft, text: str, scope: Scope) -> Iterator[_Spot]:
         if ops:
             reduced, mean = f"{match[1]}.{(match[2] or '')[1:]}", f"{match[1]}.mean"  # which an id of several means
             metric = next((key for key in (reduced, mean) if key in ops), next(iter(ops)))
-            behind = match.end() if metric == reduced else match.end(1)
+            behind = match.end() + len(match[2]) if metric == reduced else match.end()
             named = _subscript(text, behind) or _behind_a_sign(text, behind, ops[metric], scope)
             if named is not None and f"{match[1]}.{named['label']}" not in ops:  # a reduction of it
                 yield _Spot(match.start(), metric=metric, **named)
@@ -97,30 +133,42 @@ def _spots(draft: Draft, text: str, scope: Scope) -> Iterator[_Spot]:
 
 def _subscript(text: str, behind: int) -> dict[str, Any] | None:
     """``by_level[1]``, ``by_level['1']``."""
-    match = re.compile(r"\[\s*(['\"]?)([^'\"\[\]:,]+?)\1\s*\]").match(text, behind)
-    return None if match is None else {"end": match.end(), "label": match[2]}
+    match = re.compile(r"\[\s*(?:(['\"])(.+?)\1|([^'\"\[\]:,]+?))\s*\]").match(text, behind)
+    return None if match is None else {"end": match.end(), "label": match[2] or match[3]}
 
 
 def _behind_a_sign(
     text: str, behind: int, ops: list[MetricOp | FormulaOp], scope: Scope
 ) -> dict[str, Any] | None:  # fmt: skip
-    """``by_level.1``, ``by_level/1``: a label of a bucket, words that nobody declared, or a number."""
-    buckets = "|".join(re.escape(label) for label in sorted(_bucketed(ops), key=len, reverse=True))
-    if buckets and (match := re.compile(rf"[/.]({buckets})(?![\w(])").match(text, behind)):
-        return {"end": match.end(), "label": match[1]}
-    parts, sign = len(ops[0].labels), text[behind]
-    part = rf"(?:{_WORD}|\d+(?![\w.-]))" if sign == "/" else rf"(?:{_WORD}|\d+(?:-\d+)?(?![\w-]))"
-    further = rf"(?:{re.escape(sign)}{part}){{{parts - 1}}}" if parts > 1 else rf"(?:/{_WORD})*"
-    match = re.compile(rf".({part}{further})(?![\w(])").match(text, behind)
-    if match is None:
+    """``by_level.1``, ``by_level/1``: labels of buckets, words that nobody declared, or numbers."""
+    buckets = "".join(f"{re.escape(label)}(?![\\w(])|" for label in sorted(_bucketed(ops), key=len, reverse=True))
+    by_sign = {"/": rf"{buckets}{_WORD}|\d+(?![\w.-])", ".": rf"{buckets}{_WORD}|\d+(?:-\d+)?(?![\w-])"}
+    op, end, parts = ops[0], behind, list[str]()
+    many, of_buckets = max(len(op.labels), 1), False
+    most = many + op.family
+    while (sign := text[end : end + 1]) in by_sign:
+        match = re.compile(by_sign[sign]).match(text, end + 1)
+        if match is None or (len(parts) >= most and (most > 1 or of_buckets or not re.match(_WORD, match[0]))):
+            break
+        part = match[0]
+        if not (of_buckets := part in _bucketed(ops)):
+            first, *further = re.split(r"(-[A-Za-z_]\w*)", part)
+            if sign == "/" and first.isidentifier() and _is_value(first, scope):
+                break
+            part = first + "".join(takewhile(lambda word: not _is_value(word[1:], scope), further))
+        parts.append(part)
+        end += 1 + len(part)
+    if len(parts) < many or re.match(r"[\w(]", text[end:]) or (text[behind] == "." and is_reduction(parts[0], 1)):
         return None
-    label = match[1].replace(sign, "/")
-    words = [word for word in re.split(r"[/-]", label) if word.isidentifier()]
-    if (sign == "/" and any(_is_value(word, scope) for word in words)) or (sign == "." and is_reduction(label, 1)):
-        return None
-    divides = sign == "/" and not words and label not in ("0", "1")
+    member, label = _member(op, text[behind + 1 : end] if most == 1 else "/".join(parts), "/")
+    divides = (
+        text[behind] == "/" and parts[0] not in ("0", "1") and not any(re.search("[A-Za-z_]", one) for one in parts)
+    )
+    divides = divides and not of_buckets
     of_ints = any(isinstance(op, MetricOp) and op.by is not None and op.by.type.dtype is DType.INT for op in ops)
-    return {"end": match.end(), "label": label, "divides": divides} if of_ints or parts > 1 or not divides else None
+    if divides and not of_ints and many == 1:
+        return None
+    return {"end": end, "label": label, "member": member, "divides": divides and many == 1}
 
 
 def _bucketed(ops: list[MetricOp | FormulaOp]) -> Iterator[str]:
@@ -129,8 +177,9 @@ def _bucketed(ops: list[MetricOp | FormulaOp]) -> Iterator[str]:
         by: Node | None = op.by if isinstance(op, MetricOp) else None
         if (of_tokens := re.fullmatch(rf"{LABEL}\(.+, '(.+)'\)", written(op))) is not None:
             yield of_tokens[1]
-        elif by is not None and by.op == "bucket":
-            yield from bucket_labels(by.param("edges"))
+        for node in () if by is None else walk(by):
+            if node.op == "bucket":
+                yield from bucket_labels(node.param("edges"))
 
 
 def _is_value(name: str, scope: Scope) -> bool:

@@ -231,7 +231,7 @@ def alerts(draft: Draft) -> None:
 
 def _named_in(name: str, metrics: Iterable[str]) -> str | None:
     """The metric that an alert's name is near to, or begins with: `kl_runaway` is about `kl`."""
-    begins = [metric for metric in metrics if name.startswith(f"{metric}_")]
+    begins = [metric for metric in metrics if name.startswith(f"{metric.replace('.', '_')}_")]
     return max(begins, key=len) if begins else nearest(name, metrics)
 
 
@@ -293,6 +293,10 @@ def _fields(draft: Draft, text: str, condition: Node, path: tuple[str, ...]) -> 
             if "(" in name:  # `{label(by_level, '1')}`
                 with draft.at(*path):
                     nodes[name] = over_metrics(draft, name, of_alert=path[1])
+                continue
+            if (label := labels.in_words(draft, name, scope)) is not None:  # `{by_level/1}`
+                fix = f"{{{label}{f':{form}' if form else ''}}}"
+                draft.report("DL302.alert_text", path, name=f"{{{name}}}", fix=fix)
                 continue
             node = scope.attribute(head, suffix) if suffix else scope.resolve(head)
         except SwitchedOff:  # the alert is about others: its text is shown as it is

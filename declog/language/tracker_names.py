@@ -13,6 +13,7 @@ from declog.language import idioms
 from declog.language.nodes import LOGGED
 from declog.language.notation import SEVERAL
 
+_FAMILY = "family"
 _FIELD = re.compile(r"\{(?!id\})\w+\}")
 
 
@@ -44,7 +45,8 @@ class Shown(NamedTuple):
 def metric_of(metrics: Mapping[str, Any], name: str) -> Shown | None:
     """The metric that trackers show as ``name``, or nearly so: ``reward/mean`` is `reward`, if that is a mean.
 
-    ``metrics`` are entries by id: the keys `name`, `alias`, `reduce` and `by` of each are read.
+    ``metrics`` are entries by id: the keys `name`, `alias`, `reduce` and `by` of each are read, and `family`, whether
+    it has members (see ``with_families``).
     """
     name = name.removeprefix("train/")
     for id, entry in metrics.items():
@@ -71,8 +73,25 @@ def _label_of(metrics: Mapping[str, Any], name: str) -> Shown | None:
         between = f"/(?P<reduction>{'|'.join(map(re.escape, reductions))})" if len(reductions) > 1 else ""
         match = re.fullmatch(rf"{re.escape(id)}{between}[/.](?P<label>{_label(entry)})", name) if _by(entry) else None
         if match is not None and idioms.of_ending(f"{id}/{match['label']}") is None:
-            return Shown(id, **match.groupdict())
+            member, between, label = match["label"].partition("/")
+            of_member = entry.get(_FAMILY) and between and label.count("/") == max(len(_by(entry)) - 1, 0)
+            return Shown(id, **match.groupdict() | ({"member": member, "label": label} if of_member else {}))
     return None
+
+
+def with_families(metrics: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries of metrics, and of each whose signal the config ``data`` declares as a family that it is one."""
+    signals = [
+        signal
+        for phase in (data.get("signals") or {}).values()
+        if isinstance(phase, Mapping)
+        for signal in phase.items()
+    ]
+    families = {name for name, signal in signals if isinstance(signal, Mapping) and signal.get(_FAMILY)}
+    return {
+        id: {**entry, _FAMILY: True} if isinstance(entry, Mapping) and entry.get("expr", id) in families else entry
+        for id, entry in metrics.items()
+    }
 
 
 def id_of(name: str, metrics: Mapping[str, Any]) -> str | None:
@@ -116,7 +135,8 @@ def _by(entry: Any) -> list[str]:
 
 def _label(entry: Any) -> str:
     """What matches a label of an entry: that of several expressions has as many parts."""
-    return "/".join(["[^/]+"] * len(_by(entry))) if len(_by(entry)) > 1 else ".+"
+    parts = "/".join(["[^/]+"] * len(_by(entry)))
+    return ".+" if len(_by(entry)) < 2 else f"(?:[^/]+/)?{parts}" if entry.get(_FAMILY) else parts
 
 
 def _patterns(id: str, entry: Any) -> Iterator[str]:

@@ -36,7 +36,7 @@ from declog.language.shorthand import long
 from declog.language.spec import IDENTIFIER, LogSpec
 from declog.language.spec_of_tables import Length
 from declog.language.spec_of_tests import TestSpec
-from declog.language.tracker_names import Shown, id_of, metric_of
+from declog.language.tracker_names import Shown, id_of, metric_of, with_families
 from declog.language.tree import tree_of
 from declog.language.wrong_forms import as_profile, counted, entry_names, of_actions, selector_of
 
@@ -237,7 +237,8 @@ def _of_metric(name: str, alert: Any, data: Mapping[str, Any]) -> str | None:
     metrics, parts = data.get("metrics"), re.split(r"[/.]", name, maxsplit=1)
     if not isinstance(metrics, Mapping) or len(parts) < 2:
         return None
-    if (shown := metric_of(metrics, name)) is not None and shown.reduction is None and shown.is_value:
+    shown = metric_of(with_families(metrics, data), name)
+    if shown is not None and shown.reduction is None and shown.is_value:
         return f"by its metric: {shown.id}: {in_flow(alert)}"
     if shown is not None and isinstance(alert, Mapping) and (when := _condition(shown, alert)) is not None:
         return f"{re.sub(r'[^a-z0-9_]+', '_', name.lower())}: {in_flow(when)}"

@@ -164,7 +164,7 @@ def _family(call: Call) -> Node:
     if not node.type.family:
         labelled = LABELLED in dict(node.params)
         name = call.params.get("member", "name")
-        fix = f"label({node}, '{name}')" if labelled else f"`{node}` alone: it has one value"
+        fix = f"label({node}, {name!r})" if labelled else f"`{node}` alone: it has one value"
         call.fail("DL306.member", arg=0, node=node, fix=fix)
     return node
 
@@ -199,7 +199,7 @@ def _of_label(call: Call) -> Type:
         return node.type
     if node.op != METRIC:
         call.fail("DL306.label", arg=0, node=node, label=label)
-    fix = f"member({node}, '{label}')" if node.type.family else f"`{node}` alone: it has one value"
+    fix = f"member({node}, {label!r})" if node.type.family else f"`{node}` alone: it has one value"
     call.fail("DL306.no_labels", arg=0, node=node, fix=fix)
 
 
