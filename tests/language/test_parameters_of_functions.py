@@ -10,7 +10,7 @@ import pytest
 import declog
 from declog.errors import ConfigError
 from declog.language.functions import BUILTIN, Functions
-from tests.language.runs import one_step
+from tests.language.runs import one_step, values
 
 SIGNALS = {"t": "completion text", "ref": "completion text", "x": "completion"}
 ROW = {"t": ["ab", "c"], "ref": ["ab", None], "x": [1.0, 2.0]}
@@ -113,3 +113,30 @@ def test_a_function_of_tensors_has_those_that_it_needs() -> None:
 
     config, functions = registered(powered, metric="sum(f(x))")
     assert one_step(config, ROW, functions=functions) == {"m": 5.0}
+
+
+def unsure(t: str) -> bool | None:
+    """None of a short text."""
+    return None if len(t) < 2 else t == "ab"
+
+
+@pytest.mark.parametrize(
+    "where",
+    ["f(t)", "not f(t)", "present(f(t))", "not present(f(t))", "f(t) == false", "f(t) or x > 1", "not (f(t) and x < 9)",
+     "(1 if f(t) else 0) == 0", "not not f(t)"],
+)  # fmt: skip
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_bool_that_is_none_is_one_that_was_observed_as_none(ranks: int, where: str) -> None:
+    """Class: conditions on it, under `not` too, on rank 0 and on the rank that has the text."""
+    signals = {**SIGNALS, "g": "completion bool"}
+    config, functions = registered(unsure, signals=signals)
+    config["metrics"] = {
+        name: {"expr": "x", "reduce": "sum", "where": where.replace("f(t)", read), "empty": 0}
+        for name, read in (("m", "f(t)"), ("o", "g"))
+    }
+    rows: list[dict[str, Any]] = [
+        {"t": ["ab", "c", "no"], "g": [True, None, False], "x": [1.0, 2.0, 4.0]},
+        {"t": [None, "d", "ab"], "g": [None, None, True], "x": [8.0, 16.0, 32.0]},
+    ]
+    logged = values(config, *([[rows]] if ranks == 1 else [[[row]] for row in rows]), functions=functions)
+    assert logged["m"] == logged["o"]
