@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from declog.compiler import ranges
 from declog.compiler.draft import Draft
@@ -134,10 +135,17 @@ def functions(draft: Draft) -> None:
 _SAMPLES = {DType.TEXT: "text", DType.INT: 1, DType.FLOAT: 1.0, DType.BOOL: True}
 
 
+def _sample(arg: Node) -> Any:
+    """A value that an argument may have: of a constant its own, and None for `missing`."""
+    if arg.op != CONST:
+        return _SAMPLES[arg.type.dtype]
+    return None if arg.leaf != arg.leaf else arg.leaf
+
+
 def _try_row(draft: Draft, path: Path, function: Function, node: Node) -> None:
     """Try a function of plain values on the text `text`; only a warning if it raises, as it may on a text like that."""
     try:
-        function.of_row(node.type.dtype, [_SAMPLES[arg.type.dtype] for arg in node.args])
+        function.of_row(node.type.dtype, [_sample(arg) for arg in node.args])
     except RuntimeFailure as error:
         cause = error.__cause__
         if cause is None:  # of another type

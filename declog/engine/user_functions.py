@@ -34,7 +34,8 @@ def by_rows(node: Node, function: Function, arrays: Sequence[Array]) -> tuple[Ar
         return np.array(results, object).reshape(shape), False
     if dtype is DType.BOOL:
         kind = (missing * np.uint8(MISSING)).reshape(shape) if missing.any() else False
-        return np.array(results, bool).reshape(shape), kind
+        column_type = np.float64 if missing.any() else bool  # None is NaN, as in a column of bools
+        return np.array(results, column_type).reshape(shape), kind
     exact = dtype is DType.INT and not missing.any()
     return np.array(results, np.int64 if exact else np.float64).reshape(shape), False  # None is NaN
 

@@ -293,7 +293,10 @@ class Compiler:
                 if slot.default is REQUIRED:
                     fix = function.signature.replace("within=axis", "within=group")
                     self.fail(node, "DL304.misses", function=function.name, name=slot.name, fix=fix)
-                if slot.role != "value" and slot.default is not None:
+                if function.takes == "values":
+                    args.append(self.graph.constant(math.nan if slot.default is None else slot.default))
+                    places.append(node)
+                elif slot.role != "value" and slot.default is not None:
                     params[slot.name] = slot.default
             elif slot.role == "value":
                 args += [self.visit(value) for value in values]

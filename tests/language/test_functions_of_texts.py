@@ -263,7 +263,7 @@ def of_lists(texts: list[str]) -> float:
 
 
 def of_text_and_number(text: str, other: float = 0.0, *, third: int) -> int:
-    """A second parameter that has a default is none in YAML."""
+    """A text and numbers."""
     return len(text)
 
 
@@ -273,7 +273,7 @@ def of_text_and_number(text: str, other: float = 0.0, *, third: int) -> int:
         (lambda completion: completion, "mean(f(t))", "completion", "def f(completion: str) -> float"),
         (of_lists, "mean(f(t))", "texts", "def f(texts: str) -> float"),
         (lambda a, b: a, "mean(f(x, t))", "b", "def f(a, b: str) -> float"),
-        (of_text_and_number, "mean(f(t, t))", "third",
+        (of_text_and_number, "mean(f(t, third=t))", "third",
          "def f(text: str, other: float = 0.0, *, third: str) -> int"),
     ],
 )  # fmt: skip

@@ -15,7 +15,7 @@ from declog.language.absence import Kind
 from declog.language.annotations import dtype_of, signature, takes_none
 from declog.language.dtypes import NUMERIC, Axis, DType, Type
 from declog.language.functions.rules import Call, Rule, Stage, broadcast, need
-from declog.language.nodes import Node
+from declog.language.nodes import CONST, Node
 from declog.language.plain_values import returned
 from declog.language.segmented import Segments
 from declog.registry import REQUIRED, Registry
@@ -31,6 +31,7 @@ class Param:
     types: tuple[type, ...] = (int, float)
     variadic: bool = False
     takes_none: bool = False  # of a function of rows: a missing value comes as None
+    by_name: bool = False  # of a function of rows: it is called with it by name
 
 
 OVER = Param("over", "axis", default=None)  # the axis that a function removes
@@ -87,7 +88,8 @@ class Function:
         if any(item is None and not param.takes_none for param, item in zip(self.params, values, strict=True)):
             return None
         try:
-            value = self.run(*values)
+            named = {param.name: item for param, item in zip(self.params, values, strict=True) if param.by_name}
+            value = self.run(*values[: len(values) - len(named)], **named)
         except BaseException as error:
             inside = error.__traceback__ and error.__traceback__.tb_next  # None: it could not even be called
             file = inside and PurePath(inside.tb_frame.f_code.co_filename).name
@@ -116,15 +118,19 @@ class Function:
 def of_user(run: Callable[..., Any], name: str, returns: str | None = None) -> Function:
     """A user's elementwise function under a name.
 
-    It is of the plain values of one row where a parameter is annotated `str`, else of torch tensors. ``returns`` is the
-    type of its value; without, it is what a function of rows is annotated with, or a float. Raises ``UsageError``.
+    It is of the plain values of one row where a parameter that is needed is annotated `str`, else of torch tensors,
+    without parameters that have a default. ``returns`` is the type of its value; without, it is what a function of rows
+    is annotated with, or a float. Raises ``UsageError``.
     """
     if returns not in (None, *_RETURNS):
         raise UsageError.of("DL314.returns", returns=returns, types=", ".join(_RETURNS))
     written = signature(Functions.noun, name, run)
-    items = [item for item in written.parameters.values() if item.default is item.empty]
-    texts = [index for index, item in enumerate(items) if dtype_of(item.annotation) is DType.TEXT]
-    params = tuple(Param(item.name, takes_none=takes_none(item.annotation)) for item in items)
+    items = [item for item in written.parameters.values() if item.kind is not item.VAR_KEYWORD]
+    needed = [item for item in items if item.default is item.empty]
+    of_rows = any(_is_text(item) for item in needed or items)
+    items = sorted(filter(_is_written, items), key=_by_name) if of_rows else needed
+    texts = [index for index, item in enumerate(items) if of_rows and _is_text(item)]
+    params = tuple(map(_param, items))
     annotated = dtype_of(written.return_annotation)
     dtype = DType(returns) if returns else annotated if texts and annotated in _RETURNS else DType.FLOAT
 
@@ -133,12 +139,43 @@ def of_user(run: Callable[..., Any], name: str, returns: str | None = None) -> F
             if node.type.dtype is DType.TEXT and index not in texts:
                 fix = _annotated(written, name, [items[index].name])
                 call.fail("DL305.annotation", arg=index, name=name, parameter=items[index].name, node=node, fix=fix)
-        need(call, DType.TEXT, args=texts)
+        need(
+            call,
+            DType.TEXT,
+            args=[index for index in texts if not (params[index].takes_none and _no_value(call.args[index]))],
+        )
         need(call, *NUMERIC, DType.BOOL, args=[index for index in range(len(call.args)) if index not in texts])
         return broadcast(call).with_dtype(dtype)
 
     help = (run.__doc__ or "").strip().split("\n")[0]
-    return Function(name, params, rule, run, "elementwise", help, takes="values" if texts else "tensors")
+    return Function(name, params, rule, run, "elementwise", help, takes="values" if of_rows else "tensors")
+
+
+def _no_value(node: Node) -> bool:
+    """Whether it is the constant `missing`."""
+    return node.op == CONST and node.leaf != node.leaf
+
+
+def _is_text(item: inspect.Parameter) -> bool:
+    return dtype_of(item.annotation) is DType.TEXT or isinstance(item.default, str)
+
+
+def _is_written(item: inspect.Parameter) -> bool:
+    """Whether a config can write a value of a parameter in place of its default; others keep it."""
+    default = item.default
+    return default is item.empty or default is None or (isinstance(default, int | float | str) and default == default)
+
+
+def _by_name(item: inspect.Parameter) -> bool:
+    return item.kind is item.KEYWORD_ONLY or (item.default is not item.empty and item.kind is not item.POSITIONAL_ONLY)
+
+
+def _param(item: inspect.Parameter) -> Param:
+    """The parameter of a function of rows; a default that is None says that None may come, too."""
+    default = REQUIRED if item.default is item.empty else item.default
+    return Param(
+        item.name, "value", default, takes_none=takes_none(item.annotation) or default is None, by_name=_by_name(item)
+    )
 
 
 def _annotated(written: inspect.Signature, name: str, texts: Sequence[str]) -> str:

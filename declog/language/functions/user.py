@@ -19,7 +19,8 @@ def function(
 
     With a parameter that is annotated ``str`` it is a function of texts: called once per row, in the background, with
     plain Python values. A row of which a value is missing has none, and the function is not called, unless the
-    annotation is ``str | None``. It returns what its annotation says, ``float`` by default, or None for no value.
+    annotation is ``str | None``. A parameter with a default can be left out. It returns what its annotation says,
+    ``float`` by default, or None for no value. Checks and plans call it once, with the text ``text``.
 
     >>> @declog.function                    # doctest: +SKIP
     ... def repetition(completion: str) -> float:
