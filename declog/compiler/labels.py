@@ -101,7 +101,7 @@ def in_words(draft: Draft, text: str, scope: Scope) -> str | None:
 
 def _edited(draft: Draft, text: str, scope: Scope, spots: list[_Spot]) -> str | None:
     edited = text
-    for spot in reversed(spots):
+    for spot in sorted(spots, reverse=True):  # from the right
         edited = edited[: spot.start] + spot.right + edited[spot.end :]
     return edited if spots and _compiles(draft, edited, scope) else None
 
@@ -133,8 +133,8 @@ def _spots(draft: Draft, text: str, scope: Scope) -> Iterator[_Spot]:
 
 def _subscript(text: str, behind: int) -> dict[str, Any] | None:
     """``by_level[1]``, ``by_level['1']``."""
-    match = re.compile(r"\[\s*(?:(['\"])(.+?)\1|([^'\"\[\]:,]+?))\s*\]").match(text, behind)
-    return None if match is None else {"end": match.end(), "label": match[2] or match[3]}
+    match = re.compile(r"\[\s*(?:'([^']+)'|\"([^\"]+)\"|([^'\"\[\]:,]+?))\s*\]").match(text, behind)
+    return None if match is None else {"end": match.end(), "label": match[1] or match[2] or match[3]}
 
 
 def _behind_a_sign(
@@ -161,14 +161,10 @@ def _behind_a_sign(
     if len(parts) < many or re.match(r"[\w(]", text[end:]) or (text[behind] == "." and is_reduction(parts[0], 1)):
         return None
     member, label = _member(op, text[behind + 1 : end] if most == 1 else "/".join(parts), "/")
-    divides = (
-        text[behind] == "/" and parts[0] not in ("0", "1") and not any(re.search("[A-Za-z_]", one) for one in parts)
-    )
-    divides = divides and not of_buckets
+    quotient = many == 1 and text[behind] == "/" and not of_buckets and re.fullmatch(r"[^A-Za-z_]+", label)
     of_ints = any(isinstance(op, MetricOp) and op.by is not None and op.by.type.dtype is DType.INT for op in ops)
-    if divides and not of_ints and many == 1:
-        return None
-    return {"end": end, "label": label, "member": member, "divides": divides and many == 1}
+    divides = bool(quotient) and label not in ("0", "1")
+    return {"end": end, "label": label, "member": member, "divides": divides} if of_ints or not divides else None
 
 
 def _bucketed(ops: list[MetricOp | FormulaOp]) -> Iterator[str]:

@@ -21,6 +21,7 @@ from declog.language.other_tools import at, of_other_tools
 from declog.language.smoothing import Smoothing
 from declog.language.spec import AboutSpec, LogSpec, MetricSpec, RunSpec, SignalSpec
 from declog.language.spec_of_tables import TableSpec
+from declog.language.unknown_names import of_fewer_values
 from declog.language.wrong_forms import (
     as_map,
     as_sinks,
@@ -78,7 +79,10 @@ def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
             return _rewritten(name, entry, word, expr=word, reduce=entry[word])
         if word == "phase" and (fix := _of_phase(str(entry[word]), str(entry.get("expr", name)), data)) is not None:
             return fix
-        if (fix := moved(word, name, entry)) is not None:
+        if section == "alerts":
+            metrics = data.get("metrics")
+            fix = of_fewer_values(word, name, entry, metrics if isinstance(metrics, Mapping) else {})
+        if (fix := fix or moved(word, name, entry)) is not None:
             return fix
     if (fix := of_other_tools(problem.path, data)) is not None or len(problem.path) > 1:
         return fix or _of_lost_sign(problem.path)

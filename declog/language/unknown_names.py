@@ -14,8 +14,8 @@ from declog.errors import did_you_mean, in_flow, nearest
 from declog.errors.elsewhere import SYNONYMS
 from declog.language import idioms, library_calls
 from declog.language.dtypes import AXES, MEMBER
-from declog.language.nodes import BUILTIN, MODE, Node
-from declog.language.notation import WORD, both, is_reduction
+from declog.language.nodes import BUILTIN, LABEL, MODE, Node
+from declog.language.notation import SIGNS, WORD, both, is_reduction
 from declog.language.scope import Scope
 from declog.language.smoothing import Smoothing
 from declog.language.syntax import parse, refuse, tree_of
@@ -27,6 +27,10 @@ _MODES = {
     "is_train": "mode == 'train'", "is_training": "mode == 'train'", "training": "mode == 'train'",
     "is_eval": "mode == 'eval'", "is_evaluation": "mode == 'eval'", "is_validation": "mode == 'eval'",
 }  # fmt: skip
+_CONDITIONS = (  # keys of an alert that say when it is, beside `when`
+    "where", "only_if", "and", "only_when", "while", "cond", "mask", "trigger", "rule", "query", "test", "check",
+    "predicate", "expr", "expression",
+)  # fmt: skip
 _POSITIONS = ("position", "token_position", "token_index", "token_idx")
 _TIMES = re.compile(r"(?:(?:step|iter|iteration|wall|train|elapsed)_?)?(?:time|secs|duration)(?:_s)?|dt|step_seconds")
 _CURVE = re.compile(
@@ -82,27 +86,75 @@ def of_one_mode(condition: str, mode: object, metrics: Mapping[str, Any]) -> str
         tree: ast.AST = tree_of(condition).body
     except (SyntaxError, ValueError):
         tree = ast.Constant(None)
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} & metrics.keys()
-    specs = {name: _in_mode(name, metrics[name], str(mode)) for name in sorted(names)}
-    attributes = any(isinstance(node, ast.Attribute) for node in ast.walk(tree))
-    plain = isinstance(mode, str) and mode.isidentifier() and not attributes
-    if not specs or not plain or None in specs.values():
+    named = _OfOneMode(str(mode), metrics)
+    here = ast.unparse(named.visit(tree))
+    if not named.specs or None in named.specs.values() or not isinstance(mode, str) or not mode.isidentifier():
         example = "metrics: {reward_eval: {expr: reward, where: \"mode == 'eval'\"}}"
         return f"a metric of that mode has a name of its own, such as {example}; a condition names it"
-    here = ast.unparse(library_calls.Substitution({name: ast.Name(f"{name}_{mode}") for name in names}).visit(tree))
-    written = in_flow({f"{name}_{mode}": spec for name, spec in specs.items()})
-    return f"write a metric of that mode and name it here: `metrics: {written}`, and `{here}`"
+    return f"write a metric of that mode and name it here: `metrics: {in_flow(named.specs)}`, and `{here}`"
 
 
-def _in_mode(name: str, spec: Any, mode: str) -> dict[str, Any] | None:
-    """A metric of one mode; None for one that is more than a reduction of an expression."""
+def of_fewer_values(key: str, name: str, entry: Mapping[str, Any], metrics: Mapping[str, Any]) -> str | None:
+    """The fix for a key that makes an alert one of fewer values: a label, or one more condition, also of a mode.
+
+    None for another key, and for an alert that says no condition.
+    """
+    value, metric = entry[key], metrics.get(name)
+    labelled = key == LABEL and isinstance(metric, Mapping) and metric.get("by") and isinstance(value, str | int)
+    if not labelled and (not isinstance(value, str) or (key not in _CONDITIONS and SYNONYMS.get(key) != "where")):
+        return None
+    of = f"{LABEL}({in_formula(name, metric)}, {str(value)!r})" if labelled else name
+    bounds = " or ".join(f"{of} {SIGNS[word]} {entry[word]}" for word in SIGNS if word in entry)
+    when = bounds if labelled else str(entry.get("when", bounds))
+    if not when:
+        return None
+    if not labelled:
+        try:
+            rest, mode = _without_mode(tree_of(both(when, value)).body)
+        except (SyntaxError, ValueError):
+            return None
+        if mode is not None:
+            return of_one_mode(rest, mode, metrics)
+        when = both(when, value)
+    if "when" in entry:
+        return in_flow({"when": when})[1:-1]
+    further = {word: item for word, item in entry.items() if word not in (key, *SIGNS)}
+    return f"{name}: {in_flow({'when': when, **further})}"
+
+
+class _OfOneMode(ast.NodeTransformer):
+    """Names metrics of one mode in place of others. ``specs`` are these by id; None for one that has no such entry."""
+
+    def __init__(self, mode: str, metrics: Mapping[str, Any]) -> None:
+        self.specs: dict[str, dict[str, Any] | None] = {}
+        self._mode, self._metrics = mode, metrics
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return self._named(node, node.id, None)
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        return self._named(node, ast.unparse(node.value), node.attr)
+
+    def _named(self, node: ast.expr, name: str, ending: str | None) -> ast.expr:
+        if name not in self._metrics:
+            return node
+        id = "_".join([name, *([ending] if ending else []), self._mode])
+        self.specs[id] = _in_mode(name, ending, self._metrics[name], self._mode)
+        return ast.Name(id)
+
+
+def _in_mode(name: str, ending: str | None, spec: Any, mode: str) -> dict[str, Any] | None:
+    """A metric of one mode, of several reductions that of an ending, or the mean; None for one that is a formula."""
     said = {key: value for key, value in spec.items() if value} if isinstance(spec, Mapping) else {"expr": spec}
-    expr, reduce = said.get("expr", name), said.get("reduce")
-    if "formula" in said or not isinstance(expr, str) or not isinstance(reduce, str | None):
+    expr, reductions = said.get("expr", name), reductions_of(said)
+    means = "mean" if "mean" in reductions.values() else None
+    reduce = (reductions.get(ending) if ending else means) if reductions else said.get("reduce", "mean")
+    if "formula" in said or not isinstance(expr, str) or not isinstance(reduce, str) or (ending and not reductions):
         return None
     condition = f"mode == '{mode}'"
+    kept = {key: said[key] for key in ("by", "weight") if key in said}
     where = both(str(said["where"]), condition) if "where" in said else condition
-    return {"expr": expr, **({} if reduce in (None, "mean") else {"reduce": reduce}), "where": where}
+    return {"expr": expr, **({} if reduce == "mean" else {"reduce": reduce}), **kept, "where": where}
 
 
 def _without_mode(body: ast.expr) -> tuple[str, str | None]:
