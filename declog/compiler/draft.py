@@ -210,7 +210,7 @@ class Draft:
     def metric_shown(self, name: str) -> Shown | None:
         """The metric that trackers show under this name, or None."""
         read = {"name", "alias", "reduce", "by"}
-        families = {op.id for op in self.outputs if op.family}
+        families = {op.id for op in self.metrics if op.family}
         entries = {
             id: {**metric.model_dump(include=read), "family": id in families}
             for id, metric in self.spec.metrics.items()

@@ -338,7 +338,7 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         "FAIL p95\n  expect.reward_p95\n    expected 0.95 (within 1e-06)\n    got      0.5\n1 test: 1 failed\n"
     )
     assert main(["test", str(file), "-k", "p95", "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out) == [{"name": "p95", "passed": True, "differences": []}]
+    assert json.loads(capsys.readouterr().out) == [{"name": "p95", "passed": True, "skipped": False, "differences": []}]
 
 
 def test_the_command_line_says_where_a_test_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
