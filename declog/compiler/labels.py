@@ -158,7 +158,7 @@ def _behind_a_sign(
             part = first + "".join(takewhile(lambda word: not _is_value(word[1:], scope), further))
         parts.append(part)
         end += 1 + len(part)
-    if len(parts) < many or re.match(r"[\w(]", text[end:]) or (text[behind] == "." and is_reduction(parts[0], 1)):
+    if len(parts) < many or re.match(r"[\w(]", text[end:]) or is_reduction(parts[0], 1):
         return None
     member, label = _member(op, text[behind + 1 : end] if most == 1 else "/".join(parts), "/")
     quotient = many == 1 and text[behind] == "/" and not of_buckets and re.fullmatch(r"[^A-Za-z_]+", label)

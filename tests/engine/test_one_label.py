@@ -265,3 +265,24 @@ def test_a_label_that_its_metric_has_not_is_told_once(tmp_path: Path, caplog: py
         "w has no label `z` yet, which is read by the alert `a` and the metric `f`: it has u, v",
         "d has no label `u/9` yet, which is read by the alert `b`: it has u/1, v/2",
     ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["s.avg > 1", "s.avg-s.top > 1", "s.avg / s.top > 1", "s.top/2 > 1", "s.avg-x > 1", "m > 1 and s.top/s.avg < 3"],
+)
+@pytest.mark.parametrize("by", [{"by": "n"}, {}])
+def test_the_key_of_a_reduction_is_no_label(text: str, by: dict[str, Any]) -> None:
+    """Class: keys of several reductions with suffixes of one's own; also where each rank is a label."""
+    several = {"expr": "x", **by, "reduce": [{"avg": "mean"}, {"top": "max"}]}
+    axes = {"token": {"mask": "m"}, **({} if by else {"rank": "each"})}
+    metrics = {"s": several, "x": "mean(x)", "m": {"expr": "x", **by}}
+    declog.plan(profile(SIGNALS, metrics, alerts={"a": {"when": text}}, axes=axes))
+
+
+@pytest.mark.parametrize("text", ["w/mean < 1", "w.mean < 1", "w.mean-x < 1"])
+def test_a_reduction_is_no_label(text: str) -> None:
+    """What names the reduction of a metric is not taken for a label of it."""
+    with pytest.raises(ConfigError) as raised:
+        plan(metrics={"x": "mean(x)"}, alerts={"a": {"when": text}})
+    assert "label(" not in str(raised.value.problems[0].fix)
