@@ -115,6 +115,8 @@ def of_fewer_values(key: str, name: str, entry: Mapping[str, Any], metrics: Mapp
             return None
         if mode is not None:
             return of_one_mode(rest, mode, metrics)
+        if "when" not in entry and key in ("expr", "expression", "condition", "rule", "query", "trigger", "predicate"):
+            return None  # the condition itself, beside a preset's bound
         when = both(when, value)
     if "when" in entry:
         return in_flow({"when": when})[1:-1]

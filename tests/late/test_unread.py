@@ -159,7 +159,10 @@ def test_rows_say_why_not(tmp_path: Path) -> None:
     run(tmp_path / "run", config({}), lambda log, rank, steps: together(log, rank, range(3)), 1)
     assert columns_of(tmp_path / "run", "rollout") == {
         **dict.fromkeys(("reward", "level", "ok", "score", "marks", "uid"), KEPT),
-        **dict.fromkeys(("note", "prompt"), "it is a text that nothing uses as a label: `log.keep` keeps it"),
+        **{
+            name: f"it is a text that nothing uses as a label: `log.keep({name}=...)` beside `log.observe` keeps it"
+            for name in ("note", "prompt")
+        },
         "lr": "it is per step, and nothing that the run logged reads it",
         **dict.fromkeys(("logprobs", "mask"), PER_TOKEN),
     }  # fmt: skip
