@@ -236,6 +236,10 @@ def _of_missing_key(tree: Node, override: Override, depth: int, node: Node) -> P
     if (meant := _meant(tree, override, depth, node, instead)) is not None:
         return problem_of(line, "DL101.no_key", span, name=wrong, place=where, fix=meant)
     metrics = tree.at((GROUP, "metrics")) if keys[:depth] == [GROUP, "alerts"] else None
+    allowed = _keys_at(keys[:depth])
+    if allowed and wrong not in allowed:  # no sign adds it
+        fix = _said_elsewhere(wrong, override) or did_you_mean("", sorted(allowed), what="keys")
+        return problem_of(line, "DL101.no_key", span, name=wrong, place=where, fix=fix)
     of_a_metric = metrics is not None and wrong in metrics.entries  # an alert is named by its metric
     close = None if of_a_metric else nearest(wrong, names)
     fix = "  or  ".join([*([instead(close, "")] if close else []), pasted(f"+{line}")])
@@ -283,6 +287,11 @@ def _moved(tree: Node, name: str, override: Override) -> str | None:
         return None
     path, value, _ = edit
     return setting(path if tree.at(path.split(".")) is not None else f"+{path}", value)
+
+
+def _said_elsewhere(name: str, override: Override) -> str | None:
+    """What is said of a key of other tools in words."""
+    return mistakes.answered(Problem.of("DL201.key", (name,), key=name, fix=None), {name: override.value()}).fix
 
 
 def in_override_terms(problem: Problem, prefix: Path) -> Problem:

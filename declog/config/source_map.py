@@ -161,7 +161,7 @@ class Provenance:
 
         Of an entry that is there only because an override set a key in it, that key.
         """
-        if len(path) > 2 and path not in self.layers:
+        if len(path) > 1 and path not in self.layers:
             inside = next((key for key in self.layers if key[: len(path)] == path), None)
             if inside is not None:
                 return inside, self.layers[inside]
