@@ -227,9 +227,10 @@ class _Metric:
         before = len(problems)
         node = self._compile(text, self.path("where"))
         if problems[before:] and self.draft.signals.keys().isdisjoint(NAME.findall(str(text))):
-            fix = f"a condition over metrics is `when: {text}`"
-            metrics = self.draft.spec.metrics
-            problems[before:] = [replace(one, fix=fix) if one.marked in metrics else one for one in problems[before:]]
+            fix, metrics = f"a condition over metrics is `when: {text}`", self.draft.spec.metrics
+            for at, one in enumerate(problems[before:], before):
+                said = f"{one.fix}, of each row; {fix}" if str(one.fix).startswith("write `") else fix
+                problems[at] = replace(one, fix=said) if one.marked in metrics else one
         return node
 
     def _short(self, parsed: Parsed) -> tuple[tuple[Node, ...] | None, Reduced] | None:

@@ -219,6 +219,9 @@ def entire(problem: Problem, id: str, spec: MetricSpec) -> Problem:
     fix = problem.fix or ""
     if problem.path[:2] != ("metrics", id) or not re.fullmatch(r"\{expr: .*\}", fix):
         return problem
+    bins = re.search(r", *(?:bins=)?(\d+)\)", problem.source or "")
+    fix = fix if bins is None else fix.replace("reduce: histogram", f"reduce: histogram(bins={bins[1]})")
+    problem = replace(problem, fix=fix)
     further = (_PLAIN | _OF_ROWS) - {"expr", *re.findall(r", (\w+): ", fix)}
     kept = {key: getattr(spec, key) for key in sorted(further & spec.model_fields_set)}
     return replace(problem, fix=f"metrics: {{{id}: {fix[:-1]}, {in_flow(kept)[1:]}}}") if kept else problem

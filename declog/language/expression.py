@@ -16,14 +16,14 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from declog.errors import Problem, did_you_mean, in_flow, nearest
+from declog.errors import Problem, did_you_mean, nearest
 from declog.errors.elsewhere import same_signal
 from declog.language import idioms, library_calls, unknown_names
 from declog.language.dtypes import AXES, MEMBER, Axis, DType, Type
 from declog.language.functions import BUILTIN, REQUIRED, Function, Functions, Param
 from declog.language.functions.rules import Call, Stage, of_type
-from declog.language.nodes import COMBINED, CONST, LABEL, METRIC, SIGNAL, WRITTEN, Graph, Node, walk
-from declog.language.phases import join, latest
+from declog.language.nodes import COMBINED, CONST, LABEL, METRIC, WRITTEN, Graph, Node
+from declog.language.phases import in_one_phase, join, latest
 from declog.language.scope import Scope
 from declog.language.syntax import ExpressionError, parse, refuse
 
@@ -231,7 +231,11 @@ class Compiler:
     def _is_word(self, node: ast.expr) -> bool:
         """Whether it is no value here, and was meant as a text: ``math``, ``gsm8k-hard``, ``math.algebra``."""
         names = idioms.names_of_word(node)
-        return bool(names) and all(self.scope.resolve(name) is None and name not in _WORDS for name in names)
+        return bool(names) and all(self._stands_for_nothing(name) and name not in _WORDS for name in names)
+
+    def _stands_for_nothing(self, name: str) -> bool:
+        meaning = self.scope.resolve(name)
+        return meaning is None or (self.scope.noun == "signal" and getattr(meaning, "code", "") == "DL302")
 
     def _member(self, node: ast.Compare, value: ast.expr, choices: ast.expr, *, negated: bool) -> Node:
         if not isinstance(choices, ast.Tuple | ast.List | ast.Set) or not choices.elts:
@@ -406,9 +410,10 @@ class Compiler:
         tokens = next((arg for arg in args if arg.type.axis is Axis.TOKEN), None)
         for arg, part in zip(args, places, strict=True):
             if tokens is not None and arg.type.phase not in (None, tokens.type.phase):
+                fix = in_one_phase(self.text, part, arg, tokens)
                 self.fail(
                     part, "DL313.expression", name=tokens, phase=tokens.type.phase, other=arg,
-                    other_phase=arg.type.phase, signals=_declared(arg),
+                    other_phase=arg.type.phase, fix=fix,
                 )  # fmt: skip
         order = self.scope.phase_order
         return [join(self.graph, arg, target, order) for arg in args]
@@ -440,10 +445,3 @@ def _is_value(node: ast.expr) -> bool:
 def compile_expression(text: str, scope: Scope, graph: Graph, registry: Functions = BUILTIN) -> Node:
     """Parse and type an expression in a scope; raises ``ExpressionError``."""
     return Compiler(text, scope, graph, registry).visit(parse(text).body)
-
-
-def _declared(node: Node) -> str:
-    """The signals that an expression reads, as they are declared: `length: completion int`."""
-    leaves = {str(leaf.param("name")): leaf.type for leaf in walk(node) if leaf.op == SIGNAL and leaf.type.axis}
-    dtypes = {name: "" if type.dtype is DType.FLOAT else f" {type.dtype}" for name, type in leaves.items()}
-    return in_flow({name: f"{type.axis.label}{dtypes[name]}" for name, type in leaves.items() if type.axis})

@@ -5,12 +5,14 @@ Imports the tree of expressions.
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from declog.errors import Problem
 from declog.language.dtypes import Axis, DType, Type, finest
-from declog.language.nodes import COMBINED, JOIN, WRITTEN, Graph, Node
+from declog.language.nodes import COMBINED, JOIN, SIGNAL, WRITTEN, Graph, Node
 from declog.language.syntax import ExpressionError
 
 
@@ -44,3 +46,19 @@ def join(graph: Graph, node: Node, phase: str | None, order: Callable[[str], int
     assert node.type.phase is not None
     axis = Axis.STEP if order(node.type.phase) < 0 else Axis.COMPLETION
     return graph.make(JOIN, [node], type=replace(node.type, axis=axis, phase=phase), phase=phase)
+
+
+def in_one_phase(text: str, part: ast.expr, value: Node, tokens: Node) -> str:
+    """The fix for a value of another phase than the tokens beside it; ``part`` is where ``text`` says it.
+
+    A length beside a place among the tokens is how many there are.
+    """
+    names = [node.id for node in ast.walk(part) if isinstance(node, ast.Name)]
+    if tokens.op == "index" and len(names) == 1 and "len" in names[0]:
+        written = re.sub(rf"\b{names[0]}\b", "size(token)", text)
+        return f"write `{written}`"
+    plain = value.op == SIGNAL and value.type.axis is not None and names == [str(value)]
+    dtype = "" if value.type.dtype is DType.FLOAT else f" {value.type.dtype}"
+    words = f"{value.type.axis.label}{dtype}" if plain and value.type.axis is not None else "..."
+    phase = tokens.type.phase
+    return f"observe it in `{phase}` too, and declare it there: signals: {{{phase}: {{{value}: {words}}}}}"

@@ -302,12 +302,12 @@ class Run:
         """Of a name that no scalar has: where its values are, that none came, or the nearest name."""
         if self._unwritten:
             return NO_FILES
+        columns = [self.scalars.arrow()[column].to_pylist() for column in ("name", "metric", "mode")]
         for section, rows in {"histograms": self.histograms, "alerts": self.alerts}.items():
-            if name in rows.arrow()["name"].to_pylist():
+            if name not in columns[1] and name in rows.arrow()["name"].to_pylist():
                 return f'it is in `run.{section}`: [row for row in run.{section} if row["name"] == "{name}"]'
         if name in self.tables:
             return f'it is a table: run.tables["{name}"].pandas()'
-        columns = (self.scalars.arrow()[column].to_pylist() for column in ("name", "metric", "mode"))
         declared = self._declared.instead_of(name, zip(*columns, strict=True))
         return declared or did_you_mean(name, self._series, what="scalars of this run")
 

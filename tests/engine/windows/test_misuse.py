@@ -286,7 +286,7 @@ def test_an_expression_per_token_over_two_phases() -> None:
         "  `trained` is per token in phase `update`, and `sampled` is observed in `rollout`\n"
         "    trained - sampled\n"
         "              ^^^^^^^\n"
-        "  fix: observe it in `update` too, and declare it there: signals: {update: {sampled: ...}}"
+        "  fix: observe it in `update` too, and declare it there: signals: {update: {sampled: token}}"
     )
 
 
