@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TextIO, cast
 
 from declog.cli.arguments import Wrong
-from declog.errors import ConfigError, DeclogError, Problem
+from declog.errors import FLOW_MAP, ConfigError, DeclogError, Problem
 from declog.errors.visible import visible, visible_json, visible_lines
 
 RED, YELLOW, GREEN, DIM, BOLD = "31", "33", "32", "2", "1"
@@ -102,8 +102,7 @@ def wrapped(text: str, mark: str, indent: int) -> str:
     return mark + f"\n{' ' * indent}".join(lines).replace("\0", " ")
 
 
-_MAP = r"\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}"
-_PASTED = re.compile(rf"\w+: {_MAP}|(?<!\w)'[^'\n]*'(?!\w)|`[^`\n]*`")
+_PASTED = re.compile(rf"\w+: {FLOW_MAP}|(?<!\w)'[^'\n]*'(?!\w)|`[^`\n]*`")
 
 
 def as_github(problems: Sequence[Problem], warnings: Sequence[str]) -> Iterator[str]:

@@ -18,7 +18,7 @@ from hydra.errors import HydraException
 from declog.config.overrides import ADDS, may_be_added, parsed, pasted, setting, taken, written
 from declog.config.search_path import GROUP
 from declog.config.uses import old_names
-from declog.errors import Excerpt, Path, Problem, Where, did_you_mean, elsewhere, in_flow, nearest, nested
+from declog.errors import FLOW_MAP, Excerpt, Path, Problem, Where, did_you_mean, elsewhere, in_flow, nearest, nested
 from declog.language import mistakes, wrong_forms
 from declog.language.keys import SECTIONS, below, model_of
 from declog.language.keys import keys as keys_of
@@ -238,7 +238,7 @@ def _of_missing_key(tree: Node, override: Override, depth: int, node: Node) -> P
     metrics = tree.at((GROUP, "metrics")) if keys[:depth] == [GROUP, "alerts"] else None
     allowed = _keys_at(keys[:depth])
     if allowed and wrong not in allowed:  # no sign adds it
-        fix = _said_elsewhere(wrong, override) or did_you_mean("", sorted(allowed), what="keys")
+        fix = _said_elsewhere(tree, wrong, override) or did_you_mean("", sorted(allowed), what="keys")
         return problem_of(line, "DL101.no_key", span, name=wrong, place=where, fix=fix)
     of_a_metric = metrics is not None and wrong in metrics.entries  # an alert is named by its metric
     close = None if of_a_metric else nearest(wrong, names)
@@ -279,19 +279,19 @@ def _meant(tree: Node, override: Override, depth: int, node: Node, instead: Call
 
 def _moved(tree: Node, name: str, override: Override) -> str | None:
     """The override of a key for one that no config has at its top: `num_generations` is `axes.group.size`."""
-    sinks = tree.at((GROUP, "sinks"))
-    data = {name: override.value(), "sinks": None if sinks is None else sinks.plain}
-    problem = mistakes.answered(Problem.of("DL201.key", (name,), key=name, fix=None), data)
-    edit = None if name == GROUP or problem.fix is None else edit_of(problem.fix, (name,), (GROUP,))
+    fix = None if name == GROUP else _said_elsewhere(tree, name, override)
+    edit = None if fix is None else edit_of(fix, (name,), (GROUP,))
     if edit is None:
         return None
     path, value, _ = edit
     return setting(path if tree.at(path.split(".")) is not None else f"+{path}", value)
 
 
-def _said_elsewhere(name: str, override: Override) -> str | None:
-    """What is said of a key of other tools in words."""
-    return mistakes.answered(Problem.of("DL201.key", (name,), key=name, fix=None), {name: override.value()}).fix
+def _said_elsewhere(tree: Node, name: str, override: Override) -> str | None:
+    """The fix for a key of other tools at the top of a config; None where it is none of them."""
+    sinks = tree.at((GROUP, "sinks"))
+    data = {name: override.value(), "sinks": None if sinks is None else sinks.plain}
+    return mistakes.answered(Problem.of("DL201.key", (name,), key=name, fix=None), data).fix
 
 
 def in_override_terms(problem: Problem, prefix: Path) -> Problem:
@@ -348,9 +348,8 @@ def edit_of(fix: str, path: Path, prefix: Path) -> tuple[str, Any, tuple[int, in
     return ".".join([*map(str, prefix), *keys]), data, span
 
 
-_MAP = r"\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}"
 _SIGNAL = "(?:step|group|completion|token) [a-z]+"
-_VALUE = rf"""{_MAP}|(?<=: )\[[^\[\]]*\]|(?<=: ){_SIGNAL}|(?<=: )(?:"[^"]*"|[^\s`]+)(?=$|  or )"""
+_VALUE = rf"""{FLOW_MAP}|(?<=: )\[[^\[\]]*\]|(?<=: ){_SIGNAL}|(?<=: )(?:"[^"]*"|[^\s`]+)(?=$|  or )"""
 _EDIT = re.compile(rf"`?(?:(?P<key>[a-z_]\w*): )?(?P<value>{_VALUE})`?", re.MULTILINE)
 
 

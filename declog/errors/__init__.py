@@ -113,6 +113,9 @@ def _quantile(level: str) -> str:
 _SPECIAL = re.compile(r"[{}\[\],#&*!|>'\"%@`]|:(\s|$)|^-(\s|$)|^\?|^\s|\s$")
 
 
+FLOW_MAP = r"\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}"  # the pattern of a map in flow style, three levels deep
+
+
 def in_flow(value: object, text: Callable[[str], str] | None = None) -> str:
     """A value in YAML's flow style; a text as ``text`` writes it, or in quotes only where YAML needs them."""
     if isinstance(value, Mapping):

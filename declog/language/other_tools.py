@@ -59,15 +59,14 @@ def of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     if not isinstance(value, bool):
         good = next((side for side, words in _SIDES.items() if str(value).lower() in words), "up, or down")
     facts["good"] = good
+    metrics = data.get("metrics")
+    metrics = metrics if isinstance(metrics, Mapping) else {}
     if section == "alerts" and isinstance(entry, Mapping):
         limit = next((f"{id} {SIGNS[word]} {entry[word]}" for word in SIGNS if word in entry), f"{id} > 0.5")
         when = str(entry.get("when", limit))
-        metrics = data.get("metrics")
-        facts["in_one"] = of_one_mode(when, value, metrics if isinstance(metrics, Mapping) else {})
+        facts["in_one"] = of_one_mode(when, value, metrics)
         facts["after"] = in_flow(both(when, f"step > {value}"))
     facts["profiled"] = in_flow({sink: {"profile": id} for sink in sinks_and_options(value)[0]})
-    metrics = data.get("metrics")
-    metrics = metrics if isinstance(metrics, Mapping) else {}
     facts["named"], facts["metric"] = in_flow(_named_anew(value, metrics)), in_formula(id, metrics.get(id))
     fix = re.sub(rf"<({'|'.join(facts)})>", lambda match: facts[match[1]], template)
     if template.startswith("where: ") and isinstance(entry, Mapping) and entry.get("where") is not None:
