@@ -35,6 +35,7 @@ from declog.config.project import config_dir as config_folder
 from declog.config.project import load_imports
 from declog.config.search_path import GROUP, HYDRA_ERRORS, folders_of
 from declog.errors import CompositionError, Path, Problem, Where, did_you_mean, nearest
+from declog.errors.habits import shown_at_the_call
 from declog.language.keys import SECTIONS
 from declog.language.mistakes import EXTENDS
 
@@ -42,6 +43,7 @@ log = logging.getLogger("declog")
 PACKAGE = "pkg://"  # a place of presets: the package that holds their folder `declog`
 
 
+@shown_at_the_call
 def compose(
     config: Any = "grpo", overrides: Sequence[str] = (), *, config_dir: str | FilePath | None = None
 ) -> Composed:
