@@ -164,8 +164,7 @@ def start(
     ``rank`` and ``world_size`` are the data-parallel ones, where they are not those of the process group. ``wait_s``
     is how long rank 0 waits for another rank's rows, in the background, before it logs without them; ``start_s`` how
     long ranks wait for each other here, and all of them for sinks to open. ``capture`` stands for the config's own:
-    what the training code gives is kept in files, for
-    ``declog preview``. Everything that is wrong
+    what the training code gives is kept in files, for ``declog preview``. Everything that is wrong
     with the config raises here, before step 0: ``ConfigError``; a sink that cannot open: ``SinkError``; ranks with
     different plans: ``PlanMismatchError``.
 

@@ -42,11 +42,20 @@ def shown_at_the_call(function: Callable[P, R]) -> Callable[P, R]:
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(*args, **kwargs)
-        except (InputError, ConfigError) as error:
-            error.__traceback__ = None
+        except Exception as error:
+            if isinstance(error, InputError | ConfigError) or _of_arguments(error):
+                error.__traceback__ = None
             raise
 
     return call
+
+
+def _of_arguments(error: Exception) -> bool:
+    """Whether an error is about arguments that a function does not have."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_code is refuse_arguments.__code__
 
 
 def answered(function: Callable[P, R]) -> Callable[P, R]:
@@ -91,7 +100,10 @@ def refuse_arguments(
         value = unnamed[0]
         call = f"{of}({', '.join(first)}, "
         said = f"{call}{named[0]}=...): the arguments behind have names: {', '.join(named)}"
-        said = f"{call}output_dir={os.fspath(value)!r})" if isinstance(value, str | os.PathLike) else said
+        if texts := [item for item in unnamed if isinstance(item, str) and "=" in item]:
+            said = _call(of, [], config, overrides, texts, [])
+        elif isinstance(value, str | os.PathLike):
+            said = f"{call}output_dir={os.fspath(value)!r})"
         raise TypeError(f"{of}() takes {len(first)} arguments without a name, and {value!r} came, too\n  fix: {said}")
     texts: list[str] = []
     arguments: list[str] = []

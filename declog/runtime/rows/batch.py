@@ -41,6 +41,7 @@ class Batch:
     calls: Sequence[Observation] = ()  # calls that have more than columns
     extras: Mapping[str, list[Any] | Tensor] = MappingProxyType({})
     astray: Set[str] = frozenset()  # signals that came with these, and are read in other phases only
+    beside: Set[str] = frozenset()  # signals that came in a call with those of another phase
     loose = False  # undeclared columns decide the number of rows if no signal does
     order = 0
     # set when the batch closes:

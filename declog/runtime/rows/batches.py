@@ -26,7 +26,7 @@ from declog.runtime.rows.homes import fitting, homes_of, intended_signals
 from declog.runtime.rows.kept import PREFIX, SIGNALS
 from declog.runtime.rows.observation import Observation, ReadObservation
 from declog.runtime.rows.open_batches import OpenBatches
-from declog.runtime.rows.split_rows import SplitRows
+from declog.runtime.rows.paired_rows import PairedRows
 from declog.runtime.rows.unknown_signals import unknown_signals
 from declog.runtime.run.failures import Failures, Refused
 from declog.runtime.values.extras import Undeclared, kept_column, plain_column
@@ -66,7 +66,7 @@ class Intake:
         # the folds of a new batch, by phase; they expect the signals that the batch before had
         self._folds = {name: Folds(phase, phase.reads, functions, self._report) for name, phase in plan.phases.items()}
         self._undeclared = Undeclared(plan)
-        self._split = SplitRows(plan)
+        self._paired = PairedRows(plan)
         self._any = {op.axis: op for phase in plan.phases.values() for op in phase.signals if op.any}
         self._unread = {  # signals that no metric reads and that are kept, with the names of their columns
             source: [replace(op, name=SIGNALS + op.name) for op in ops] for source, ops in plan.unread.items()
@@ -248,6 +248,8 @@ class Intake:
             elif several:  # work on copies, so that the batches of all phases are replaced at once
                 batch = batch.copied()
             batch.take(call)
+            if several:
+                batch.beside = batch.beside | call.names
             taken[phase] = batch
         if new:
             self._put(batches, taken)
@@ -408,7 +410,7 @@ class Intake:
                 if batch.phase.folds:
                     self._folds[phase] = batch.folds.next(batch.names)
                 if before := batches.step.batches.get(phase):
-                    self._split.compare(phase, before[-1], batch)
+                    self._paired.compare(phase, before[-1], batch)
             self._keep(batches, phase, batch)
         batches.pop(phase, None)
         if batch.misfits:

@@ -1,8 +1,8 @@
-"""Finds rows that came in parts which cannot be paired: batches of one step that have different signals. Warns once.
+"""Compares the batches of one step: rows in parts that cannot be paired, and rows that came twice. Warns once of each.
 
 If one task makes a call for each reward function, the calls form one batch. If several tasks do, or if a value of a
-batch never came, nothing says which rows belong together, and each batch counts as rows of its own. Imports the plan
-and closed batches.
+batch never came, nothing says which rows belong together, and each batch counts as rows of its own. So do values that
+come with the rollout and again with the micro-batches of its update. Imports the plan and closed batches.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from declog.runtime.rows.batch import Batch
 log = logging.getLogger("declog")
 
 
-class SplitRows:
+class PairedRows:
     """Compares the batches of a phase within a step."""
 
     def __init__(self, plan: Plan) -> None:
@@ -24,14 +24,18 @@ class SplitRows:
         signals = {
             name: [op for op in phase.signals if op.axis is not Axis.STEP] for name, phase in plan.phases.items()
         }
+        self._names = {name: frozenset(op.name for op in ops) for name, ops in signals.items()}
         self._families = {name: frozenset(op.name for op in ops if op.family) for name, ops in signals.items()}
         self._required = {
             name: frozenset(op.name for op in ops if op.required and not op.family) for name, ops in signals.items()
         }
         self._paired = {name for name in signals if self._families[name] or self._required[name]}
+        self._once = {*signals}
 
     def compare(self, phase: str, before: Batch, batch: Batch) -> None:
         """Compare two batches of a step; a ``partial`` one need not have all required signals."""
+        if phase in self._once and not (before.partial or batch.partial):
+            self._compare_names(phase, before, batch)
         if phase not in self._paired:
             return
         families, required = self._families[phase], self._required[phase]
@@ -48,3 +52,20 @@ class SplitRows:
                 "there. Observe all values of the same rows in one task, or inside log.batch()",
                 ", ".join(f"`{name}`" for name in different), phase,
             )  # fmt: skip
+
+    def _compare_names(self, phase: str, before: Batch, batch: Batch) -> None:
+        """Warn of a batch that came with another phase's signals, and whose signals come again among more of them.
+
+        The second epoch over one batch has the signals of the first, so it is none.
+        """
+        first, second = before.names & self._names[phase], batch.names & self._names[phase]
+        if not first or not first < second or not first <= before.beside or batch.beside:
+            return
+        self._once.discard(phase)
+        names = ", ".join(f"`{name}`" for name in sorted(first))
+        log.warning(
+            "%s of phase `%s`: in one step it came in a call with signals of another phase, and again in a later call "
+            "with %s. These are two batches, so the rows of the first call count, too. If they are the same rows, leave "
+            "it out of the first call",
+            names, phase, ", ".join(f"`{name}`" for name in sorted(second - first)),
+        )  # fmt: skip
