@@ -18,7 +18,6 @@ def notes(config: Composed, plan: Plan) -> Iterator[str]:
     """All notes on the user's own lines; what an installed package's preset says is as it should be."""
     yield from _unseen(config, plan)
     yield from _of_families(config, plan)
-    yield from _of_each_step(config, plan)
     yield from _unopened(config)
     yield from _thinned(config, plan)
     yield from _of_all(config, plan)
@@ -122,33 +121,6 @@ def _of_families(config: Composed, plan: Plan) -> Iterator[str]:
                 said = re.sub(rf"\b{name}\b", name[:-1], str(entry.get("expr", name)))
                 edit = _edit(config, ("metrics", op.id), {**entry, "expr": said})
                 yield f"`{op.id}` has a value for each member of `{name}`; of `{name[:-1]}`, one signal: {edit}"
-
-
-def _of_each_step(config: Composed, plan: Plan) -> Iterator[str]:
-    """A note on the user's own tables of many steps of which a filter chooses so many rows of each step."""
-    for op in plan.tables:
-        chosen = op.filter
-        count = 0 if chosen is None else chosen.n or chosen.top + chosen.bottom
-        if chosen is None or count == 0 or op.every <= 1 or chosen.within == "window" or chosen.limit is not None:
-            continue  # of the trainer's window, an `every` of 0, nobody knows the steps
-        if any(one.within == "window" for one in chosen.chain):  # one that it chooses from
-            continue
-        if all(config.home(("tables", op.id, key)) is not None for key in ("filter", "every")):
-            continue
-        if chosen.within != "step" and op.keep != "last_batch":
-            yield (
-                f"`{op.id}` has {count} row{'s' * (count > 1)} of each {chosen.within} of all {op.every} steps; "
-                "`keep: last_batch` beside it takes those of the last batch"
-            )
-        elif chosen.within == "step":
-            table = config.data["tables"][op.id]
-            said = table.get("filter") if isinstance(table, dict) else None
-            entry = config.data["filters"][said] if isinstance(said, str) else said or {}
-            edit = _edit(config, ("tables", op.id, "filter"), {**entry, "within": "window"}, ("tables", op.id, "every"))
-            yield (
-                f"`{op.id}` has {count} row{'s' * (count > 1)} of each step, so {count * op.every} of each "
-                f"{op.every} steps; {edit} takes {count} of them all"
-            )
 
 
 def _below_the_run(config: Composed) -> Iterator[str]:

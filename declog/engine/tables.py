@@ -78,7 +78,7 @@ class Tables:
         columns = tuple(item.column for item in finished.values())
         data = {name: item.values for name, item in finished.items()}
         why, order = reasons(chosen, view, op.axis) if chosen.taken else (None, None)
-        of_window = any(filter.within == "window" for filter, _ in chosen.taken)
+        of_window = any(filter.within == "window" and filter.kind != "all" for filter, _ in chosen.taken)
         places = replace(_places(frame, op.axis, chosen.rows, why), order=order, of_window=of_window)
         return self._within_bytes(op, columns, data, places)
 

@@ -34,7 +34,7 @@ class FilterSpec(Model):
     """The first row of each of its values."""
     take: Literal["row", "group"] = "row"
     """The unit that is chosen: rows, or groups by their values per group, with all their completions."""
-    within: Literal["group", "batch", "step", "window"] = "step"
+    within: Literal["group", "batch", "step", "window"] = "window"
     """The rows that one choice is made from."""
     limit: int | None = Field(None, ge=0)
     """The most rows per log event."""

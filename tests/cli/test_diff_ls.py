@@ -76,13 +76,13 @@ def test_equal_words_with_another_meaning(small: Path, cli: Cli) -> None:
     [
         (["schemas.rows.kl=float"], "  + samples.kl: float"),
         (["schemas.rows.length=null"], "  - samples.length: int"),
-        (["tables.samples.every=10"], "      + top_bottom by length top 2 within step; every 10 steps; the window"),
-        (["filters.long.bottom=1"], "      + top_bottom by length top 2 bottom 1 within step; every step; the window"),
+        (["tables.samples.every=10"], "      + top_bottom by length top 2 within window; every 10 steps; the window"),
+        (["filters.long.bottom=1"], "      + top_bottom by length top 2 bottom 1 within window; every step; the window"),
         (
             ["tables.samples.max_bytes=1000"],
-            "      + top_bottom by length top 2 within step; at most 1000 bytes; every step; the window",
+            "      + top_bottom by length top 2 within window; at most 1000 bytes; every step; the window",
         ),
-        (["tables.samples=null"], "  - samples: top_bottom by length top 2 within step; every step; the window"),
+        (["tables.samples=null"], "  - samples: top_bottom by length top 2 within window; every step; the window"),
         (["sinks=[console]"], "  + console: console, profile full"),
         (["alerts.low={when: reward < 0}"], "  + low: warn if reward < 0"),
         (["every=2"], "  ~ a log event: every step -> every 2 steps"),

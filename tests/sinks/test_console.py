@@ -496,18 +496,18 @@ def picked(filter: dict[str, Any], folder: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_a_table_over_a_window_shows_the_newest_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its rows say their step, also where there are fewer than the console has room for."""
-    assert picked({"bottom": 4}, tmp_path / "many", capsys) == [
+    """Where a filter chose in each; rows say their step, also where there are fewer than the console has room for."""
+    assert picked({"bottom": 4, "within": "step"}, tmp_path / "many", capsys) == [
         f"{place + 1} ▼ step 4 · reward {place / 8:g} · prompt 4.{place}" for place in range(4)
     ]
-    assert picked({"top": 1, "bottom": 1}, tmp_path / "few", capsys) == [
+    assert picked({"top": 1, "bottom": 1, "within": "step"}, tmp_path / "few", capsys) == [
         "1 ▲ step 4 · reward 0.875 · prompt 4.7", "2 ▼ step 4 · reward 0 · prompt 4.0",
     ]  # fmt: skip
 
 
 def test_what_was_chosen_from_a_window_is_of_all_its_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The worst of the window are the worst that the console shows, with the step of each."""
-    assert picked({"bottom": 3, "top": 1, "within": "window"}, tmp_path / "window", capsys) == [
+    assert picked({"bottom": 3, "top": 1}, tmp_path / "window", capsys) == [
         "1 ▲ step 1 · reward 1.875 · prompt 1.7", "2 ▼ step 2 · reward -9 · prompt 2.0",
         "3 ▼ step 2 · reward -8.875 · prompt 2.1", "4 ▼ step 2 · reward -8.75 · prompt 2.2",
     ]  # fmt: skip
@@ -520,17 +520,17 @@ def test_a_choice_from_a_window_is_shown_however_it_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By a filter in the table, and by any filter of a chain; rows of earlier steps are there, too."""
-    inside = {"key": "reward", "bottom": 3, "within": "window"}
+    inside = {"key": "reward", "bottom": 3}
     assert picked({"top": 1}, tmp_path / "inside", capsys, filter=inside) == WORST
     chain = {"f": inside, "long": {"from": "f", "where": "reward < 0"}}
     assert picked({}, tmp_path / "chain", capsys, filter="long", filters=chain) == WORST
-    few = picked({"bottom": 10, "within": "window"}, tmp_path / "over", capsys)
+    few = picked({"bottom": 10}, tmp_path / "over", capsys)
     assert (few[:3], len(few)) == (WORST, 4)
 
 
 def test_the_worst_rows_are_shown_before_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Where a filter chose more than there is room for: in the order of its choice, not of the rows."""
-    assert picked({"key": "-reward", "bottom": 6}, tmp_path, capsys) == [
+    assert picked({"key": "-reward", "bottom": 6, "within": "step"}, tmp_path, capsys) == [
         f"{8 - place} ▼ step 4 · reward {place / 8:g} · prompt 4.{place}" for place in (7, 6, 5, 4)
     ]
 

@@ -60,7 +60,7 @@ def ordered(table: Table) -> Sequence[int] | None:
 def test_rows_say_their_step_group_number_and_why(tmp_path: Path) -> None:
     """Numbers count within the row's own step, over its batches; a window has rows of several steps."""
     filters = {"some": {"where": "score != 5"},
-               "ends": {"key": "score", "top": 1, "bottom": 1, "from": "some"}}  # fmt: skip
+               "ends": {"key": "score", "top": 1, "bottom": 1, "within": "step", "from": "some"}}  # fmt: skip
     steps = [[[1.0, 2.0], [5.0, 0.0]], [[3.0, 4.0, 5.0, 9.0]]]
     (table,) = logged(profile(filters, every=2), steps, tmp_path)
     assert table.data["text"] == ["1:2", "1:0", "0:3", "3:9"]
@@ -71,7 +71,7 @@ def test_rows_say_their_step_group_number_and_why(tmp_path: Path) -> None:
 
 def test_rows_say_their_place_in_a_choice_from_a_window(tmp_path: Path) -> None:
     """The most extreme first, also where only one filter of a chain chose so; rows of their groups come last."""
-    ends = {"key": "score", "top": 1, "bottom": 2, "within": "window"}
+    ends = {"key": "score", "top": 1, "bottom": 2}
     steps = [[[7.0, 1.0]], [[0.0, 9.0]]]
     (table,) = logged(profile({"ends": ends}, every=2), steps, tmp_path / "ends")
     assert (table.data["text"], ordered(table)) == (["1:1", "0:0", "1:9"], [2, 1, 0])
@@ -92,12 +92,12 @@ def test_places_end_where_max_bytes_cuts(tmp_path: Path) -> None:
     made["tables"]["t"]["max_bytes"] = 7
     (table,) = logged({**made, "run": {"strict": False}}, [[[1.0, 2.0, 3.0, 4.0]]], tmp_path)
     assert (table.rows, table.cut) == (2, 2)
-    assert table.places == Places(step=[0, 0], row=[0, 1], group=[0, 0], why=["all", "all"])
+    assert table.places == Places(step=[0, 0], row=[0, 1], group=[0, 0], why=["all", "all"], of_window=True)
 
 
 def test_files_have_where_rows_come_from_and_own_columns_stay(tmp_path: Path) -> None:
     """`group` is a column of the table itself; a row's step is its own, and the log event's stands beside it."""
-    made = profile({"best": {"key": "score", "top": 1}}, every=2, output_dir=str(tmp_path),
+    made = profile({"best": {"key": "score", "top": 1, "within": "step"}}, every=2, output_dir=str(tmp_path),
                    sinks=["jsonl"], sink_options={"jsonl": {"kind": "jsonl"}})  # fmt: skip
     made["schemas"]["s"]["group"] = {"type": "float", "expr": "score"}
     with declog.start(made) as log:
