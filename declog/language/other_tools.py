@@ -75,10 +75,6 @@ def of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
         fix = f"where: {in_flow(both(str(entry['where']), str(further)))}"
     if section == "tables" and isinstance(entry, Mapping) and isinstance(named := entry.get("filter"), str):
         fix = fix.replace("filter: {", f"filter: {{from: {named}, ", 1) if IDENTIFIER.match(named) else fix
-    if section == "tables" and isinstance(entry, Mapping) and entry.get("every", 1) != 1:  # so many of them all
-        fix = re.sub(
-            r"(filter: \{(?=[^}]*\b(?:random|top|bottom|first)\b)(?![^}]*within)[^}]*)\}", r"\1, within: window}", fix
-        )
     return fix
 
 

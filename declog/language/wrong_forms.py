@@ -115,19 +115,19 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
             if len(keys_of) == len({*keys_of}) and len(choices) <= 1:  # a dash before each key
                 return f"filter: {in_flow({key: word for item in value for key, word in item.items()})}"
             return f"filter: {in_flow(value[0])}, and a table of its own for each further filter"
-        case ["tables", _, "filter"], {"within": int() as steps}:
-            return f"filter: {in_flow({**value, 'within': 'window'})}, and `every: {steps}` beside it"
+        case ["tables", _, "filter"], {"within": int() as steps, **chosen}:
+            return f"filter: {in_flow(chosen)}, and `every: {steps}` beside it"
         case ["tables", _, "filter"], Mapping() if (rows := _of_share(value)) is not None:
             return f"filter: {rows}, of each group"
         case ["every"], {"train": int() as steps, **modes}:
             rest = {mode: {"every": count} for mode, count in modes.items()}
             return f"every: {steps}" + (f", and modes: {in_flow(rest)}" if rest else "")
         case ["filters", _, "within"], int():
-            return f"within: window, and `every: {value}` of the table"
+            return f"drop it, and `every: {value}` of the table"
         case ["schemas", _, column], str() if limit := re.fullmatch(r"(?:text|str|string)\W\D*(\d+)\W", value):
             return f"{column}: {{max_chars: {limit[1]}}}"
-        case ["tables", _, "filter"], {"within": "epoch" | "run" | "all" | "every"}:
-            return f"filter: {in_flow({**value, 'within': 'window'})}, and `every` of the table: steps of an epoch"
+        case ["tables", _, "filter"], {"within": "epoch" | "run" | "all" | "every", **chosen}:
+            return f"filter: {in_flow(chosen)}, and `every` of the table: steps of an epoch"
         case ["tables", _, "filter"], [first, *_]:
             return f"filter: {in_flow(first)}, and a table of its own for each further filter"
         case ["schemas", name, "columns" | "fields"], list():
