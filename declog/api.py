@@ -40,6 +40,7 @@ from declog.language.row_functions import RowFunctions
 from declog.language.secrets import without_secrets
 from declog.language.spec import LogSpec
 from declog.language.validation import named_nulls, validate
+from declog.notes import notes
 from declog.plans.ops import Plan
 from declog.registry import module_of
 
@@ -207,7 +208,8 @@ def start(
         sinks=sinks, output_dir=output_dir, base_dir=base_dir, application=application_directory(), resume=resume,
         wait_s=wait_s, start_s=start_s, functions=functions, modules=modules, packages=composed.packages(),
         overrides=composed.overrides, locate=partial(locate, composed),
-        places=partial(places, composed), mask=composed.masked, commits=steps == "commit",
+        places=partial(places, composed), mask=composed.masked,
+        notes=() if composed.provenance is None else tuple(notes(composed, compiled)), commits=steps == "commit",
         live=_live_metrics if compiled.late else None,
         run_config=without_secrets({**beside(config), **(run_config or {})}),
     )  # fmt: skip

@@ -22,7 +22,7 @@ from declog.config.hydra import Loader, file_of, groups_of
 from declog.config.origin import Origin
 from declog.config.packages import known_presets, notes
 from declog.config.quoting import depths, value_end
-from declog.config.search_path import GROUP, ROOT
+from declog.config.search_path import GROUP, ROOT, preset_folders
 from declog.config.source_map import LINE_BREAK, FileLocation, shown_path
 from declog.errors import Excerpt, Path, Problem, Where, did_you_mean, in_flow, nearest
 from declog.language.keys import keys, models
@@ -100,7 +100,11 @@ def _circle(loader: Loader, origin: Origin) -> Problem:
             name, location = next((preset for preset in extended if preset[0] in trail), extended[0])
         if name in trail:
             ring = [preset.removeprefix(f"{GROUP}/") for preset in (*trail[trail.index(name) :], name)]
-            problem = Problem.of("DL101.ring", name=ring[-1], ring=" -> ".join(ring))
+            fix = "give your own preset another name than the one it extends, or extend another"
+            file = FilePath(shown_path(location.file))
+            if len(ring) == 2 and any((folder / GROUP / file.name).exists() for _, folder in preset_folders()):
+                fix = f"mv {file} {file.with_name(f'my_{file.name}')}, and choose `my_{ring[0]}`"
+            problem = Problem.of("DL101.ring", name=ring[-1], ring=" -> ".join(ring), fix=fix)
             return replace(problem, where=in_file(problem, location))
     return Problem.of("DL101.circle")
 
@@ -109,7 +113,7 @@ def _extended(loader: Loader, name: str) -> Iterator[tuple[str, FileLocation]]:
     """The presets in a preset's defaults list, and where they are named."""
     file = file_of(loader.repository, name)
     for choice in () if file is None else defaults_of(*file):
-        other = f"{name.rpartition('/')[0]}/{choice.option}"
+        other = "/".join(filter(None, (name.rpartition("/")[0], choice.group, choice.option)))
         if loader.repository.config_exists(other):
             yield other, choice.location
 

@@ -77,7 +77,10 @@ def test_equal_words_with_another_meaning(small: Path, cli: Cli) -> None:
         (["schemas.rows.kl=float"], "  + samples.kl: float"),
         (["schemas.rows.length=null"], "  - samples.length: int"),
         (["tables.samples.every=10"], "      + top_bottom by length top 2 within window; every 10 steps; the window"),
-        (["filters.long.bottom=1"], "      + top_bottom by length top 2 bottom 1 within window; every step; the window"),
+        (
+            ["filters.long.bottom=1"],
+            "      + top_bottom by length top 2 bottom 1 within window; every step; the window",
+        ),
         (
             ["tables.samples.max_bytes=1000"],
             "      + top_bottom by length top 2 within window; at most 1000 bytes; every step; the window",

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import ast
 import traceback
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import declog
 from declog.errors import CompositionError, InputError
+from declog.runtime.ranks.comm import Comm
+from declog.runtime.ranks.fake_comm import run_ranks
 from declog.testing import MemorySink
+from tests.conftest import WritePreset
 
 
 def test_prompts_of_groups(tmp_path: Path) -> None:
@@ -85,3 +90,21 @@ def test_numbers_that_a_preset_computes_itself(tmp_path: Path) -> None:
     with declog.start("ppo", ["sinks=[]", *overrides], sinks=[sink], output_dir=output_dir) as log, log.step(0):
         log.observe(policy_loss=0.25, learning_rate=0.5)
     assert sink.scalars[0]["policy_loss"] == 0.25
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_run_says_what_check_notes(
+    ranks: int, write_preset: WritePreset, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Lines of the user's own that are hardly meant, once on all ranks; nothing of what a preset says, or data."""
+    write_preset("mine", "defaults: [grpo, _self_]\nprofile: slim\nsinks: [jsonl]\nmetrics: {len_p99: p99(length)}\n")
+    note = "note: no sink shows `len_p99`: profiles: {slim: {show: [len_p99]}}"
+
+    def main(comm: Comm, config: Any, folder: Path) -> None:
+        with declog.start(config, comm=comm, output_dir=folder) as log, log.step(0):
+            log.observe(reward=[1.0, comm.rank / 2], length=[1, 2], prompt=["a", "a"])
+
+    with caplog.at_level("WARNING", logger="declog"):
+        for place, config in enumerate(("declog/mine.yaml", "grpo", declog.compose("declog/mine.yaml").data)):
+            run_ranks(ranks, partial(main, config=config, folder=tmp_path / f"run{place}"))
+    assert [text for record in caplog.records if (text := record.getMessage()).startswith("note")] == [note]

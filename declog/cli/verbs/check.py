@@ -24,12 +24,12 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from declog.cli.arguments import Parser, Wrong
-from declog.cli.notes import notes
 from declog.cli.output import DIM, GREEN, RED, YELLOW, as_github, counted, paint, wrapped, write_error, write_json
 from declog.cli.targets import DEFAULT
 from declog.distribution import NAME, install, namesake
 from declog.errors import CompositionError, ConfigError, Problem, RuntimeFailure
 from declog.errors.visible import visible, visible_lines
+from declog.notes import notes
 
 if TYPE_CHECKING:
     from declog.config.composed import Composed

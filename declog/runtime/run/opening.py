@@ -50,7 +50,7 @@ class Start:
 
     ``application`` is the folder that Hydra made for it. ``modules`` registered parts of the plan; ``packages`` and
     ``overrides`` are those that it was composed of; ``places`` says where each metric was declared, and ``mask``
-    removes values of the environment from a text.
+    removes values of the environment from a text. ``notes`` are on lines of the config that are hardly meant.
     """
 
     sinks: Sequence[Sink]
@@ -67,6 +67,7 @@ class Start:
     locate: Locate
     places: Callable[[], Mapping[str, str]]
     mask: Callable[[str], str]
+    notes: Sequence[str] = ()
     commits: bool = False  # steps are committed instead of blocks
     live: MakeLive | None = None  # metrics that are asked for while the run goes on
     run_config: Mapping[str, Any] = field(default_factory=dict)  # the trainer's configuration
@@ -88,6 +89,8 @@ def open_run(plan: Plan, channel: Comm, options: Start) -> Recorder:
             _warn_of_namesake(version)
         for warning in plan.warnings:
             log.warning("%s", warning)
+        for note in options.notes:
+            log.warning("note: %s", note)
         for what, why in plan.inactive:
             log.debug("%s is inactive: %s", what, why)
     try:

@@ -1,4 +1,7 @@
-"""Notes on a config that compiles, where a line is allowed and is hardly meant: `declog check` prints them."""
+"""Notes on a config that compiles, where a line is allowed and is hardly meant.
+
+`declog check` prints them, and a run logs them when it starts.
+"""
 
 from __future__ import annotations
 
