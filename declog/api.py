@@ -278,13 +278,17 @@ _ROOTS = frozenset({"axes", "constants", "modes", "schemas", "signals", "derived
 def _further(
     data: Mapping[str, Any], problems: Sequence[Problem], compiled: Callable[[LogSpec], Plan]
 ) -> list[Problem]:
-    """The problems of names, expressions and options in entries without a problem so far: reported with the others."""
-    wrong = {problem.path[:2] for problem in problems}
+    """The problems of names, expressions and options in entries without a problem so far: reported with the others.
+
+    A key that is to be dropped is no problem of the rest of its entry.
+    """
+    dropped = {item.path for item in problems if len(item.path) > 2 and (item.fix or "").startswith("drop it")}
+    wrong = {problem.path[:2] for problem in problems if problem.path not in dropped}
     edited = [(problem, (problem.fix or "").partition(": ")[0]) for problem in problems if len(problem.path) == 2]
     wrong |= {(problem.path[0], name) for problem, name in edited if has(data, (problem.path[0], name))}
     missing = any(not item.path or (len(item.path) == 1 and item.code == "DL201") for item in problems)
     names = {str(path[-1]) for path in wrong if path}
-    rest = [item for item in _problems(compiled, without(data, wrong)) if not about(item, names)]
+    rest = [item for item in _problems(compiled, without(data, wrong | dropped)) if not about(item, names)]
     of_sinks = [item for item in rest if item.path[:1] == ("sink_options",)]
     if missing or any(path[0] in _ROOTS or path == ("metrics",) for path in wrong):
         return of_sinks  # others read these sections: most further problems would have this one cause
