@@ -248,15 +248,16 @@ class Inactive:
     def _moved(self, strays: _Strays) -> list[str]:
         """The signals to delete from the phase that reads them, so that their metrics read the one in which they came.
 
-        Empty if that is no answer: a metric reads others beside them, which are not of that phase.
+        Empty if that is no answer: a metric reads others beside them, which cannot come in that phase.
         """
         moved = [need for need in sorted(strays) if need.name not in self._masks] or [*strays]
         phase, came = moved[0].phase, strays[moved[0]]
-        readers = [
-            clauses for clauses in self._needs.values() if any(need in moved for clause in clauses for need in clause)
-        ]
-        read = {need for clauses in readers for clause in clauses for need in clause} | {*strays}
-        both = all(need in self._signals and {phase, came} <= {*self._signals[need].homes} for need in read)
+        direct = [{need for clause in self._needs[id] for need in clause} for id in {op.id for op in self._plan.metrics}]
+        read = set[Need]().union(strays, *(needs for needs in direct if not needs.isdisjoint(moved)))
+        both = all(
+            need in self._signals and (need.phase == came or {phase, came} <= {*self._signals[need].homes})
+            for need in read
+        )
         return [need.name for need in moved] if both else []
 
     def _of_strays(self, strays: _Strays, state: _Mode) -> str:
