@@ -13,12 +13,13 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from declog.engine.cells import MetricValues
+from declog.engine.frame import GROUP_ID, Frame
 from declog.engine.log_event import EventFacts
 from declog.engine.tables import EXTRA
 from declog.errors import MissingSignalError
 from declog.language.dtypes import Axis
 from declog.language.nodes import LOGGED, SIGNAL, TIMERS, walk
-from declog.plans.needs import Clause, Need, groups_of, signals_of
+from declog.plans.needs import Clause, Need, groups_of, of_groups, signals_of
 from declog.plans.ops import Plan, SignalOp
 
 log = logging.getLogger("declog")
@@ -63,6 +64,7 @@ class _Mode:
     inactive: dict[str, str] = field(default_factory=dict)  # inactive metrics, with the reason
     stopped: dict[Need, int] = field(default_factory=dict)  # stopped signals, with the last step at which each came
     warned: set[Need] = field(default_factory=set)
+    misfits: dict[str, str] = field(default_factory=dict)  # by phase: why its rows are no groups of the size; told once
 
 
 class Inactive:
@@ -107,6 +109,16 @@ class Inactive:
                 state.spans[need] = span if before is None else before.then(span)
                 state.counts[need] = max(at, state.counts.get(need, at))
 
+    def ungrouped(self, mode: str, frames: Mapping[str, Frame]) -> None:
+        """Note whether the rows of a log event are no groups of `axes.group.size`, which only training must have."""
+        misfits = self._modes[mode].misfits
+        for phase, frame in frames.items():
+            if phase not in misfits and frame.misfit is not None:
+                ids = () if frame.grouping is None or frame.has(GROUP_ID) else frame.grouping.of
+                misfits[phase] = f"{frame.misfit.message}; observe whole groups" + (
+                    f", or {_listed(ids, SIGNALS, 'or')}" if ids else ""
+                )
+
     def rewind(self, mode: str, step: int) -> None:
         """Take a mode back to an earlier step; its run continues behind that step."""
         state = self._modes[mode]
@@ -129,6 +141,7 @@ class Inactive:
         state.begun = state.begun or now
         self._note_stopped(mode, state, now, results)
         self._note_inactive(mode, state, periods, results)
+        self._note_ungrouped(mode, state, periods, results)
         if state.inactive != before:
             self._changed(self.reasons)
 
@@ -146,6 +159,21 @@ class Inactive:
             return
         state.inactive |= reasons
         self._warn(mode, first, self._in_few_words(self._together(reasons, state), state))
+
+    def _note_ungrouped(self, mode: str, state: _Mode, periods: Collection[int], results: MetricValues) -> None:
+        """Warn once of the metrics that an evaluation does not have because its rows are no groups of the size."""
+        for phase, why in state.misfits.items():
+            grouped = of_groups(self._plan, phase) if why else ()
+            absent = [
+                id for id in self._keys
+                if id in grouped and id not in state.inactive and self._every[id] in periods
+                and not self._has_value(id, results)
+            ]  # fmt: skip
+            if absent:
+                state.misfits[phase] = ""
+                state.inactive |= dict.fromkeys(absent, why)
+                verb = "has no values" if len(absent) == 1 else "have no values"
+                log.warning("%s: %s %s: %s", mode, _listed(absent, METRICS), verb, why)
 
     def _in_few_words(self, reasons: Mapping[str, list[str]], state: _Mode) -> Mapping[str, list[str]]:
         """Metrics by reason; of those of a preset whose signals never came, one reason for them all."""
@@ -252,7 +280,9 @@ class Inactive:
         """
         moved = [need for need in sorted(strays) if need.name not in self._masks] or [*strays]
         phase, came = moved[0].phase, strays[moved[0]]
-        direct = [{need for clause in self._needs[id] for need in clause} for id in {op.id for op in self._plan.metrics}]
+        direct = [
+            {need for clause in self._needs[id] for need in clause} for id in {op.id for op in self._plan.metrics}
+        ]
         read = set[Need]().union(strays, *(needs for needs in direct if not needs.isdisjoint(moved)))
         both = all(
             need in self._signals and (need.phase == came or {phase, came} <= {*self._signals[need].homes})

@@ -194,7 +194,11 @@ def test_the_edit_for_another_phase_works(
     signals = copy.deepcopy(TWO_PHASES["signals"])
     for name in nulls.split():
         signals["rollout"][name] = None
-    config = {**TWO_PHASES, "signals": signals, "metrics": {**TWO_PHASES["metrics"], **(RATIO if isinstance(metric, dict) else {}), "mine": metric}}
+    config = {
+        **TWO_PHASES,
+        "signals": signals,
+        "metrics": {**TWO_PHASES["metrics"], **(RATIO if isinstance(metric, dict) else {}), "mine": metric},
+    }
     sink, values = MemorySink(), {}  # type: ignore[var-annotated]
     with declog.start(config, sinks=[sink], output_dir=tmp_path) as log:
         two_phases(f"lp m {names}", values=values)(log)
