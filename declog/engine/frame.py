@@ -141,7 +141,7 @@ class Frame:
 
     @cached_property
     def misfit(self) -> RuntimeFailure | None:
-        """Why the rows of a mode other than training are no groups of `axes.group.size`; None: they are, or none is set.
+        """Why the rows of an evaluation are no groups of `axes.group.size`; None: they are, or it is not set.
 
         Such rows have the groups that their ids say, or none.
         """

@@ -7,7 +7,8 @@ it stays away for twice as many steps as ever before. Runs on rank 0's worker on
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -19,8 +20,8 @@ from declog.engine.tables import EXTRA
 from declog.errors import MissingSignalError
 from declog.language.dtypes import Axis
 from declog.language.nodes import LOGGED, SIGNAL, TIMERS, walk
-from declog.plans.needs import Clause, Need, groups_of, of_groups, signals_of
-from declog.plans.ops import Plan, SignalOp
+from declog.plans.needs import Clause, Need, groups_of, of_groups, signals_of, with_readers
+from declog.plans.ops import MetricOp, Plan, SignalOp
 
 log = logging.getLogger("declog")
 PHASE = ""  # this name among a phase's signals stands for the phase's batches
@@ -91,6 +92,13 @@ class Inactive:
         }
         self._masks = {name for fold in plan.folds.values() for name in fold.masks}
         self._modes = {mode: _Mode() for mode in plan.modes}
+        # the variance of the only piece of a window is absent
+        self._variances = {op.key for op in plan.outputs if op.combine == "var" and op.over_run is None}
+        # the user's metrics without a value yet, with the number of their windows
+        self._silent = Counter({id: 0 for id in self._keys if id in plan.user_metrics})
+        self._sometimes = with_readers(  # these need not have a value in each window
+            plan, (op.id for op in plan.outputs if op.when is not None or (isinstance(op, MetricOp) and op.clauses))
+        )
         self.judges = True  # not at a step that ended with an error, before which signals may be missing
 
     # -- signals that come
@@ -142,6 +150,7 @@ class Inactive:
         self._note_stopped(mode, state, now, results)
         self._note_inactive(mode, state, periods, results)
         self._note_ungrouped(mode, state, periods, results)
+        self._note_silent(mode, periods, results)
         if state.inactive != before:
             self._changed(self.reasons)
 
@@ -174,6 +183,31 @@ class Inactive:
                 state.inactive |= dict.fromkeys(absent, why)
                 verb = "has no values" if len(absent) == 1 else "have no values"
                 log.warning("%s: %s %s: %s", mode, _listed(absent, METRICS), verb, why)
+
+    def _note_silent(self, mode: str, periods: Collection[int], results: MetricValues) -> None:
+        """Warn of the user's metrics that have had no value in several windows, though all that they read came."""
+        for id in [id for id in self._silent if self._has_value(id, results)]:
+            del self._silent[id]
+        if mode == "train" and (results.numbers or results.cells):
+            self._silent.update([id for id in self._silent if self._every[id] in periods])
+            self._tell_silent([id for id, count in self._silent.items() if count == RARE and id not in self._sometimes])
+
+    def end(self) -> None:
+        """Warn of the metrics that had no value in the whole run."""
+        self._tell_silent([id for id, count in self._silent.items() if count > 1])
+
+    def _tell_silent(self, ids: Collection[str]) -> None:
+        told, reasons = dict[str, list[str]](), self.reasons
+        for id in [id for id in ids if id not in reasons]:
+            variance = not self._variances.isdisjoint(self._keys[id])
+            why = f"no value in {self._silent.pop(id)} log events, though all that it reads came"
+            why += "; `combine: var` needs two values in a window, so `every: 2` or more" * variance
+            told.setdefault(why, []).append(id)
+            self._modes["train"].inactive[id] = why
+        for why, group in told.items():
+            log.warning("%s: %s", _listed(group, METRICS), why)
+        if told:
+            self._changed(self.reasons)
 
     def _in_few_words(self, reasons: Mapping[str, list[str]], state: _Mode) -> Mapping[str, list[str]]:
         """Metrics by reason; of those of a preset whose signals never came, one reason for them all."""
@@ -353,7 +387,10 @@ class Inactive:
     def _has_value(self, id: str, results: MetricValues) -> bool:
         return any(
             key in results.numbers
-            or ((cells := results.cells.get(key)) is not None and bool(cells.histograms or cells.there.any()))
+            or (
+                (cells := results.cells.get(key)) is not None
+                and bool(cells.histograms or (cells.logged("var") if key in self._variances else cells).there.any())
+            )
             for key in self._keys[id]
         )
 

@@ -100,8 +100,8 @@ def refuse_arguments(
         value = unnamed[0]
         call = f"{of}({', '.join(first)}, "
         said = f"{call}{named[0]}=...): the arguments behind have names: {', '.join(named)}"
-        if texts := [item for item in unnamed if isinstance(item, str) and "=" in item]:
-            said = _call(of, [], config, overrides, texts, [])
+        if further := [item for item in unnamed if isinstance(item, str) and "=" in item]:
+            said = _call(of, [], config, overrides, further, [])
         elif isinstance(value, str | os.PathLike):
             said = f"{call}output_dir={os.fspath(value)!r})"
         raise TypeError(f"{of}() takes {len(first)} arguments without a name, and {value!r} came, too\n  fix: {said}")

@@ -108,12 +108,16 @@ def groups_of(plan: Plan, phase: str) -> Clause:
 
 def of_groups(plan: Plan, phase: str) -> set[str]:
     """The ids of the metrics that have no value unless the rows of a phase have groups, also through formulas."""
-    ids = {op.id for op in plan.metrics if op.phase == phase and _of_groups(op)}
-    needed = needs(plan.outputs)
+    return with_readers(plan, (op.id for op in plan.metrics if op.phase == phase and _of_groups(op)))
+
+
+def with_readers(plan: Plan, ids: Iterable[str]) -> set[str]:
+    """The ids of some metrics, and of those that need one of them."""
+    found, needed = set(ids), needs(plan.outputs)
     for id in ordered(needed)[0]:
-        if not ids.isdisjoint(needed[id]):
-            ids.add(id)
-    return ids
+        if not found.isdisjoint(needed[id]):
+            found.add(id)
+    return found
 
 
 def _columns(plan: Plan) -> dict[str, Clauses]:

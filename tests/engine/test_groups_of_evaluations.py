@@ -26,8 +26,8 @@ CONFIG: dict[str, Any] = {
         "spread": "mean(std(reward, over=completion))", "answers": "mean(distinct_n(answer, 1, over=completion))",
     },
     "tables": {
-        "all": {"columns": ["reward"]},
-        "groups": {"columns": ["reward"], "filter": {"key": "mean(reward, over=completion)", "top": 1, "take": "group"}},
+        "all": {"columns": ["reward"]}, "groups": {
+            "columns": ["reward"], "filter": {"key": "mean(reward, over=completion)", "top": 1, "take": "group"}},
     },
 }  # fmt: skip
 TRAIN = {"solved": 1.0, "twice": 2.0, "spread": np.std([0, 1, 1, 1], ddof=1), "answers": 0.5}
@@ -38,13 +38,14 @@ CASES: Mapping[str, tuple[dict[str, Any], bool, tuple[Batches, Batches], dict[st
     "one rank has whole groups": ({"size": 4}, False, ([range(8)], [range(7)]), {}),
     "the last batch is shorter": ({"size": 4}, False, ([range(8), range(3)], [range(8), range(3)]), {}),
     "single samples with ids": (
-        {"size": 4, "of": "prompt"}, True, ([range(5)], [range(7)]), {"solved": 5 / 12, "twice": 5 / 6, "answers": 1.0}),
+        {"size": 4, "of": "prompt"}, True, ([range(5)], [range(7)]),
+        {"solved": 5 / 12, "twice": 5 / 6, "answers": 1.0}),
     "pairs": (
         {"size": 4, "of": "prompt"}, True, ([[0, 0, 1, 1]], [[2, 2, 3, 3, 4, 4]]),
-        {"solved": 1.0, "twice": 2.0, "spread": np.std([0, 1], ddof=1), "answers": 1.0}),
+        {"solved": 1.0, "twice": 2.0, "spread": 0.5**0.5, "answers": 1.0}),
     "pairs in a multiple of the size": (
         {"size": 4, "of": "prompt"}, True, ([[0, 0, 1, 1]], [[2, 2, 3, 3]]),
-        {"solved": 1.0, "twice": 2.0, "spread": np.std([0, 1], ddof=1), "answers": 1.0}),
+        {"solved": 1.0, "twice": 2.0, "spread": 0.5**0.5, "answers": 1.0}),
     "over batches": ({"size": 4, "split": "batches"}, False, ([range(2), range(3)], [range(2), range(2)]), {}),
 }  # fmt: skip
 
@@ -54,7 +55,8 @@ def run(
     resume: Any = None,
 ) -> tuple[MemorySink, list[Any]]:  # fmt: skip
     """Steps of one whole group per rank, each with an evaluation; its rewards alternate between 0 and 1."""
-    sink, states = MemorySink(), [None] * len(batches)
+    sink = MemorySink()
+    states: list[Any] = [None] * len(batches)
 
     def rows(prompts: Sequence[int], rewards: Sequence[int]) -> dict[str, Any]:
         named = {"prompt": [f"p{prompt}" for prompt in prompts]} if ids else {}

@@ -1,4 +1,4 @@
-"""A signal of an update that comes with the rollout, and again with the update's micro-batches, counts twice: it is told.
+"""A signal of an update that comes with the rollout, and again with micro-batches, counts twice: it is told.
 
 What may come again, such as a second epoch over one batch, is told of never.
 """

@@ -65,7 +65,7 @@ class PairedRows:
         names = ", ".join(f"`{name}`" for name in sorted(first))
         log.warning(
             "%s of phase `%s`: in one step it came in a call with signals of another phase, and again in a later call "
-            "with %s. These are two batches, so the rows of the first call count, too. If they are the same rows, leave "
-            "it out of the first call",
+            "with %s. These are two batches, so the rows of the first call count, too. If they are the same rows, "
+            "leave it out of the first call",
             names, phase, ", ".join(f"`{name}`" for name in sorted(second - first)),
         )  # fmt: skip
