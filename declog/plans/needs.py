@@ -113,11 +113,11 @@ def of_groups(plan: Plan, phase: str) -> set[str]:
 
 def with_readers(plan: Plan, ids: Iterable[str]) -> set[str]:
     """The ids of some metrics, and of those that need one of them."""
-    found, needed = set(ids), needs(plan.outputs)
+    readers, needed = set(ids), needs(plan.outputs)
     for id in ordered(needed)[0]:
-        if not found.isdisjoint(needed[id]):
-            found.add(id)
-    return found
+        if not readers.isdisjoint(needed[id]):
+            readers.add(id)
+    return readers
 
 
 def _columns(plan: Plan) -> dict[str, Clauses]:
