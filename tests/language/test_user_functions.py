@@ -139,7 +139,7 @@ def test_a_registry_of_ones_own_is_seen_by_its_plans_only(functions: Functions) 
     assert problems(lambda: declog.plan(profile)) == [("DL303", "metrics.m")]
 
 
-TAKEN = {
+TAKEN: dict[str, tuple[Any, str, str, str]] = {
     "function": (declog.function, "words", "how many whitespace-separated words a text has", "completion: str"),
     "of tensors": (declog.function, "abs", "the absolute value", "x"),
     "reducer": (declog.reducer, "std", "", "values"),
@@ -154,8 +154,8 @@ def test_a_name_that_is_taken(case: str, form: str, functions: Functions, reduct
     decorator, name, what, parameter = TAKEN[case]
     registry = reductions if decorator is declog.reducer else functions
     if decorator is declog.reducer and not what:
-        what = (registry.get(name) or abs).help  # type: ignore[union-attr]
-    scope = {"of": functools.partial(decorator, registry=registry)}
+        what = reductions.get(name).help  # type: ignore[union-attr]
+    scope: dict[str, Any] = {"of": functools.partial(decorator, registry=registry)}
     define = f"\ndef {name}({parameter}):\n    return 1.0\n"
     with pytest.raises(UsageError) as caught:
         exec(compile(form.format(of="of", name=name) + define, "train.py", "exec"), scope)
