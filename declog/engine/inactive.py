@@ -10,12 +10,11 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any, NamedTuple
 
 from declog.engine.cells import MetricValues
 from declog.engine.frame import GROUP_ID, Frame
 from declog.engine.log_event import EventFacts
+from declog.engine.spans import PHASE, Arrivals, Span
 from declog.engine.tables import EXTRA
 from declog.errors import MissingSignalError
 from declog.language.dtypes import Axis
@@ -24,34 +23,11 @@ from declog.plans.needs import Clause, Need, groups_of, of_groups, signals_of, w
 from declog.plans.ops import MetricOp, Plan, SignalOp
 
 log = logging.getLogger("declog")
-PHASE = ""  # this name among a phase's signals stands for the phase's batches
 GROUPS, METRICS, SIGNALS = 8, 4, 3  # how many reasons, metrics per reason and signals a message names
 NEVER = " never came"
 PLAIN = 4  # how many reasons of this kind a message names one by one
 RARE = 10  # a signal that came only once has stopped after so many batches of its phase
-Arrivals = Mapping[str, Mapping[str, "Span"]]  # by phase and signal
 _Strays = dict[Need, str]  # signals as they are read, with another phase, in which they came
-
-
-class Span(NamedTuple):
-    """The first and the last step at which a signal came, and the longest gap between two of them, in steps."""
-
-    first: int
-    last: int
-    gap: int = 0
-
-    @lru_cache(maxsize=64)  # noqa: B019  (most signals of a phase come at the same steps)
-    def then(self, later: Span) -> Span:
-        """The span of both."""
-        between = max(later.first - self.last, 0)
-        return Span(min(self.first, later.first), max(self.last, later.last), max(self.gap, later.gap, between))
-
-
-def spans(data: Any) -> Arrivals:
-    """The spans of signals from a decoded message; malformed data raises ``ValueError``, ``TypeError`` or the like."""
-    return {
-        str(phase): {str(name): Span(*map(int, span)) for name, span in names.items()} for phase, names in data.items()
-    }
 
 
 @dataclass
@@ -167,7 +143,7 @@ class Inactive:
         if not reasons:
             return
         state.inactive |= reasons
-        self._warn(mode, first, self._in_few_words(self._together(reasons, state), state))
+        self._warn(mode, first, self._together(reasons, state), state)
 
     def _note_ungrouped(self, mode: str, state: _Mode, periods: Collection[int], results: MetricValues) -> None:
         """Warn once of the metrics that an evaluation does not have because its rows are no groups of the size."""
@@ -209,31 +185,39 @@ class Inactive:
         if told:
             self._changed(self.reasons)
 
-    def _in_few_words(self, reasons: Mapping[str, list[str]], state: _Mode) -> Mapping[str, list[str]]:
-        """Metrics by reason; of those of a preset whose signals never came, one reason for them all."""
-        user = self._plan.user_metrics
-        plain = [why for why, ids in reasons.items() if why.endswith(NEVER) and user.isdisjoint(ids)]
-        if len(plain) <= PLAIN:
-            return reasons
-        ids = [id for why in plain for id in reasons[why]]
-        names = dict.fromkeys(self._named(clause) for id in ids for clause in self._absent(id, state))
-        rest = {why: some for why, some in reasons.items() if why not in plain}
-        return {**rest, f"{_listed([*names], GROUPS)}{NEVER}; `log.missing` has each": ids}
+    def _unobserved(self, reasons: Mapping[str, list[str]], state: _Mode) -> list[str]:
+        """The reasons that say only that no signal came, of metrics of a preset, of which a loop need not observe all.
 
-    def _warn(self, mode: str, first: Collection[str], reasons: Mapping[str, list[str]]) -> None:
+        Empty if there are so few that each is told.
+        """
         user = self._plan.user_metrics
+        plain = [
+            why for why, ids in reasons.items()
+            if (why.endswith(NEVER) or "log.timer(" in why) and user.isdisjoint(ids)
+        ]  # fmt: skip
+        return plain if len(plain) > PLAIN else []
+
+    def _warn(self, mode: str, first: Collection[str], reasons: Mapping[str, list[str]], state: _Mode) -> None:
+        user, plain = self._plan.user_metrics, self._unobserved(reasons, state)
         groups = sorted(reasons.items(), key=lambda item: user.isdisjoint(item[1]))  # the user's own ones first
+        groups = [(why, ids) for why, ids in groups if why not in plain]
         some = [
             f"{_listed(sorted(ids, key=lambda id: id not in user), METRICS)} ({why})" for why, ids in groups[:GROUPS]
         ]
         unnamed = sum(len(ids) for _, ids in groups[GROUPS:])
+        some += [f"and {unnamed} more (`log.missing` has them all)"] if unnamed else []
+        if plain:
+            ids = [id for why in plain for id in reasons[why]]
+            names = dict.fromkeys(self._named(clause) for id in ids for clause in self._absent(id, state))
+            which = f"{len(ids)} that read" if some else "they read"
+            some += [f"{which} {_listed([*names], SIGNALS)}, which this loop does not observe (`log.missing` has each)"]
         count = sum(map(len, reasons.values()))
         slower = min(self._every[id] for id in first)
         log.warning(
             "%s%d of %d metric%s%s %s inactive: %s",
             "" if mode == "train" else f"{mode}: ", count, len(first), "s" * (len(first) > 1),
             f" over {slower} steps" if slower > self._plan.every else "", "is" if count == 1 else "are",
-            ", ".join([*some, *([f"and {unnamed} more (`log.missing` has them all)"] if unnamed else [])]),
+            ", ".join(some),
         )  # fmt: skip
 
     def _absent(self, id: str, state: _Mode) -> list[Clause]:

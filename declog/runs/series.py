@@ -96,8 +96,8 @@ def name_of(scalars: Any, metric: object) -> str | None:
     for mode, id, name in zip(*(scalars[key].to_pylist() for key in ("mode", "metric", "name")), strict=True):
         if id == metric:
             names.setdefault(mode, {})[name] = None
-    one, *others = names.get(TRAIN) or next(iter(names.values()), {None: None})
-    return None if others else one
+    of_mode = [*(names.get(TRAIN) or next(iter(names.values()), ()))]
+    return of_mode[0] if len(of_mode) == 1 else None
 
 
 def rows_by_name(scalars: Any) -> Iterator[tuple[str, str, NDArray[np.int64]]]:
