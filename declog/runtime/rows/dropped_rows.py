@@ -27,7 +27,7 @@ class DroppedRows:
         self._meter = meter
         self._strict = strict
         self.unentered: int | str | None = None  # of the last `log.step(k)` or `log.mode(name)`, until its block begins
-        self._loop: int | None = None  # the thread that began the last block
+        self._loop = threading.get_ident()  # the thread that began the last block, or else the run
         self._warned: set[str] = set()  # modes whose blocks were made and not entered
 
     def announce(self, block: int | str) -> None:
@@ -39,7 +39,7 @@ class DroppedRows:
 
     def outside(self, rows: int) -> None:
         """Rows observed while the run is open, but outside of any scope."""
-        if self._loop not in (None, threading.get_ident()):
+        if self._loop != threading.get_ident():
             self._wrong(rows, "DL513.outside_in_thread")
         elif self.unentered is None:
             self._wrong(rows, "DL513.outside")

@@ -16,13 +16,13 @@ import declog
 from declog.runtime.recording.recorder import Recorder
 from declog.testing import MemorySink
 from tests.running import profile
+from tests.runtime.scopes.running import IN_THREAD
 
 CONFIG = profile(
     {"x": {"axis": "step"}, "loss": {"axis": "step"}},
     {"x": "sum(x)", "loss": "mean(loss)"},
     run={"strict": False},
 )
-OUTSIDE = "[DL513] observed outside any step of this thread"
 
 
 def in_thread(function: Callable[[], Any]) -> None:
@@ -50,8 +50,8 @@ def test_a_thread_without_a_step(bound: bool, within: bool, tmp_path: Path, capl
                     in_thread(function)
             if not within:
                 in_thread(function)
-        assert log.failures == {OUTSIDE: 2}
-    text = next(line for line in caplog.messages if line.startswith(OUTSIDE))
+        assert log.failures == {IN_THREAD: 2}
+    text = next(line for line in caplog.messages if line.startswith(IN_THREAD))
     assert 'log.observe(..., step="next")' in text and "declog.bind(function)" in text
 
 
