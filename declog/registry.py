@@ -15,6 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from declog.distribution import entry_points
 from declog.errors import UsageError
+from declog.errors.habits import shown_at_the_call
 
 
 class Named(Protocol):
@@ -25,6 +26,9 @@ class Named(Protocol):
 
     @property
     def run(self) -> Callable[..., Any]: ...
+
+    @property
+    def help(self) -> str: ...
 
 
 class _Default(Enum):
@@ -52,10 +56,23 @@ class Registry(abc.ABC, Generic[T]):
         origins = {_origin(registered.run)} if registered is not None else set()
         origins |= {(point.module, point.attr) for point in self._provided(entry.name)}
         if origins - {_origin(entry.run)}:
-            raise UsageError.of("DL303.taken", noun=self.noun, name=entry.name)
+            raise UsageError.of(
+                "DL303.taken", noun=self.noun, name=entry.name, word=self._word, free=self._free(entry.name),
+                what=(registered and registered.help) or self.home(entry.name) or "declog's own",
+            )  # fmt: skip
         self._entries[entry.name] = entry
         Registry._registered.cache_clear()
         return entry
+
+    @property
+    def _word(self) -> str:
+        """The decorator that registers an entry."""
+        return (self.group or self.noun).removeprefix("declog.").removesuffix("s")
+
+    def _free(self, name: str) -> str:
+        """A name for another entry than the one of this name."""
+        free = f"my_{name}"
+        return self._free(free) if free in self or self._provided(free) else free
 
     def discard(self, name: str) -> None:
         """Take an entry of its own out again, if it is there."""
@@ -121,12 +138,12 @@ class Registry(abc.ABC, Generic[T]):
         Raises ``UsageError`` DL303 for what is no function, and for one without a name.
         """
 
+        @shown_at_the_call
         def register(fn: Callable[..., Any]) -> Callable[..., Any]:
             id = name or getattr(fn, "__name__", None)
             if not callable(fn) or id is None:
                 shown = fn if isinstance(fn, str) else "my_name"
-                word = (self.group or self.noun).removeprefix("declog.").removesuffix("s")
-                raise UsageError.of("DL303.decorated", word=word, came=fn, name=shown)
+                raise UsageError.of("DL303.decorated", word=self._word, came=fn, name=shown)
             (adopt or self.adopt)(id, fn)
             return fn
 

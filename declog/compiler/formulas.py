@@ -16,7 +16,8 @@ from declog.language.expression import compile_expression
 from declog.language.nodes import BUILTIN, Node, walk
 from declog.language.spec import MetricSpec
 from declog.language.syntax import ExpressionError, parse, refuse
-from declog.plans.needs import needs, ordered, read
+from declog.plans.modes import ModesOfMetrics
+from declog.plans.needs import needs, ordered, read, sources
 from declog.plans.ops import FormulaOp, MetricOp
 
 
@@ -104,6 +105,11 @@ def over_metrics(draft: Draft, text: str, *, of_alert: str | None = None) -> Nod
         function = draft.functions.get(item.op)
         if function is not None and function.stage == "rows" and item.op != "member":
             refuse("DL310.formula_rows", text, function=item.op)
+    modes = ModesOfMetrics(draft.outputs, draft.modes)
+    if not modes.of_expr(node, holds=of_alert is not None):
+        of_each = {key: " and ".join(sorted(of)) for key, label in sources(node) if (of := modes.of(key, label))}
+        shown = ", ".join(f"`{key}` has values in {of}" for key, of in of_each.items())
+        refuse("DL310.formula_modes", text, modes=shown)
     return node
 
 

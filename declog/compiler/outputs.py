@@ -214,27 +214,33 @@ def _profile(draft: Draft, name: str, spec: ProfileSpec) -> ProfileOp:
     only = spec.only
     if name == "slim" and only is None:
         only = SLIM if any(_matching(draft, SLIM[0].select)) else []
-    closed = only is not None and not any(item.select == EVERY and item.when is None for item in only)
     by_table = any(word.startswith("table:") for item in only or () for word in item.select.split())
+    closed = only is not None and not any(item.select == EVERY and item.when is None for item in only)
     conditions: list[tuple[frozenset[Names], Node, bool]] = []
 
-    def selected(key: str, selectors: Sequence[SelectorSpec]) -> tuple[set[Names], set[str]]:
-        """The outputs and the tables that selectors choose."""
-        outputs, named = set[Names](), set[str]()
+    def selected(key: str, selectors: Sequence[SelectorSpec]) -> tuple[set[Names], set[str], set[Names | str]]:
+        """The outputs and the tables that selectors choose, and those of both that they choose by name."""
+        outputs, named, by_name = set[Names](), set[str](), set[Names | str]()
         for index, selector in enumerate(selectors):
             path = ("profiles", name, key, index)
-            outputs_of, tables_of = _select(draft, selector, path)
+            words = {word: _select(draft, word, path) for word in selector.select.split()}
+            if not words:
+                draft.report("DL401.empty", path)
             if selector.when is not None:
                 node = condition(draft, selector.when, (*path, "when"))
-                conditions.extend([] if node is None else [(frozenset(outputs_of), node, key == "hide")])
+                of_selector = frozenset[Names]().union(*(outputs_of for outputs_of, _ in words.values()))
+                conditions.extend([] if node is None else [(of_selector, node, key == "hide")])
             if selector.when is None or key != "hide":  # a condition hides only at times
-                outputs |= outputs_of
-                named |= tables_of
-        return outputs, named
+                for word, (outputs_of, tables_of) in words.items():
+                    outputs |= outputs_of
+                    named |= tables_of
+                    by_name |= set() if is_pattern(word) else {*outputs_of, *tables_of}
+        return outputs, named, by_name
 
-    shown, kept = selected("only", only or ())
-    without, hidden = selected("hide", spec.hide)
-    added, more = selected("show", spec.show)
+    shown, kept, _ = selected("only", only or ())
+    without, hidden, names = selected("hide", spec.hide)
+    added, more, wanted = selected("show", spec.show)
+    added, more = added - (names - wanted), more - (names - wanted)  # a pattern of `show` yields to a name of `hide`
     shown = shown if closed else {(*output, EVERY) for output in every}
     kept = (kept if closed and by_table else tables) - hidden | more
     hidden_outputs = _entire(without)
@@ -259,26 +265,23 @@ def _entire(names: Iterable[Names]) -> set[Output]:
     return {item[:2] for item in names if item[2] == EVERY}
 
 
-def _select(draft: Draft, selector: SelectorSpec, path: Path) -> tuple[set[Names], set[str]]:
-    """The outputs and the tables that the words of a selector name."""
-    outputs: set[Names] = set()
-    tables: set[str] = set()
-    words = selector.select.split()
-    for word in words:
-        glob = word.removeprefix("table:")
-        if glob != word:
-            named = set(fnmatch.filter(draft.spec.tables, glob))
-            tables |= named
-            if not named:
-                draft.report("DL401.tables", path, word=word, fix=did_you_mean(glob, draft.spec.tables, what="tables"))
-            continue
-        matched = {(*output, EVERY) for output in _matching(draft, word)} or set(_named(draft, word))
-        outputs |= matched
-        if not matched and not _is_off(draft, word):
-            draft.report("DL401.outputs", path, word=word, fix=_suggestion(draft, word))
-    if not words:
-        draft.report("DL401.empty", path)
-    return outputs, tables
+def is_pattern(word: str) -> bool:
+    """Whether a word of a selector chooses by a pattern or a tag, and names nothing."""
+    return word.startswith("tag:") or not {*"*?["}.isdisjoint(word)
+
+
+def _select(draft: Draft, word: str, path: Path) -> tuple[set[Names], set[str]]:
+    """The outputs and the tables that a word of a selector names."""
+    glob = word.removeprefix("table:")
+    if glob != word:
+        tables = set(fnmatch.filter(draft.spec.tables, glob))
+        if not tables:
+            draft.report("DL401.tables", path, word=word, fix=did_you_mean(glob, draft.spec.tables, what="tables"))
+        return set(), tables
+    outputs = {(*output, EVERY) for output in _matching(draft, word)} or set(_named(draft, word))
+    if not outputs and not _is_off(draft, word):
+        draft.report("DL401.outputs", path, word=word, fix=_suggestion(draft, word))
+    return outputs, set()
 
 
 def _matching(draft: Draft, word: str) -> Iterable[Output]:

@@ -58,6 +58,7 @@ class Evaluation:
         of_mode(frames, event.mode)
         try:
             frames = self._carries[event.mode].apply(frames, self._report)
+            self._dispatcher.inactive.ungrouped(event.mode, frames)
             for period, window in windows.items():
                 window.add(event, frames, self._report)
                 if period in over and (window or not tail):  # an empty window at the tail ended with the last step

@@ -239,8 +239,8 @@ class View:
 
     def _ungrouped(self, node: Node) -> Kind:
         """For a node that reads groups: the rows whose group is unknown, because no signal names it."""
-        grouping, axis = self.frame.grouping, node.type.axis
-        if grouping is None or grouping.size is not None or axis is None or not reads_groups(node):
+        axis = node.type.axis
+        if axis is None or not reads_groups(node) or not self.frame.by_ids:
             return False
         if self.frame.column(GROUP_ID) is None:
             return True

@@ -139,9 +139,31 @@ class Frame:
         inner, outer = self.parts(fine, Axis.STEP), self.parts(Axis.STEP, coarse)
         return Segments(outer.index[inner.index], outer.count)
 
+    @cached_property
+    def misfit(self) -> RuntimeFailure | None:
+        """Why the rows of an evaluation are no groups of `axes.group.size`; None: they are, or it is not set.
+
+        Such rows have the groups that their ids say, or none.
+        """
+        if self.mode in ("", "train") or self.grouping is None or self.grouping.size is None:
+            return None
+        try:
+            self._grouped(self.grouping)
+        except RuntimeFailure as failure:
+            return failure
+        return None
+
+    @property
+    def by_ids(self) -> bool:
+        """Whether only ids say what a group is."""
+        return self.grouping is not None and (self.grouping.size is None or self.misfit is not None)
+
     def _groups(self) -> Segments:
-        grouping, batches = self.grouping, self.batches
-        assert grouping is not None
+        assert self.grouping is not None
+        return self._grouped(replace(self.grouping, size=None) if self.by_ids else self.grouping)
+
+    def _grouped(self, grouping: Grouping) -> Segments:
+        batches = self.batches
         pieces = self.parts(Axis.COMPLETION, Axis.STEP)  # a group never spans two
         if grouping.split != "none":
             columns = batches.step, batches.batch if grouping.split == "ranks" else batches.rank

@@ -7,49 +7,27 @@ it stays away for twice as many steps as ever before. Runs on rank 0's worker on
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any, NamedTuple
 
 from declog.engine.cells import MetricValues
+from declog.engine.frame import GROUP_ID, Frame
 from declog.engine.log_event import EventFacts
+from declog.engine.spans import PHASE, Arrivals, Span
 from declog.engine.tables import EXTRA
 from declog.errors import MissingSignalError
 from declog.language.dtypes import Axis
 from declog.language.nodes import LOGGED, SIGNAL, TIMERS, walk
-from declog.plans.needs import Clause, Need, groups_of, signals_of
-from declog.plans.ops import Plan, SignalOp
+from declog.plans.needs import Clause, Need, groups_of, of_groups, signals_of, with_readers
+from declog.plans.ops import MetricOp, Plan, SignalOp
 
 log = logging.getLogger("declog")
-PHASE = ""  # this name among a phase's signals stands for the phase's batches
 GROUPS, METRICS, SIGNALS = 8, 4, 3  # how many reasons, metrics per reason and signals a message names
 NEVER = " never came"
 PLAIN = 4  # how many reasons of this kind a message names one by one
 RARE = 10  # a signal that came only once has stopped after so many batches of its phase
-Arrivals = Mapping[str, Mapping[str, "Span"]]  # by phase and signal
 _Strays = dict[Need, str]  # signals as they are read, with another phase, in which they came
-
-
-class Span(NamedTuple):
-    """The first and the last step at which a signal came, and the longest gap between two of them, in steps."""
-
-    first: int
-    last: int
-    gap: int = 0
-
-    @lru_cache(maxsize=64)  # noqa: B019  (most signals of a phase come at the same steps)
-    def then(self, later: Span) -> Span:
-        """The span of both."""
-        between = max(later.first - self.last, 0)
-        return Span(min(self.first, later.first), max(self.last, later.last), max(self.gap, later.gap, between))
-
-
-def spans(data: Any) -> Arrivals:
-    """The spans of signals from a decoded message; malformed data raises ``ValueError``, ``TypeError`` or the like."""
-    return {
-        str(phase): {str(name): Span(*map(int, span)) for name, span in names.items()} for phase, names in data.items()
-    }
 
 
 @dataclass
@@ -63,6 +41,7 @@ class _Mode:
     inactive: dict[str, str] = field(default_factory=dict)  # inactive metrics, with the reason
     stopped: dict[Need, int] = field(default_factory=dict)  # stopped signals, with the last step at which each came
     warned: set[Need] = field(default_factory=set)
+    misfits: dict[str, str] = field(default_factory=dict)  # by phase: why its rows are no groups of the size; told once
 
 
 class Inactive:
@@ -89,6 +68,13 @@ class Inactive:
         }
         self._masks = {name for fold in plan.folds.values() for name in fold.masks}
         self._modes = {mode: _Mode() for mode in plan.modes}
+        # the variance of the only piece of a window is absent
+        self._variances = {op.key for op in plan.outputs if op.combine == "var" and op.over_run is None}
+        # the user's metrics without a value yet, with the number of their windows
+        self._silent = Counter({id: 0 for id in self._keys if id in plan.user_metrics})
+        self._sometimes = with_readers(  # these need not have a value in each window
+            plan, (op.id for op in plan.outputs if op.when is not None or (isinstance(op, MetricOp) and op.clauses))
+        )
         self.judges = True  # not at a step that ended with an error, before which signals may be missing
 
     # -- signals that come
@@ -106,6 +92,16 @@ class Inactive:
                 before = state.spans.get(need)
                 state.spans[need] = span if before is None else before.then(span)
                 state.counts[need] = max(at, state.counts.get(need, at))
+
+    def ungrouped(self, mode: str, frames: Mapping[str, Frame]) -> None:
+        """Note whether the rows of a log event are no groups of `axes.group.size`, which only training must have."""
+        misfits = self._modes[mode].misfits
+        for phase, frame in frames.items():
+            if phase not in misfits and frame.misfit is not None:
+                ids = () if frame.grouping is None or frame.has(GROUP_ID) else frame.grouping.of
+                misfits[phase] = f"{frame.misfit.message}; observe whole groups" + (
+                    f", or {_listed(ids, SIGNALS, 'or')}" if ids else ""
+                )
 
     def rewind(self, mode: str, step: int) -> None:
         """Take a mode back to an earlier step; its run continues behind that step."""
@@ -129,6 +125,8 @@ class Inactive:
         state.begun = state.begun or now
         self._note_stopped(mode, state, now, results)
         self._note_inactive(mode, state, periods, results)
+        self._note_ungrouped(mode, state, periods, results)
+        self._note_silent(mode, periods, results)
         if state.inactive != before:
             self._changed(self.reasons)
 
@@ -145,33 +143,81 @@ class Inactive:
         if not reasons:
             return
         state.inactive |= reasons
-        self._warn(mode, first, self._in_few_words(self._together(reasons, state), state))
+        self._warn(mode, first, self._together(reasons, state), state)
 
-    def _in_few_words(self, reasons: Mapping[str, list[str]], state: _Mode) -> Mapping[str, list[str]]:
-        """Metrics by reason; of those of a preset whose signals never came, one reason for them all."""
-        user = self._plan.user_metrics
-        plain = [why for why, ids in reasons.items() if why.endswith(NEVER) and user.isdisjoint(ids)]
-        if len(plain) <= PLAIN:
-            return reasons
-        ids = [id for why in plain for id in reasons[why]]
-        names = dict.fromkeys(self._named(clause) for id in ids for clause in self._absent(id, state))
-        rest = {why: some for why, some in reasons.items() if why not in plain}
-        return {**rest, f"{_listed([*names], GROUPS)}{NEVER}; `log.missing` has each": ids}
+    def _note_ungrouped(self, mode: str, state: _Mode, periods: Collection[int], results: MetricValues) -> None:
+        """Warn once of the metrics that an evaluation does not have because its rows are no groups of the size."""
+        for phase, why in state.misfits.items():
+            grouped = of_groups(self._plan, phase) if why else ()
+            absent = [
+                id for id in self._keys
+                if id in grouped and id not in state.inactive and self._every[id] in periods
+                and not self._has_value(id, results)
+            ]  # fmt: skip
+            if absent:
+                state.misfits[phase] = ""
+                state.inactive |= dict.fromkeys(absent, why)
+                verb = "has no values" if len(absent) == 1 else "have no values"
+                log.warning("%s: %s %s: %s", mode, _listed(absent, METRICS), verb, why)
 
-    def _warn(self, mode: str, first: Collection[str], reasons: Mapping[str, list[str]]) -> None:
+    def _note_silent(self, mode: str, periods: Collection[int], results: MetricValues) -> None:
+        """Warn of the user's metrics that have had no value in several windows, though all that they read came."""
+        for id in [id for id in self._silent if self._has_value(id, results)]:
+            del self._silent[id]
+        if mode == "train" and (results.numbers or results.cells):
+            self._silent.update([id for id in self._silent if self._every[id] in periods])
+            self._tell_silent([id for id, count in self._silent.items() if count == RARE and id not in self._sometimes])
+
+    def end(self) -> None:
+        """Warn of the metrics that had no value in the whole run."""
+        self._tell_silent([id for id, count in self._silent.items() if count > 1])
+
+    def _tell_silent(self, ids: Collection[str]) -> None:
+        told, reasons = dict[str, list[str]](), self.reasons
+        for id in [id for id in ids if id not in reasons]:
+            variance = not self._variances.isdisjoint(self._keys[id])
+            why = f"no value in {self._silent.pop(id)} log events, though all that it reads came"
+            why += "; `combine: var` needs two values in a window, so `every: 2` or more" * variance
+            told.setdefault(why, []).append(id)
+            self._modes["train"].inactive[id] = why
+        for why, group in told.items():
+            log.warning("%s: %s", _listed(group, METRICS), why)
+        if told:
+            self._changed(self.reasons)
+
+    def _unobserved(self, reasons: Mapping[str, list[str]], state: _Mode) -> list[str]:
+        """The reasons that say only that no signal came, of metrics of a preset, of which a loop need not observe all.
+
+        Empty if there are so few that each is told.
+        """
         user = self._plan.user_metrics
+        plain = [
+            why for why, ids in reasons.items()
+            if (why.endswith(NEVER) or "log.timer(" in why) and user.isdisjoint(ids)
+        ]  # fmt: skip
+        return plain if len(plain) > PLAIN else []
+
+    def _warn(self, mode: str, first: Collection[str], reasons: Mapping[str, list[str]], state: _Mode) -> None:
+        user, plain = self._plan.user_metrics, self._unobserved(reasons, state)
         groups = sorted(reasons.items(), key=lambda item: user.isdisjoint(item[1]))  # the user's own ones first
+        groups = [(why, ids) for why, ids in groups if why not in plain]
         some = [
             f"{_listed(sorted(ids, key=lambda id: id not in user), METRICS)} ({why})" for why, ids in groups[:GROUPS]
         ]
         unnamed = sum(len(ids) for _, ids in groups[GROUPS:])
+        some += [f"and {unnamed} more (`log.missing` has them all)"] if unnamed else []
+        if plain:
+            ids = [id for why in plain for id in reasons[why]]
+            names = dict.fromkeys(self._named(clause) for id in ids for clause in self._absent(id, state))
+            which = f"{len(ids)} that read" if some else "they read"
+            some += [f"{which} {_listed([*names], SIGNALS)}, which this loop does not observe (`log.missing` has each)"]
         count = sum(map(len, reasons.values()))
         slower = min(self._every[id] for id in first)
         log.warning(
             "%s%d of %d metric%s%s %s inactive: %s",
             "" if mode == "train" else f"{mode}: ", count, len(first), "s" * (len(first) > 1),
             f" over {slower} steps" if slower > self._plan.every else "", "is" if count == 1 else "are",
-            ", ".join([*some, *([f"and {unnamed} more (`log.missing` has them all)"] if unnamed else [])]),
+            ", ".join(some),
         )  # fmt: skip
 
     def _absent(self, id: str, state: _Mode) -> list[Clause]:
@@ -248,15 +294,18 @@ class Inactive:
     def _moved(self, strays: _Strays) -> list[str]:
         """The signals to delete from the phase that reads them, so that their metrics read the one in which they came.
 
-        Empty if that is no answer: a metric reads others beside them, which are not of that phase.
+        Empty if that is no answer: a metric reads others beside them, which cannot come in that phase.
         """
         moved = [need for need in sorted(strays) if need.name not in self._masks] or [*strays]
         phase, came = moved[0].phase, strays[moved[0]]
-        readers = [
-            clauses for clauses in self._needs.values() if any(need in moved for clause in clauses for need in clause)
+        direct = [
+            {need for clause in self._needs[id] for need in clause} for id in {op.id for op in self._plan.metrics}
         ]
-        read = {need for clauses in readers for clause in clauses for need in clause} | {*strays}
-        both = all(need in self._signals and {phase, came} <= {*self._signals[need].homes} for need in read)
+        read = set[Need]().union(strays, *(needs for needs in direct if not needs.isdisjoint(moved)))
+        both = all(
+            need in self._signals and (need.phase == came or {phase, came} <= {*self._signals[need].homes})
+            for need in read
+        )
         return [need.name for need in moved] if both else []
 
     def _of_strays(self, strays: _Strays, state: _Mode) -> str:
@@ -322,7 +371,10 @@ class Inactive:
     def _has_value(self, id: str, results: MetricValues) -> bool:
         return any(
             key in results.numbers
-            or ((cells := results.cells.get(key)) is not None and bool(cells.histograms or cells.there.any()))
+            or (
+                (cells := results.cells.get(key)) is not None
+                and bool(cells.histograms or (cells.logged("var") if key in self._variances else cells).there.any())
+            )
             for key in self._keys[id]
         )
 

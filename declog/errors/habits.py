@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
-from declog.errors import ConfigError, InputError, SinkError, in_flow, nearest
+from declog.errors import ConfigError, InputError, SinkError, UsageError, in_flow, nearest
 from declog.errors.elsewhere import attributes
 from declog.errors.messages import filled
 
@@ -36,14 +36,14 @@ def no_attribute(text: str) -> AttributeError:
 
 
 def shown_at_the_call(function: Callable[P, R]) -> Callable[P, R]:
-    """The function; what is wrong with its config or its values is an error whose traceback ends at the call of it."""
+    """The function; what is wrong with its config, its values or its call is an error that is shown where it stands."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(*args, **kwargs)
         except Exception as error:
-            if isinstance(error, InputError | ConfigError) or _of_arguments(error):
+            if isinstance(error, InputError | ConfigError | UsageError) or _of_arguments(error):
                 error.__traceback__ = None
             raise
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from declog.errors.habits import shown_at_the_call
 from declog.language import quantile_sketch as sketch
 from declog.language.dtypes import DType
 from declog.language.moments import FORMULAS, Stat
@@ -202,6 +203,7 @@ def _corr(x: Array, y: Array) -> float:
 DEFAULT = Reductions(BUILTIN)
 
 
+@shown_at_the_call
 def reducer(run: Callable[..., Any] | None = None, *, name: str | None = None, registry: Reductions = DEFAULT) -> Any:
     """Register a reduction for YAML to use by name.
 

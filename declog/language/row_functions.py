@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from declog.errors import UsageError
+from declog.errors.habits import shown_at_the_call
 from declog.language.annotations import dtype_of, signature
 from declog.records import DType
 from declog.registry import Registry
@@ -47,6 +48,7 @@ class RowFunctions(Registry[RowFunction]):
 DEFAULT = RowFunctions(RowFunctions())
 
 
+@shown_at_the_call
 def column(run: Callable[..., Any] | None = None, *, name: str | None = None, registry: RowFunctions = DEFAULT) -> Any:
     """Register a function of one row, for a schema's `call:` to use by name.
 

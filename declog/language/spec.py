@@ -310,11 +310,11 @@ class ProfileSpec(Described):
     """A selection of metrics to show: all, or a closed list. `slim` is `only: ["tag:core"]` by default."""
 
     only: list[SelectorSpec] | None = None
-    """Only these: a closed list; by default everything, which is also `["*"]`."""
+    """Only these: a closed list, of tables too if it names one; by default everything, which is also `["*"]`."""
     hide: list[SelectorSpec] = []
     """Not these."""
     show: list[SelectorSpec] = []
-    """These too, whatever `only` and `hide` say."""
+    """These too, whatever `only` and `hide` say; but what `hide` names, no pattern brings back."""
     self_metrics: bool = False
     """Show the costs of declog itself, under `declog/...`."""
 

@@ -28,10 +28,10 @@ from declog.config.project import load_imports
 from declog.distribution import VERSION
 from declog.engine.evaluation import Evaluation
 from declog.engine.frame import GROUP_ID, Frame, Projection, of_mode
-from declog.engine.inactive import PHASE, Span
 from declog.engine.layout import FAILURE, KIND
 from declog.engine.local_columns import with_locals
 from declog.engine.publish import Dispatcher, Route, prefixed
+from declog.engine.spans import PHASE, Span
 from declog.errors import ConfigError, Problem, UsageError
 from declog.language.dtypes import DType
 from declog.language.functions import DEFAULT as FUNCTIONS

@@ -106,6 +106,20 @@ def groups_of(plan: Plan, phase: str) -> Clause:
     return () if grouping is None or grouping.size is not None else tuple(Need(phase, name) for name in grouping.of)
 
 
+def of_groups(plan: Plan, phase: str) -> set[str]:
+    """The ids of the metrics that have no value unless the rows of a phase have groups, also through formulas."""
+    return with_readers(plan, (op.id for op in plan.metrics if op.phase == phase and _of_groups(op)))
+
+
+def with_readers(plan: Plan, ids: Iterable[str]) -> set[str]:
+    """The ids of some metrics, and of those that need one of them."""
+    readers, needed = set(ids), needs(plan.outputs)
+    for id in ordered(needed)[0]:
+        if not readers.isdisjoint(needed[id]):
+            readers.add(id)
+    return readers
+
+
 def _columns(plan: Plan) -> dict[str, Clauses]:
     """The needs of each computed column: folds, texts, values of other phases and of the previous step."""
     columns: dict[str, Clauses] = {}

@@ -36,7 +36,7 @@ from declog.runs.frame import Frame
 from declog.runs.guarded import unsaid
 from declog.runs.joint_rows import by_step, joint, merged
 from declog.runs.prompts import PROMPTS, prompt_column, prompts_of, score_column
-from declog.runs.series import TRAIN, Series, series_by_name, wide_table
+from declog.runs.series import TRAIN, Series, name_of, rows_by_name, series_by_name, wide_table
 from declog.runs.unlogged import NO_FILES, Declared
 from declog.sinks._rows import EVENT_RUN, schema
 from declog.sinks.run_folder import RUN, run_of
@@ -278,25 +278,24 @@ class Run:
 
     def names(self, mode: str | None = None) -> list[str]:
         """The names of its scalars, in the order in which they first came."""
-        table = self.scalars.arrow()
-        pairs = zip(table["name"].to_pylist(), table["mode"].to_pylist(), strict=True)
-        return list(dict.fromkeys(name for name, of in pairs if mode in (None, of)))
+        return list(dict.fromkeys(name for name, of, _ in rows_by_name(self.scalars.arrow()) if mode in (None, of)))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._series)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._series
+        return name in self._series or name_of(self.scalars.arrow(), name) is not None
 
     def __getitem__(self, name: str) -> Series:
-        """The steps and values of a scalar: ``run["reward"].values``.
+        """The steps and values of a scalar: ``run["reward"].values``, by its name, or a metric's id that has one name.
 
         Where several modes have one name it is that of training, or else of the mode that came first. Raises
         ``KeyError`` that says where the values of that name are, or the nearest name.
         """
-        if name not in self._series:
+        shown = name if name in self._series else name_of(self.scalars.arrow(), name)
+        if shown is None:
             raise KeyError(f"{name}; {self._instead_of(name)}")
-        return self._series[name]
+        return self._series[shown]
 
     def _instead_of(self, name: str) -> str:
         """Of a name that no scalar has: where its values are, that none came, or the nearest name."""

@@ -87,6 +87,19 @@ def series_by_name(scalars: Any, mode: str | None = None) -> dict[str, Series]:
     return series
 
 
+def name_of(scalars: Any, metric: object) -> str | None:
+    """The name of an Arrow table of scalars that a metric's id stands for; None if the metric has no name, or several.
+
+    It is the metric's name in training, or else in the mode that came first.
+    """
+    names: dict[str, dict[str, None]] = {}
+    for mode, id, name in zip(*(scalars[key].to_pylist() for key in ("mode", "metric", "name")), strict=True):
+        if id == metric:
+            names.setdefault(mode, {})[name] = None
+    of_mode = [*(names.get(TRAIN) or next(iter(names.values()), ()))]
+    return of_mode[0] if len(of_mode) == 1 else None
+
+
 def rows_by_name(scalars: Any) -> Iterator[tuple[str, str, NDArray[np.int64]]]:
     """Each name and mode of an Arrow table of scalars with its rows, in the order in which they first came."""
     names, name_codes = _encoded(scalars["name"])

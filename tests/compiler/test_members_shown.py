@@ -47,6 +47,12 @@ CASES: list[tuple[dict[str, Any], set[str]]] = [
     ({"hide": [{"select": "rewards/bonus/*", "when": "x > 0"}]}, ALL - BONUS),
     ({"hide": [{"select": "rewards/bonus/*", "when": "x > 9"}]}, ALL),
     ({"only": ["*", {"select": "rewards/bonus/*", "when": "x > 9"}]}, ALL - BONUS),
+    ({"show": ["x*", "rew*"], "hide": ["rewards_std"]}, ALL - {"rewards_std"}),  # a name, and a pattern
+    ({"show": ["rewards_*"], "hide": ["rewards_std rewards.max"]}, ALL - {
+        "rewards_std", "rewards/a/max", "rewards/bonus/max", "r_a_max", "r_bonus_max"}),
+    ({"show": ["rewards_std"], "hide": ["rewards*"]}, ALL - {name for name in ALL if name[0] == "r"} | {"rewards_std"}),
+    ({"show": ["rewards_*"], "hide": ["rewards*"]}, ALL - {name for name in ALL if name[0] == "r"} | {"rewards_std"}),
+    ({"show": ["rewards_std", "rewards*"], "hide": ["rewards_std"]}, ALL),  # the same name
 ]  # fmt: skip
 
 

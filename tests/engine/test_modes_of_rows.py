@@ -166,3 +166,53 @@ def test_conditions_that_are_refused(condition: str, message: str, fix: str) -> 
         declog.plan(config)
     (problem,) = caught.value.problems
     assert problem.message == message and fix in str(problem.fix)
+
+
+@pytest.mark.parametrize(
+    ("of_a", "of_b", "expr", "meets"),
+    [
+        ("mode == 'train'", "mode == 'eval'", "a - b", False),
+        ("mode != 'eval'", "reward > 0 and 'eval' == mode", "2 * a / (1 + b)", False),
+        ("mode in ('train', 'test')", "mode in ('eval',)", "a - b", False),
+        ("mode == 'train' or mode == 'test'", "mode == 'eval'", "b if a > 0 else b", False),
+        ("mode in ('train', 'eval')", "mode == 'eval'", "a - b", True),
+        ("mode == 'train' or reward > 0", "mode == 'eval'", "a - b", True),
+        ("not mode == 'eval'", "mode == 'eval'", "a if present(a) else b", True),
+        ("mode == 'train'", "mode == 'eval'", "a if present(a) else b", True),
+        ("mode == 'train'", "reward > 0", "a - b", True),
+    ],
+)
+def test_values_of_different_modes_never_meet(of_a: str, of_b: str, expr: str, meets: bool, tmp_path: Path) -> None:
+    """A formula whose metrics are never of one mode is refused; what is not refused has a value in a mode."""
+    config = {
+        **CONFIG, "every": 1, "modes": {"eval": {"prefix": "eval/"}, "test": {"prefix": "test/"}}, "tables": {},
+        "metrics": {
+            "a": {"expr": "reward", "where": of_a}, "b": {"expr": "reward", "where": of_b}, "gap": {"formula": expr},
+        },
+    }  # fmt: skip
+    if not meets:
+        with pytest.raises(ConfigError) as caught:
+            declog.plan(config)
+        (problem,) = caught.value.problems
+        assert problem.path[:2] == ("metrics", "gap") and "values of different modes never" in problem.message
+        return
+    sink = MemorySink()
+    with declog.start(config, sinks=[sink], output_dir=tmp_path) as log, log.step(0):
+        observed(log, 0, 1)
+    assert {"gap", "eval/gap"} & {name for values in sink.scalars.values() for name in values}
+
+
+def test_an_alert_that_compares_modes() -> None:
+    """It never fires; one that holds for either of two modes does."""
+    metrics = {name: {"expr": "reward", "where": f"mode == '{name}'"} for name in ("train", "eval")}
+    total = {"tokens": {"expr": "reward", "reduce": "sum", "over": "run", "where": "mode == 'eval'"}}
+    for when, fine in (
+        ("train > 1 and eval < 1", False), ("train - eval > 0.1", False), ("train > 1 or eval < 1", True),
+        ("train > tokens", True),
+    ):  # fmt: skip
+        config = {**CONFIG, "metrics": metrics | total, "tables": {}, "alerts": {"gap": {"when": when}}}
+        if fine:
+            assert declog.plan(config).alerts
+        else:
+            with pytest.raises(ConfigError, match="never meet"):
+                declog.plan(config)

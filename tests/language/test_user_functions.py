@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import re
 import sys
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -134,6 +137,38 @@ def test_a_registry_of_ones_own_is_seen_by_its_plans_only(functions: Functions) 
 
     assert problems(lambda: declog.plan(profile, functions=functions)) == []
     assert problems(lambda: declog.plan(profile)) == [("DL303", "metrics.m")]
+
+
+TAKEN: dict[str, tuple[Any, str, str, str]] = {
+    "function": (declog.function, "words", "how many whitespace-separated words a text has", "completion: str"),
+    "of tensors": (declog.function, "abs", "the absolute value", "x"),
+    "reducer": (declog.reducer, "std", "", "values"),
+    "a quantile": (declog.reducer, "p95", "", "values"),
+}
+
+
+@pytest.mark.parametrize("case", TAKEN)
+@pytest.mark.parametrize("form", ["@{of}", '@{of}(name="{name}")'])
+def test_a_name_that_is_taken(case: str, form: str, functions: Functions, reductions: Reductions) -> None:
+    """It says what the other does; the decorator that is printed works, and the error is shown at the user's line."""
+    decorator, name, what, parameter = TAKEN[case]
+    registry = reductions if decorator is declog.reducer else functions
+    if decorator is declog.reducer and not what:
+        what = reductions.get(name).help  # type: ignore[union-attr]
+    scope: dict[str, Any] = {"of": functools.partial(decorator, registry=registry)}
+    define = f"\ndef {name}({parameter}):\n    return 1.0\n"
+    with pytest.raises(UsageError) as caught:
+        exec(compile(form.format(of="of", name=name) + define, "train.py", "exec"), scope)
+    assert caught.value.message.startswith(f"a {registry.noun} named `{name}` is registered already: {what}")
+    fix = re.match(r"@declog\.(\w+)\(name=\"(\w+)\"\)", str(caught.value.fix))
+    assert fix is not None and getattr(declog, fix[1]) is decorator and fix[2] == f"my_{name}"
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(caught.value.__traceback__)]
+    assert len(files) - files.index("train.py") <= 2  # and the wrapper
+    exec(compile(f'@of(name="{fix[2]}")' + define, "train.py", "exec"), scope)
+    assert fix[2] in registry
+    with pytest.raises(UsageError) as caught:  # of another module, whose name is taken, too
+        exec(compile(f'@of(name="{fix[2]}")' + define.replace(name, "other"), "other.py", "exec"), scope)
+    assert f'(name="my_{fix[2]}")' in str(caught.value.fix)
 
 
 def test_a_known_name_is_not_replaced(functions: Functions, reductions: Reductions) -> None:

@@ -85,6 +85,33 @@ def test_a_metric_that_the_profile_hides(tmp_path: Path) -> None:
     assert len(declog.read(log)["reward_p95"]) == 1
 
 
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_the_id_of_a_metric_that_has_one_name(kind: str, tmp_path: Path) -> None:
+    """Whatever name it has, of whichever mode; in training, where several have it. A name comes before an id."""
+    metrics = {
+        "zero": {"expr": "reward == 0", "name": "frac_zero"}, "reward": {"expr": "reward", "name": "score"},
+        "score": {"expr": "reward", "reduce": "max", "name": "best"},
+        "of_evaluations": {"expr": "reward", "where": "mode == 'eval'"},
+        "length": {"expr": "reward", "reduce": ["min", "max"], "name": "{reduce}"},
+        "rewards": {"reduce": "mean", "name": "rewards/{member}"},
+    }  # fmt: skip
+    signals = {"reward": {"axis": "completion"}, "rewards": {"axis": "completion", "family": True}}
+    modes = {"train": {}, "eval": {"prefix": "eval/"}}
+    with declog.start(profile(signals, metrics, modes=modes, sinks=[kind]), output_dir=tmp_path) as log:
+        for step in range(3):
+            with log.step(step):
+                with log.mode("eval"):
+                    log.observe(reward=[5.0], rewards={"a": [1.0], "b": [1.0]})
+                log.observe(reward=[0.0, 1.0], rewards={"a": [1.0, 0.0], "b": [0.0, 0.0]})
+    run = declog.read(tmp_path)
+    ids = {"zero": "frac_zero", "reward": "score", "of_evaluations": "eval/of_evaluations", "length.min": "min"}
+    for id, name in ids.items():
+        assert id in run and run[id] is run[name] and id not in list(run)
+    assert run["score"].values.tolist() == [0.5] * 3 and run["of_evaluations"].values.tolist() == [5.0] * 3
+    for id in ("length", "rewards", "nothing"):
+        assert id not in run and answer(run, id)
+
+
 def test_the_id_of_a_metric_that_has_other_names(tmp_path: Path) -> None:
     """The names that it is logged as, in any mode; another spelling of a name; and one that is switched off."""
     run = read(tmp_path, 1, sinks=["jsonl"])

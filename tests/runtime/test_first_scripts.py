@@ -50,6 +50,31 @@ def test_advantages_of_more_than_a_micro_batch(together: bool, tmp_path: Path) -
         assert caught.value.fix == fix
 
 
+@pytest.mark.parametrize("parts", [(2, 2), (3, 1), (1, 3)])
+@pytest.mark.parametrize("name", ["advantages", "logprobs"])
+def test_values_of_an_update_with_the_rollout(name: str, parts: tuple[int, int], tmp_path: Path) -> None:
+    """Whatever value of an update comes with those of the rollout, and however many rows a minibatch has.
+
+    The answer is an edit of both calls, with which each row counts once.
+    """
+    rows = {"advantages": torch.tensor([1.0, -1.0, 2.0, -3.0]), "logprobs": -torch.arange(12.0).reshape(4, 3)}
+    early, sink = {name: rows.pop(name)}, MemorySink()
+    rows |= {"old_logprobs": -torch.ones(4, 3), "completion_mask": torch.ones(4, 3, dtype=torch.bool)}
+    rollout = {"reward": [1.0, 0.0, 1.0, 1.0], "length": [3, 3, 3, 3]}
+    minibatches = torch.arange(4).split(parts)
+    with declog.start("grpo", ["sinks=[]"], sinks=[sink], output_dir=tmp_path) as log:
+        with log.step(0), pytest.raises(InputError) as caught:
+            log.observe(**rollout, **early)
+            log.observe(**{key: value[minibatches[0]] for key, value in rows.items()})
+        assert str(caught.value.fix).startswith(f"leave `{name}` out of the earlier call")
+        assert str(caught.value.fix).endswith(f"log.observe(..., {name}={name}[indices])")
+        with log.step(1):
+            log.observe(**rollout)
+            for indices in minibatches:
+                log.observe(**{key: value[indices] for key, value in (rows | early).items()})
+    assert sink.scalars[1]["advantages/mean"] == pytest.approx(-0.25)
+
+
 def test_a_section_that_is_left_out() -> None:
     """`group.size` is `axes.group.size`."""
     with pytest.raises(CompositionError) as caught:

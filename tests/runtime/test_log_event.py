@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from declog.engine.inactive import Span
+from declog.engine.spans import Span
 from declog.errors import CommError
 from declog.runtime.ranks.log_event import RARE, SENT, LogEvent
 

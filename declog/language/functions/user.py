@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
+from declog.errors.habits import shown_at_the_call
 from declog.language.functions.base import DEFAULT, Functions, of_user
 
 
+@shown_at_the_call
 def function(
     run: Callable[..., Any] | None = None,
     *,

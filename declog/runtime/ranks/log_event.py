@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from declog.engine.inactive import Arrivals, spans
+from declog.engine.spans import Arrivals, spans
 from declog.errors import CommError
 from declog.runtime.ranks.comm import Event
 from declog.runtime.ranks.wire import UNREADABLE

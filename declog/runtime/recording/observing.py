@@ -58,8 +58,11 @@ class Observing(InTrainer, Recording):
             else:  # a short cut for the usual call
                 session, me = self._session, origin()
                 with session.lock:
-                    batches = scope.batches.get(me)  # None in an explicit batch
-                    session.intake.observe(session.batches(scope, me) if batches is None else batches, signals)
+                    if scope.takes is self:
+                        batches = scope.batches.get(me)  # None in an explicit batch
+                        session.intake.observe(session.batches(scope, me) if batches is None else batches, signals)
+                        return
+                self._observe_in(scope, (), signals)  # another thread has ended it
         except InputError as error:  # what the caller gave: its own lines say where
             error.__traceback__ = None
             raise

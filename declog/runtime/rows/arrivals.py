@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 
-from declog.engine.inactive import PHASE, Span
+from declog.engine.spans import PHASE, Span
 from declog.engine.tables import EXTRA
 from declog.plans.ops import PhaseOp
 from declog.runtime.rows.batch import Batch

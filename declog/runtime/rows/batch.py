@@ -102,7 +102,7 @@ class Batch:
         if not call.counts.items() <= counts.items():
             for what, count in call.counts.items():
                 if counts.get(what, count) != count:
-                    raise call.uneven(what, (counts[what], labels[what]), (count, call.labels[what]))
+                    raise call.uneven(what, (counts[what], labels[what]), (count, call.labels[what]), self.beside)
             counts, labels = {**counts, **call.counts}, {**call.labels, **labels}
         if call.inputs:
             unfolded, folded = self.folds.after(unfolded, call, names, self._streams)
@@ -158,8 +158,9 @@ class Batch:
         return True
 
     def close(
-        self, elapsed: float, *, first: Collection[str] | None = None, grouping: Grouping | None, partial: bool = False
-    ) -> None:
+        self, elapsed: float, *, first: Collection[str] | None = None, grouping: Grouping | None, partial: bool = False,
+        mode: str = "train",
+    ) -> None:  # fmt: skip
         """Close the batch: fold tokens that still waited for other signals, and count its rows.
 
         For the first batch of a phase, ``first`` has the signals that came in other pieces of it; then a required
@@ -176,7 +177,7 @@ class Batch:
             counts, names = {**counts, "completions": len(values)}, names | {column}
         rows = _rows(counts, grouping)
         if grouping is not None and grouping.size is not None and grouping.split == "none":
-            self._grouped(rows, grouping, grouping.size, first is not None)
+            self._grouped(rows, grouping, grouping.size, first is not None and mode == "train")
         if self._streams:
             tensors = [data for _, data in self.copies if isinstance(data, Tensor)]
             self._streams.join([*unfolded.kept.values(), *tensors])

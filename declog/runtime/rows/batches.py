@@ -394,8 +394,9 @@ class Intake:
             self._give_kept(batches, batch)
         partial = batches.partial_step
         came = None if partial or partly or phase in self.seen else self._pieces.get(phase, _NONE)
+        mode = "train" if batches.stream is None else batches.stream.mode
         try:
-            batch.close(self._elapsed(), first=came, grouping=self._plan.grouping, partial=partial)
+            batch.close(self._elapsed(), first=came, grouping=self._plan.grouping, partial=partial, mode=mode)
         except Exception as error:
             del batches[phase]
             if self._locate is None or not isinstance(error, MissingSignalError):

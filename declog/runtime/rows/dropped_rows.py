@@ -7,6 +7,7 @@ errors, failures and scopes only.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Sequence
 
 from declog.errors import RuntimeFailure, UsageError
@@ -26,18 +27,21 @@ class DroppedRows:
         self._meter = meter
         self._strict = strict
         self.unentered: int | str | None = None  # of the last `log.step(k)` or `log.mode(name)`, until its block begins
+        self._loop = threading.get_ident()  # the thread that began the last block, or else the run
         self._warned: set[str] = set()  # modes whose blocks were made and not entered
 
     def announce(self, block: int | str) -> None:
         """Note that the block of a step, or of a mode other than train, is asked for; it has not begun."""
-        before, self.unentered = self.unentered, block
+        before, self.unentered, self._loop = self.unentered, block, threading.get_ident()
         if isinstance(before, str) and isinstance(block, int) and before not in self._warned:
             self._warned.add(before)
             log.warning("%s", UsageError.of("DL513.unentered_mode", call=_called(before)[1], mode=before))
 
     def outside(self, rows: int) -> None:
         """Rows observed while the run is open, but outside of any scope."""
-        if self.unentered is None:
+        if self._loop != threading.get_ident():
+            self._wrong(rows, "DL513.outside_in_thread")
+        elif self.unentered is None:
             self._wrong(rows, "DL513.outside")
         else:
             what, call = _called(self.unentered)

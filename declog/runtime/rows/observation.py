@@ -75,10 +75,17 @@ class Observation:
             self.put(pack_key[0], axis, keys, torch.stack(values))
         self.columns = NOTHING
 
-    def uneven(self, what: str, first: tuple[int, str], other: tuple[int, str]) -> InputError:
-        """The error for a value with another number of rows than those before: a batch describes the same rows."""
+    def uneven(
+        self, what: str, first: tuple[int, str], other: tuple[int, str], beside: Set[str] = frozenset()
+    ) -> InputError:
+        """The error for a value with another number of rows than those before: a batch describes the same rows.
+
+        ``beside`` has signals of the batch that came in a call with those of another phase.
+        """
         (fewer, few), (more, many) = sorted((first, other))
         phase, both = self.phase.name, f"`{first[1]}` has {first[0]} {what}, `{other[1]}` has {other[0]}"
+        if what == "completions" and any(op.source == first[1] and op.name in beside for op in self.phase.signals):
+            return InputError.of("DL505.beside", phase=phase, both=both, name=first[1])
         if what != "completions" or not few.isidentifier() or fewer == 1 or more % fewer:
             return InputError.of("DL505.counts", phase=phase, both=both)
         if any(op.source == few and op.axis is Axis.TOKEN for op in self.phase.signals):  # never a value per group

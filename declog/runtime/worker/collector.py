@@ -167,6 +167,7 @@ class Collector:
         """End: no more log events will come."""
         for error in self._dispatcher.inactive.errors if self._plan.strict else ():
             self._failures.report(error, "a signal is missing")
+        self._dispatcher.inactive.end()
         self._dispatcher.close(self._failures.report)
         if self._live is not None:
             self._live.close()

@@ -90,6 +90,7 @@ async def _awaited(made: Awaitable[Any]) -> None:
 
 
 OUTSIDE = "[DL513] observed outside any step"
+IN_THREAD = f"{OUTSIDE} of this thread"
 ENDED = "[DL513] observed in a step that has ended"
 MODE_ENDED = "[DL513] observed in a block of a mode that has ended"
 LATE = "[DL513] rows came for a step whose window is closed"

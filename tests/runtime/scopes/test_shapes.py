@@ -19,7 +19,7 @@ import pytest
 
 import declog
 from declog.runtime.recording.recorder import Recorder
-from tests.runtime.scopes.running import ENDED, MODE_ENDED, OUTSIDE, PROFILE, TWICE, UNUSED, run
+from tests.runtime.scopes.running import ENDED, IN_THREAD, MODE_ENDED, OUTSIDE, PROFILE, TWICE, UNUSED, run
 
 turn = functools.partial(asyncio.sleep, 0)  # whoever else is ready goes on
 
@@ -134,7 +134,7 @@ def test_one_step_off_in_threads(how: str, tmp_path: Path) -> None:
     logged = run(body, tmp_path)
     if how == "as is":
         assert logged.of("reward", "n", "loss") == {("train", k): (float(k),) for k in range(4)}
-        assert logged.failures == {OUTSIDE: 20}
+        assert logged.failures == {IN_THREAD: 20}
     else:
         assert logged.failures == {}
         truth = {("train", k): (float(k), 4, float(k)) for k in range(4)} | {("train", 4): (4.0, 4)}
@@ -612,7 +612,7 @@ def test_threads_of_a_pool_inside_a_step(how: str, tmp_path: Path) -> None:
 
     logged = run(body, tmp_path)
     if how == "free":
-        assert (logged.of("n"), logged.failures) == ({}, {OUTSIDE: 15})
+        assert (logged.of("n"), logged.failures) == ({}, {IN_THREAD: 15})
     else:
         assert logged.of("reward", "n") == {("train", k): (float(k), 5) for k in range(3)}
         assert logged.failures == {}
@@ -636,7 +636,7 @@ def test_a_coroutine_in_another_threads_loop(tmp_path: Path) -> None:
 
     logged = run(body, tmp_path)
     assert logged.of("reward", "n") == {("train", step): (float(step), 1) for step in range(2)}
-    assert Counter(logged.failures) == {OUTSIDE: 2, ENDED: 2}
+    assert Counter(logged.failures) == {IN_THREAD: 2, ENDED: 2}
 
 
 def test_counts_of_what_was_lost_are_logged(tmp_path: Path) -> None:

@@ -1,0 +1,58 @@
+"""The modes in which metrics have values, as far as their conditions on `mode` decide it. Imports ops and the tree."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from declog.language.absence import PRESENT
+from declog.language.nodes import BUILTIN, CONST, METRIC, MODE, Node, label_of
+from declog.plans.ops import FormulaOp, MetricOp
+
+Modes = frozenset[str]
+
+
+class ModesOfMetrics:
+    """The modes of metrics among all ``modes`` of a config."""
+
+    def __init__(self, outputs: Iterable[MetricOp | FormulaOp], modes: Collection[str]) -> None:
+        self._ops = {op.key: op for op in outputs}
+        self._all = frozenset(modes)
+
+    def of(self, key: str, label: str | None = None) -> Modes:
+        """The modes in which a metric can have a value, or one label of it."""
+        op = self._ops[key]
+        if isinstance(op, FormulaOp):
+            return self.of_expr(op.expr)
+        if op.total or op.empty is not None:  # totals are of all modes, and so is what stands for no rows
+            return self._all
+        labelled = self._all if label is None or op.by is None or not _is_mode(op.by) else frozenset({label})
+        return labelled if op.where is None else labelled & self._where(op.where)
+
+    def of_expr(self, node: Node, *, holds: bool = False) -> Modes:
+        """The modes in which an expression over metrics can have a value; ``holds``: in which a condition can hold."""
+        if node.op == METRIC:
+            key = str(node.leaf)
+            return self._all if ":" in key else self.of(key, label_of(node))
+        if node.op == PRESENT:
+            return self._all
+        parts = [self.of_expr(arg, holds=holds and node.op in ("or", "and")) for arg in node.args]
+        if node.op == "if":
+            return parts[0] & (parts[1] | parts[2])
+        if node.op == "or" or (node.op == "and" and not holds):  # one side is enough where it decides
+            return parts[0] | parts[1]
+        return self._all.intersection(*parts)
+
+    def _where(self, node: Node) -> Modes:
+        """The modes whose rows a condition can take."""
+        if node.op in ("and", "or"):
+            one, other = map(self._where, node.args)
+            return one & other if node.op == "and" else one | other
+        if node.op in ("eq", "ne") and any(map(_is_mode, node.args)):
+            names = {str(arg.leaf) for arg in node.args if arg.op == CONST}
+            if len(names) == 1:
+                return self._all & names if node.op == "eq" else self._all - names
+        return self._all
+
+
+def _is_mode(node: Node) -> bool:
+    return node.op == BUILTIN and node.leaf == MODE

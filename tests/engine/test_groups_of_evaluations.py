@@ -1,0 +1,145 @@
+"""An evaluation whose rows are no groups of `axes.group.size`: its ids say its groups, or it has none, told once.
+
+The class: any number of rows, batches of several sizes, ranks of which one has whole groups, ids that contradict the
+size, groups over ranks, all that reads groups (metrics, formulas, tables, filters), at first and later, after a resume.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import declog
+from declog.runtime.ranks.comm import Comm
+from declog.testing import MemorySink, run_ranks
+
+CONFIG: dict[str, Any] = {
+    "run": {"name": "groups"}, "modes": {"eval": {"prefix": "eval/"}},
+    "signals": {"any": {"reward": "completion", "prompt": "completion text", "answer": "completion text"}},
+    "metrics": {
+        "reward": "mean", "solved": "mean(max(reward, over=completion))", "twice": {"formula": "2 * solved"},
+        "spread": "mean(std(reward, over=completion))", "answers": "mean(distinct_n(answer, 1, over=completion))",
+    },
+    "tables": {
+        "all": {"columns": ["reward"]}, "groups": {
+            "columns": ["reward"], "filter": {"key": "mean(reward, over=completion)", "top": 1, "take": "group"}},
+    },
+}  # fmt: skip
+TRAIN = {"solved": 1.0, "twice": 2.0, "spread": np.std([0, 1, 1, 1], ddof=1), "answers": 0.5}
+Batches = Sequence[Sequence[int]]  # the prompts of the rows of each batch
+# by case: the group axis, whether ids come, the batches of the two ranks, and the values per group
+CASES: Mapping[str, tuple[dict[str, Any], bool, tuple[Batches, Batches], dict[str, float]]] = {
+    "single samples": ({"size": 4}, False, ([range(5)], [range(7)]), {}),
+    "one rank has whole groups": ({"size": 4}, False, ([range(8)], [range(7)]), {}),
+    "the last batch is shorter": ({"size": 4}, False, ([range(8), range(3)], [range(8), range(3)]), {}),
+    "single samples with ids": (
+        {"size": 4, "of": "prompt"}, True, ([range(5)], [range(7)]),
+        {"solved": 5 / 12, "twice": 5 / 6, "answers": 1.0}),
+    "pairs": (
+        {"size": 4, "of": "prompt"}, True, ([[0, 0, 1, 1]], [[2, 2, 3, 3, 4, 4]]),
+        {"solved": 1.0, "twice": 2.0, "spread": 0.5**0.5, "answers": 1.0}),
+    "pairs in a multiple of the size": (
+        {"size": 4, "of": "prompt"}, True, ([[0, 0, 1, 1]], [[2, 2, 3, 3]]),
+        {"solved": 1.0, "twice": 2.0, "spread": 0.5**0.5, "answers": 1.0}),
+    "over batches": ({"size": 4, "split": "batches"}, False, ([range(2), range(3)], [range(2), range(2)]), {}),
+}  # fmt: skip
+
+
+def run(
+    config: Any, ids: bool, batches: Sequence[Batches], folder: Path, *, steps: Sequence[int] = range(2),
+    resume: Any = None,
+) -> tuple[MemorySink, list[Any]]:  # fmt: skip
+    """Steps of one whole group per rank, each with an evaluation; its rewards alternate between 0 and 1."""
+    sink = MemorySink()
+    states: list[Any] = [None] * len(batches)
+
+    def rows(prompts: Sequence[int], rewards: Sequence[int]) -> dict[str, Any]:
+        named = {"prompt": [f"p{prompt}" for prompt in prompts]} if ids else {}
+        return {"reward": [float(one) for one in rewards], "answer": [f"a{one}" for one in rewards], **named}
+
+    def body(comm: Comm) -> None:
+        state = None if resume is None else resume[comm.rank]
+        sinks = [sink] if comm.rank == 0 else [MemorySink()]
+        with declog.start(config, comm=comm, sinks=sinks, output_dir=folder, resume=state) as log:
+            for step in steps:
+                with log.step(step):
+                    log.observe(**rows([100 + comm.rank] * 4, [0, 1, 1, 1]))
+                    with log.mode("eval"):
+                        for prompts in batches[comm.rank]:
+                            log.observe(**rows(prompts, [place % 2 for place in range(len(prompts))]))
+            states[comm.rank] = log.state_dict()
+
+    run_ranks(len(batches), body)
+    return sink, states
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_evaluation_has_the_groups_of_its_ids_or_none(
+    case: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All else of its log event is there, what training has stays, and one warning names what has no values."""
+    group, ids, batches, expected = CASES[case]
+    config = {**CONFIG, "run": {**CONFIG["run"], "strict": True}, "axes": {"group": group}}
+    rewards = [place % 2 for rank in batches for prompts in rank for place in range(len(prompts))]
+    with caplog.at_level(logging.WARNING, logger="declog"):
+        sink, states = run(config, ids, batches, tmp_path / "first")
+        again, _ = run(config, ids, batches, tmp_path / "second", steps=[2, 3], resume=states)
+    every = {**sink.scalars, **again.scalars}
+    assert [*every] == [0, 1, 2, 3]
+    for values in every.values():
+        for name, value in TRAIN.items():
+            assert values[name] == pytest.approx(value)
+        assert values["eval/reward"] == pytest.approx(np.mean(rewards))
+        found = {name: values[f"eval/{name}"] for name in TRAIN if f"eval/{name}" in values}
+        assert found == pytest.approx(expected)
+    absent = [name for name in TRAIN if name not in expected]
+    told = [line for record in caplog.records if (line := record.getMessage()).startswith("eval: ")]
+    assert len(told) == 2 * bool(absent)  # once in each run
+    for line in told:
+        assert "rows cannot be grouped" in line and all(name in line for name in absent)
+
+
+@pytest.mark.parametrize("ids", [False, True])
+def test_tables_of_such_an_evaluation(ids: bool, tmp_path: Path) -> None:
+    """A table of rows has them all, and one of chosen groups those of ids, or none."""
+    config = {**CONFIG, "axes": {"group": {"size": 4, "of": "prompt"}}}
+    sink, _ = run(config, ids, [[[0, 0, 1]]], tmp_path, steps=[0])
+    (evaluation,) = [records for _, records in sink.events if records.mode == "eval"]
+    counts = {table.name: table.rows for table in evaluation.tables}
+    assert counts["eval/all"] == 3 and counts.get("eval/groups", 0) == 2 * ids
+
+
+def test_a_later_evaluation_is_told_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The first has whole groups; the metrics are missing from the one that has none, and come again."""
+    config = {**CONFIG, "axes": {"group": {"size": 4}}}
+    with (
+        caplog.at_level(logging.WARNING, logger="declog"),
+        declog.start(config, sinks=[MemorySink()], output_dir=tmp_path) as log,
+    ):
+        missing = []
+        for step, count in enumerate([8, 5, 3, 8]):
+            with log.step(step):
+                with log.mode("eval"):
+                    log.observe(reward=[1.0] * count, answer=["a"] * count)
+                log.observe(reward=[1.0] * 4, answer=["a"] * 4)
+            log.flush(wait_s=60)
+            missing.append(sorted(log.missing))
+    names = sorted(TRAIN)
+    assert missing == [[], names, names, []]
+    (line,) = [line for record in caplog.records if (line := record.getMessage()).startswith("eval: ")]
+    assert "has a batch of 5; observe whole groups" in line
+
+
+def test_training_keeps_the_error(tmp_path: Path) -> None:
+    """A batch of training that has no whole groups is a mistake, as before."""
+    config = {**CONFIG, "run": {**CONFIG["run"], "strict": True}, "axes": {"group": {"size": 4}}}
+    log = declog.start(config, sinks=[MemorySink()], output_dir=tmp_path)
+    with log.step(0):
+        log.observe(reward=[1.0] * 5, answer=["a"] * 5)
+    with pytest.raises(declog.DeclogError, match="DL507"):
+        log.close()

@@ -1,0 +1,77 @@
+"""A metric of the user's that never has a value, although all that it reads came: told once, in time and at the end.
+
+The class: whatever makes it absent (a variance of one step, groups of one, a condition that never holds), on any number
+of ranks, before and after a resume. What has a value now and then, and what is a preset's, is told of never.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import declog
+from declog.testing import MemorySink, run_ranks
+
+METRICS = {
+    "step_var": "{expr: r, over: step, combine: var}", "spread": "mean(std(r, over=completion))",
+    "twice": "{formula: 2 * step_var}", "large": "{expr: r, where: r > 100}", "twice_large": "{formula: 2 * large}",
+    "of_evaluations": "{expr: r, where: mode == 'eval'}", "rare": "{expr: r, where: r == 11}", "reward": "mean(r)",
+}  # fmt: skip
+ALWAYS, CHOSEN = ["step_var", "spread", "twice"], ["large", "twice_large"]
+
+
+def told(
+    folder: Path, caplog: pytest.LogCaptureFixture, *, steps: range, ranks: int = 1, resume: Any = None
+) -> tuple[list[list[str]], list[str], list[Any]]:
+    """The metrics told of so far after each step, those of the end, and the states of the ranks."""
+    file = folder / "silent.yaml"
+    lines = [f"  {name}: {text}" for name, text in METRICS.items()]
+    head = "signals: {any: {r: completion}}\naxes: {group: {size: 1}}\nmodes: {eval: {prefix: eval/}}\n"
+    file.write_text("\n".join([f"{head}metrics:", *lines, ""]))
+    after: list[list[str]] = []
+    states: list[Any] = [None] * ranks
+
+    def named() -> list[str]:
+        lines = [record.getMessage() for record in caplog.records]
+        named = [line.partition(": no value in ")[0] for line in lines if ": no value in " in line]
+        return [name for some in named for name in some.replace(" and ", ", ").split(", ")]
+
+    def body(comm: Any) -> None:
+        state = None if resume is None else resume[comm.rank]
+        with declog.start(
+            file, comm=comm, sinks=[MemorySink()], output_dir=folder / f"of_{steps.start}", resume=state
+        ) as log:
+            for step in steps:
+                with log.step(step):
+                    log.observe(r=[float(step), float(comm.rank)])
+                    if step == steps[0]:
+                        with log.mode("eval"):
+                            log.observe(r=[float(comm.rank)])
+                states[comm.rank] = log.state_dict()
+                if comm.rank == 0:
+                    after.append(named())
+
+    with caplog.at_level(logging.WARNING, logger="declog"):
+        caplog.clear()
+        run_ranks(ranks, body)
+    return after, named(), states
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_what_never_has_a_value_is_told(ranks: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """After ten log events, or at the end where a condition chooses rows; each once, also in the run's `missing`."""
+    after, end, states = told(tmp_path, caplog, steps=range(12), ranks=ranks)
+    assert after[8] == [] and sorted(after[9]) == sorted(ALWAYS) and after[-1] == after[9]
+    assert sorted(end) == sorted(ALWAYS + CHOSEN)
+    line = next(record.getMessage() for record in caplog.records if "step_var" in record.getMessage())
+    assert line.endswith("`combine: var` needs two values in a window, so `every: 2` or more")
+    after, end, _ = told(tmp_path, caplog, steps=range(12, 15), ranks=ranks, resume=states)
+    assert after[-1] == [] and sorted(end) == sorted([*ALWAYS, *CHOSEN, "rare"])
+
+
+def test_one_log_event_says_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A script that logs once may have had too few rows."""
+    assert told(tmp_path, caplog, steps=range(1))[1] == []
