@@ -32,12 +32,14 @@ def of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     section, *ids, key = map(str, path) if len(path) > 1 else ("", str(path[0]))
     section = "filters" if ids[1:] == ["filter"] else section
     template = elsewhere.keys().get(f"{section}.{key}" if section else key)
-    if section in ("run", "") and key == "tags" and "wandb" not in sinks_and_options(data.get("sinks") or [])[0]:
+    of_wandb = (template or "").startswith("sink_options: {wandb:") if section == "run" else key == "tags"
+    if section in ("run", "") and of_wandb and "wandb" not in sinks_and_options(data.get("sinks") or [])[0]:
         run = data.get("run")
         config = run.get("config") if isinstance(run, Mapping) else None
-        tagged = {"config": {**(config if isinstance(config, Mapping) else {}), "tags": at(path, data)}}
+        tagged = {"config": {**(config if isinstance(config, Mapping) else {}), key: at(path, data)}}
         edit = in_flow(tagged if section else {"run": tagged})[1:-1]
-        template = f"{edit}, which records them with the run; as tags only `wandb` has them"
+        them, kind = ("them", "tags") if key == "tags" else ("it", key)
+        template = f"{edit}, which records {them} with the run; as {kind} only `wandb` has {them}"
     value, entry = at(path, data), at(path[:-1], data)
     if template is None or (value is None and re.search("<(value|named|switched|profiled)>", template)):
         return None

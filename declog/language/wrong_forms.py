@@ -103,6 +103,10 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
             return f"reduce: {in_flow(calls if len(calls) > 1 else calls[0])}"
         case ["metrics", _, "reduce"], Mapping():
             return f"reduce: {in_flow([text if suffix == text else {suffix: text} for suffix, text in value.items()])}"
+        case ["metrics", name, "combine"], "std" | "pstd" | "stddev" | "stdev" | "std_dev" | "standard_deviation":
+            entry = {"expr": name, "every": 10, **data["metrics"][name], "combine": "var", "log": False}
+            shown = {key: entry.pop(key) for key in ("name", "alias", "tags") if key in entry}
+            return f"metrics: {in_flow({f'{name}_var': entry, name: {'formula': f'sqrt({name}_var)', **shown}})}"
         case ["metrics", _, "alias"], _ if not isinstance(value, list):
             return f"alias: {in_flow([*value.values()] if isinstance(value, Mapping) else [value])}"
         case [*_, "name"], Mapping() if value and all(item is None for item in value.values()):
@@ -137,6 +141,10 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
         case ["tables", name, "columns" | "schema"], Mapping() | list():
             columns = value if isinstance(value, Mapping) else _columns(value)
             return f"schemas: {{{name}: {in_flow(columns)}}}   and in the table `schema: {name}`"
+        case ["schemas", _, _, "type"], "category" | "categorical" | "enum" | "label" | "choice" | "literal":
+            return "type: text"
+        case ["schemas", _, _, "values"], list():
+            return "drop it: any value is taken"
         case ["schemas", _, key], "category" | "categorical" | "enum" | "label" if not _is_signal(value, data):
             return f"{key}: text"
         case ["schemas", _, key], str():
