@@ -129,7 +129,7 @@ def named(config: str | os.PathLike[str], config_dir: str | FilePath | None = No
     if name.startswith(PACKAGE):
         package, _, preset = name.removeprefix(PACKAGE).partition("/")
         return Origin(preset.removeprefix(f"{GROUP}/"), config_dir=PACKAGE + _importable(package))
-    if not (isinstance(config, os.PathLike) or name.endswith((".yaml", ".yml")) or "/" in name):
+    if not (isinstance(config, os.PathLike) or name.endswith((".yaml", ".yml", ".py")) or "/" in name):
         if config_dir is not None and str(config_dir).startswith(PACKAGE):
             return Origin(name, config_dir=PACKAGE + _importable(str(config_dir).removeprefix(PACKAGE)))
         directory = project_folder() if config_dir is None else FilePath(config_dir).absolute()
