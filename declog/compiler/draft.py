@@ -264,7 +264,7 @@ def fits(draft: Draft, node: Node, path: Path, dtypes: Sequence[DType], axis: Ax
     elif type.family:
         named = (str(inner.param("name")) for inner in walk(node) if inner.op == SIGNAL and inner.type.family)
         family = next(named, "family")
-        calls = f"sum({family}, over=member)", f"member({family}, 'name')"
+        calls = f"sum({family}, over=member)", f"member({family}, ...)"
         fix = "  or  ".join(re.sub(rf"\b{family}\b", call, str(node)) for call in calls)
         draft.report("DL305.family", path, key=key, fix=fix)
     else:
