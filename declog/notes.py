@@ -31,6 +31,7 @@ def notes(config: Composed, plan: Plan) -> Iterator[str]:
     yield from _of_another_schema(config)
     yield from _below_the_run(config)
     yield from _outdented(config)
+    yield from _of_one_step(config, plan)
 
 
 def _unseen(config: Composed, plan: Plan) -> Iterator[str]:
@@ -49,10 +50,23 @@ def _outdented(config: Composed) -> Iterator[str]:
     from declog.language.keys import keys
     from declog.language.spec import MetricSpec
 
-    names = list(config.data.get("metrics") or {})
+    entries = config.data.get("metrics") or {}
+    names = list(entries)
     for at, name in enumerate(names):
+        said = entries[name]
+        if isinstance(said, dict) and "reduce" in said:  # an expression that is reduced is no value of a key
+            continue
         if name in keys(MetricSpec) and at and config.home(("metrics", name)) is None:
             yield f"`{name}` is a metric of its own here; as a key of `{names[at - 1]}` it stands below it, indented"
+
+
+def _of_one_step(config: Composed, plan: Plan) -> Iterator[str]:
+    """A note on the user's own variances over steps that are of one step, which has none."""
+    for op in plan.metrics:
+        alone = op.combine == "var" and op.pool == "step" and not op.cumulative and op.every == 1
+        if alone and config.home(("metrics", op.id)) is None:
+            edit = _edit(config, ("metrics", op.id, "every"), 10)
+            yield f"`{op.id}` never has a value: of one step there is no variance, and {edit} has that of 10"
 
 
 def _unopened(config: Composed) -> Iterator[str]:

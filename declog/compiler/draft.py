@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from declog.errors import Path, Problem, UsageError
 from declog.language.dtypes import NUMERIC, Axis, DType, Type, any_of, per
 from declog.language.functions import Functions
-from declog.language.functions.rules import of_type
+from declog.language.functions.rules import of_quotient, of_type
 from declog.language.model import Model
 from declog.language.nodes import COMBINED, LOGGED, SIGNAL, Graph, Node, walk
 from declog.language.phases import join, latest
@@ -243,7 +243,7 @@ def has_type(draft: Draft, node: Node, path: Path, dtypes: Sequence[DType]) -> b
     """Whether the values of an expression have one of these types; if not, that is reported at the key ``path``."""
     fits = node.type.dtype in dtypes
     if not fits:
-        needed, dtype, fix = any_of(dtypes), node.type.dtype, of_type(node, dtypes)
+        needed, dtype, fix = any_of(dtypes), node.type.dtype, of_quotient(node, dtypes) or of_type(node, dtypes)
         draft.report("DL305.needs", path, name=_key(path), needed=needed, node=node, dtype=dtype, fix=fix)
     return fits
 
@@ -264,7 +264,7 @@ def fits(draft: Draft, node: Node, path: Path, dtypes: Sequence[DType], axis: Ax
     elif type.family:
         named = (str(inner.param("name")) for inner in walk(node) if inner.op == SIGNAL and inner.type.family)
         family = next(named, "family")
-        calls = f"sum({family}, over=member)", f"member({family}, 'name')"
+        calls = f"sum({family}, over=member)", f"member({family}, ...)"
         fix = "  or  ".join(re.sub(rf"\b{family}\b", call, str(node)) for call in calls)
         draft.report("DL305.family", path, key=key, fix=fix)
     else:

@@ -167,7 +167,8 @@ class _Metric:
         try:
             return self._compiler(parsed.text).visit(parsed.body)
         except ExpressionError as error:
-            self.draft.problems.append(self._answered(parsed, error.problem).at(*self.path("expr")))
+            earlier = suggestions.of_earlier_steps(self.draft, self.id, parsed.body, error.problem)
+            self.draft.problems.append((earlier or self._answered(parsed, error.problem)).at(*self.path("expr")))
             return None
 
     def _answered(self, parsed: Parsed, problem: Problem) -> Problem:
@@ -260,7 +261,7 @@ class _Metric:
                 constants[keyword.arg] = value.param("value")
                 continue
             inside = ", ".join(map(ast.unparse, call.args)) or str(self.spec.expr)
-            clause = suggestions.clause(reduction.name, inside, keyword, call, compiler)
+            clause = suggestions.clause(reduction.name, inside, keyword, call, compiler, constants)
             if clause is not None and keyword.arg not in constants:
                 compiler.fail(keyword, "DL304.clause", function=reduction.name, name=keyword.arg, fix=clause)
             if keyword.arg in idioms.AXES:
@@ -372,12 +373,12 @@ class _Metric:
             self._sketched(reduction, args, clauses, reduce)
         if reduction.arity > 1 and any(node.type.family for node in args):
             self.report("DL312.family", "expr", reduction=reduction.name)
+        by, weight = clauses["by"], clauses["weight"]
         for key_of, dtypes in (("where", (DType.BOOL,)), ("by", LABELS), ("weight", NUMERIC)):
             if (clause := clauses[key_of]) is not None:
-                fits(draft, clause, self.path(key_of), dtypes, axis, "the expression is")
-        by, weight = clauses["by"], clauses["weight"]
-        if axis is Axis.TOKEN and by is not None and by.type.axis is Axis.TOKEN:
-            self.report("DL310.by", "by")
+                right = fits(draft, clause, self.path(key_of), dtypes, axis, "the expression is")
+                if right and clause is by and clause.type.axis is axis is Axis.TOKEN:
+                    self.report("DL310.by", "by")
         if axis is Axis.TOKEN and weight is not None and weight.type.axis is Axis.TOKEN:
             self.report("DL310.weight", "weight")
         if weight is not None and not reduction.weighted:

@@ -192,6 +192,11 @@ class MetricScope(ConstantScope):
     def of_tracker(self, name: str) -> str | None:
         return names.in_expression(self.draft, name)
 
+    def of_steps(self, name: str) -> str | None:
+        ops = [op for op in self.draft.outputs if name in (op.id, op.key)]
+        rows = [op for op in ops if isinstance(op, MetricOp) and op.axis is not Axis.STEP]
+        return None if rows or not ops else names.in_expression(self.draft, name)
+
     def definition(self, name: str) -> str | None:
         taken = name in self.draft.output_keys
         return None if taken else suggestions.definition(name, self.draft.signals)

@@ -6,11 +6,12 @@ import ast
 import re
 from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import replace
+from typing import Any
 
 from declog.compiler.draft import Draft
 from declog.errors import Problem, in_flow, misspelt, nearest
 from declog.errors.elsewhere import SYNONYMS
-from declog.language import idioms, library_calls, unknown_names
+from declog.language import earlier_steps, idioms, library_calls, unknown_names, wrong_calls
 from declog.language.dtypes import DType
 from declog.language.expression import Compiler
 from declog.language.nodes import SIGNAL, Node
@@ -92,6 +93,37 @@ def _call_of(text: str) -> ast.Call:
     call = tree_of(text).body
     assert isinstance(call, ast.Call)
     return call
+
+
+def of_earlier_steps(draft: Draft, id: str, body: ast.expr, problem: Problem) -> Problem | None:
+    """The problem of ``reward - prev(reward)``, a formula of metrics of the last steps; None without a step before.
+
+    A signal per step has `prev` itself.
+    """
+    asked = [node for node in ast.walk(body) if isinstance(node, ast.expr) and earlier_steps.reads_earlier(node)]
+    means: dict[str, Any] = {}
+
+    def named(text: str) -> str | None:
+        spec = draft.spec.metrics.get(text)
+        if spec is not None and text != id:
+            return in_formula(text, {"reduce": spec.reduce})
+        if _names(tree_of(text)).isdisjoint(draft.signals):
+            return None
+        name = "_".join([*re.findall(r"[a-z_]\w*", text), "mean"])
+        means[name] = {"expr": text, "log": False}
+        return name
+
+    steps = [name for name, observed in draft.observed.items() if observed.axis == "step"]
+    of_signals = [node for node in asked if isinstance(node, ast.Call) and ast.unparse(node.func) == "prev"]
+    if problem.code == "DL302" or (
+        len(of_signals) == len(asked) and all(_names(node) <= {*steps} for node in of_signals)
+    ):
+        return None
+    needed = earlier_steps.over_metrics(body, named, lambda _: None)
+    if needed is None:
+        return None
+    fix = f"metrics: {in_flow({**means, **needed[0], id: {'formula': needed[1]}})}"
+    return Problem.of("DL310.earlier", source=problem.source, span=problem.span, fix=fix)
 
 
 def of_weighted(id: str, spec: MetricSpec, reduction: str) -> str:
@@ -220,15 +252,21 @@ def entire(problem: Problem, id: str, spec: MetricSpec) -> Problem:
     if problem.path[:2] != ("metrics", id) or not re.fullmatch(r"\{expr: .*\}", fix):
         return problem
     bins = re.search(r", *(?:bins=)?(\d+)\)", problem.source or "")
-    fix = fix if bins is None else fix.replace("reduce: histogram", f"reduce: histogram(bins={bins[1]})")
+    if bins is not None:
+        fix = re.sub(r"reduce: histogram\b(?!\()", f"reduce: histogram(bins={bins[1]})", fix)
     problem = replace(problem, fix=fix)
     further = (_PLAIN | _OF_ROWS) - {"expr", *re.findall(r", (\w+): ", fix)}
     kept = {key: getattr(spec, key) for key in sorted(further & spec.model_fields_set)}
     return replace(problem, fix=f"metrics: {{{id}: {fix[:-1]}, {in_flow(kept)[1:]}}}") if kept else problem
 
 
-def clause(reduction: str, inside: str, keyword: ast.keyword, call: ast.Call, compiler: Compiler) -> str | None:
-    """``mean(x, where=c)`` as the keys of a metric, and ``std(x, ddof=0)`` as `pstd(x)`; None for another keyword."""
+def clause(
+    reduction: str, inside: str, keyword: ast.keyword, call: ast.Call, compiler: Compiler, takes: Collection[str]
+) -> str | None:
+    """``mean(x, where=c)`` as the keys of a metric, and ``std(x, ddof=0)`` as `pstd(x)`.
+
+    None for an axis, and for a keyword that is nearly one of those that it ``takes``.
+    """
     if keyword.arg in ("ddof", "unbiased", "correction") and reduction == "std":
         return f"pstd({inside}), which divides by n"
     if ast.unparse(keyword.value).strip("'\"") in ("group", "prompt"):
@@ -241,7 +279,12 @@ def clause(reduction: str, inside: str, keyword: ast.keyword, call: ast.Call, co
         return in_flow({"expr": inside, **reduce, "over": "step", "combine": combine})
     words = (keyword.arg, SYNONYMS.get(str(keyword.arg)))
     key = next((word for word in words if word in ("where", "by", "weight")), None)
-    return None if key is None else in_flow({"expr": inside, "reduce": reduction, key: ast.unparse(keyword.value)})
+    if key is not None:
+        return in_flow({"expr": inside, "reduce": reduction, key: ast.unparse(keyword.value)})
+    if keyword.arg is None or keyword.arg in idioms.AXES or nearest(keyword.arg, takes) is not None:
+        return None
+    options = wrong_calls.without(ast.Call(call.func, [], call.keywords), keyword)
+    return in_flow({"expr": inside, "reduce": options.removesuffix("()")})
 
 
 def of_no_signal(id: str, spec: MetricSpec, names: Collection[str]) -> str:

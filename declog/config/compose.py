@@ -34,6 +34,7 @@ from declog.config.overrides import ADDS, taken, written
 from declog.config.project import config_dir as config_folder
 from declog.config.project import load_imports
 from declog.config.search_path import GROUP, HYDRA_ERRORS, folders_of
+from declog.config.source_map import shown_path
 from declog.errors import CompositionError, Path, Problem, Where, did_you_mean, nearest
 from declog.errors.habits import shown_at_the_call
 from declog.language.keys import SECTIONS
@@ -128,7 +129,7 @@ def named(config: str | os.PathLike[str], config_dir: str | FilePath | None = No
     if name.startswith(PACKAGE):
         package, _, preset = name.removeprefix(PACKAGE).partition("/")
         return Origin(preset.removeprefix(f"{GROUP}/"), config_dir=PACKAGE + _importable(package))
-    if not (isinstance(config, os.PathLike) or name.endswith((".yaml", ".yml")) or "/" in name):
+    if not (isinstance(config, os.PathLike) or name.endswith((".yaml", ".yml", ".py")) or "/" in name):
         if config_dir is not None and str(config_dir).startswith(PACKAGE):
             return Origin(name, config_dir=PACKAGE + _importable(str(config_dir).removeprefix(PACKAGE)))
         directory = project_folder() if config_dir is None else FilePath(config_dir).absolute()
@@ -148,12 +149,26 @@ def named(config: str | os.PathLike[str], config_dir: str | FilePath | None = No
         if close is None and file.stem in presets():
             fix = f"did you mean the preset `{file.stem}`?"
         raise _refused("DL101.no_file", "config", name=name, fix=fix)
+    if file.suffix == ".py":
+        raise _refused("DL101.python", "config", file=file.name, fix=_named_by(file))
     if file.suffix != ".yaml":
         raise _refused("DL101.suffix", "config", file=file.name, name=name, yaml=FilePath(name).with_suffix(".yaml"))
     folder = file.parent
     if chooses_config(str(file), text_of(file)):
         return Origin(file.stem, config_dir=folder, application=True)
     return Origin(file.stem, config_dir=folder.parent if folder.name == GROUP else f"declog://{folder.as_posix()}")
+
+
+def _named_by(file: FilePath) -> str:
+    """The fix for a file of Python: the config that it names, of Hydra's application or of `declog.start`."""
+    text = file.read_text(encoding="utf-8", errors="replace")
+    said = dict(re.findall(r"config_(path|name)\s*=\s*[rf]?[\"']([^\"'{}]+)[\"']", text))
+    started = re.search(r"declog\.\w+\(\s*[\"']([^\"'{}]+)[\"']", text)
+    config = started[1] if started else "grpo, or a YAML file of yours"
+    if "name" in said:
+        path = file.parent / said.get("path", "") / FilePath(said["name"]).with_suffix(".yaml")
+        config = shown_path(path.resolve()) if path.is_file() else config
+    return f"declog check {config}"
 
 
 def _importable(module: str) -> str:

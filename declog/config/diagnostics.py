@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from declog.config.quoting import value_end, within
+from declog.config.quoting import is_expression, stays_plain, value_end, within
 from declog.config.source_map import FileLocation, Location, OverrideLocation, Provenance, StoreLocation
 from declog.config.yaml_lint import surprise
 from declog.errors import ConfigError, Excerpt, Path, Problem, Where, in_flow
@@ -99,8 +99,8 @@ def _located(problem: Problem, provenance: Provenance | None, prefix: Path) -> P
     if isinstance(location, FileLocation) and key == (*prefix, *problem.path):
         problem = _as_written(problem, location)
     where = where_of(problem, location, ".".join(map(str, key)))
-    if isinstance(location, FileLocation) and location.style == "plain" and location.in_flow:
-        problem = _quoted_in_flow(problem, location.written_value)
+    if isinstance(location, FileLocation) and location.style == "plain" and problem.fix is not None:
+        problem = _quoted(problem, location)
     related = tuple(_related(problem, provenance, prefix))
     below = problem.path[len(key) - len(prefix) :]
     if not isinstance(location, StoreLocation):
@@ -129,16 +129,33 @@ def _as_written(problem: Problem, location: FileLocation) -> Problem:
     return replace(problem, message=whole_message, fix=problem.fix if no_text and quoted else fix)
 
 
-def _quoted_in_flow(problem: Problem, value: str) -> Problem:
-    """The problem of a whole value in {...}, whose fix is an expression: with quotes where YAML would cut it."""
-    entire = problem.source in (None, value) and problem.span in (None, (0, len(value)))
-    if not entire or problem.fix is None or ", " not in problem.fix:
-        return problem
-    answers = problem.fix.split("  or  ")
-    quoted = [
-        in_flow(text) if ", " in text and re.match(r"\w+\([^`\n]*\)[^`\n,]*\Z", text) else text for text in answers
-    ]
-    return replace(problem, fix="  or  ".join(quoted))
+def _quoted(problem: Problem, location: FileLocation) -> Problem:
+    """The problem of a plain text, whose fix is what to write there: in quotes where YAML would read something else.
+
+    Where the fix is for a part of the text, the whole of it stands in the quotes.
+    """
+    value, fix, in_flow_style = location.written_value, problem.fix or "", location.in_flow
+
+    def needs_quotes(text: str) -> bool:
+        return is_expression(text) and not stays_plain(text, in_flow=in_flow_style)
+
+    def written(match: re.Match[str]) -> str:
+        return f"{match[1]}`{in_flow(match[2])}`" if needs_quotes(match[2]) else match[0]
+
+    part = _OF_A_PART.match(fix)
+    if problem.source == value and problem.span is not None and part is not None and is_expression(problem.marked):
+        start, end = problem.span
+        mended = f"{value[:start]}{part[1] or part[2]}{value[end:]}"
+        if needs_quotes(mended):
+            return replace(problem, fix=f"{'' if fix[0] == '`' else 'write '}`{in_flow(mended)}`{fix[part.end() :]}")
+    elif problem.source in (None, value) and problem.span in (None, (0, len(value))):
+        answers = fix.split("  or  ")
+        fix = "  or  ".join(in_flow(text) if needs_quotes(text) else text for text in answers)
+    return replace(problem, fix=_WRITTEN.sub(written, fix))
+
+
+_OF_A_PART = re.compile(r"(?:did you mean )?`([^`]+)`\??|(\w+\([^`\n]*\)[^`\n,]*)\Z")  # what stands for what is marked
+_WRITTEN = re.compile(r"(\bwrite |, and )`([^`]+)`")  # what stands for the whole text
 
 
 def _related(problem: Problem, provenance: Provenance, prefix: Path) -> Iterable[tuple[str, Where]]:

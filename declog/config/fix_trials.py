@@ -33,7 +33,9 @@ class _Edit:
     said: str
 
     def of(self, value: Any) -> str:
-        """The edit with another value, in YAML."""
+        """The edit with another value, in YAML; a text alone stands for the value that there is."""
+        if self.said[0] == "`":
+            return f"`{value}`" if isinstance(value, str) else in_flow({self.path[-1]: value})[1:-1]
         if self.said.startswith(f"{self.path[0]}: "):
             return in_flow(nested(self.path, value))[1:-1]
         return f"{self.path[-1]}: {in_flow(value)}"
@@ -85,6 +87,9 @@ def _tried(problem: Problem, data: Mapping[str, Any], check: Check) -> list[Prob
     if _beside(problem, edit) and isinstance(edit.value, Mapping) and has(data, edit.path):
         written = at(edited, edit.path)  # with what its entry says there already
     hidden: list[Problem] = []
+    as_call = (
+        problem.code == "DL201" and re.search(rf"\b{re.escape(str(problem.path[-1]))}\(", str(edit.value)) is not None
+    )
     for _ in range(ROUNDS):
         further = [one for one in check(edited) if entry_path(one.path) == entry_path(problem.path)]
         inside = next((one for one in further if one.path[: len(edit.path)] == edit.path), None)
@@ -94,6 +99,7 @@ def _tried(problem: Problem, data: Mapping[str, Any], check: Check) -> list[Prob
             break
         behind = _edit(inside, edited)
         if behind is None or behind.path[: len(edit.path)] != edit.path:
+            problem = replace(problem, fix="drop it") if as_call else problem
             break
         edited = _edited(edited, inside, behind)
         written = behind.value if behind.path == edit.path else at(edited, edit.path)
@@ -113,6 +119,9 @@ def _edit(problem: Problem, data: Mapping[str, Any]) -> _Edit | None:
     text, (start, end) = problem.source or "", problem.span or (0, 0)
     if near is not None and problem.span is not None and has(data, path) and at(data, path) == text:
         return _Edit(path, f"{text[:start]}{near[1]}{text[end:]}", fix)
+    entire = re.fullmatch(r"(?:of each group: )?write (`([^`{]+)`)", fix)
+    if entire is not None and has(data, path) and problem.source in (None, at(data, path)):
+        return _Edit(path, entire[2], entire[1])
     edit = edit_of(fix, path, ())
     said = "" if edit is None else fix[slice(*edit[2])].strip("`")
     exact = re.match(r"\w+: ", said) and not re.search(r"\b[A-Z]+\b", said)  # no words that stand for others

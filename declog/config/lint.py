@@ -28,7 +28,7 @@ from declog.config.search_path import GROUP, PROVIDER, teams
 from declog.config.source_map import FileLocation, Layer, Location, OverrideLocation, shown_path
 from declog.config.uses import declared, entries
 from declog.config.yaml_lint import surprise, suspicious
-from declog.errors import ConfigError, Path, Problem, Where
+from declog.errors import ConfigError, Path, Problem, Where, in_flow
 from declog.language.keys import SECTIONS
 from declog.language.tracker_names import id_of
 from declog.language.validation import validate
@@ -75,12 +75,19 @@ def null_of_nothing(config: Composed, nulls: Iterable[Path]) -> Iterator[Problem
     """
     if (provenance := config.provenance) is None:  # a mapping: nobody knows what it was made of
         return
+    sets: dict[Path, Problem] = {}
     for path in nulls:
         layers = provenance.layers.get((*config.prefix, *path), ())
         if path[0] == GROUP or not layers or not all(layer.null for layer in layers) or _is_of_composed(layers[-1]):
             continue
         above = path[:-1]
         if not has(config.data, above):  # below a key that is no text, which is refused
+            continue
+        if len(above) > 2 and all(value is None for value in at(config.data, above).values()):  # `{a, b}`
+            columns = above[0] == "schemas" and above[-1] == "values"
+            keys = in_flow([*at(config.data, above)])[1:-1]
+            fix = "drop it: any value is taken" if columns else "drop it, or give each a value"
+            sets |= {above: Problem.of("DL201.no_values", above, key=above[-1], keys=f"{{{keys}}}", fix=fix)}
             continue
         names = {path_of_signal[-1]: path_of_signal for path_of_signal, _ in declared(config.data, "signals")}
         if above == ("signals",) and path[-1] in names:
@@ -108,6 +115,7 @@ def null_of_nothing(config: Composed, nulls: Iterable[Path]) -> Iterator[Problem
             yield Problem.of("DL201.deletes_output", path, name=path[-1], what=what, id=id)
             continue
         yield Problem.of("DL201.deletes_nothing", path, name=path[-1], what=what, known=beside)
+    yield from sets.values()
 
 
 def _is_of_composed(layer: Layer) -> bool:

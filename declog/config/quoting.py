@@ -1,14 +1,16 @@
 """From a place in an expression to its place in the file: YAML scalars and their quotes.
 
 An error speaks of characters of a value; the file holds the value quoted and escaped. Standard library and
-PyYAML's escape tables only.
+PyYAML only.
 """
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from itertools import accumulate
 
+import yaml
 from yaml.scanner import Scanner
 
 
@@ -66,6 +68,23 @@ def _piece(raw: str, at: int, style: str) -> tuple[str, int]:
             return chr(int(raw[at + 2 : at + 2 + digits], 16)), 2 + digits
         return Scanner.ESCAPE_REPLACEMENTS[code], 2
     return raw[at], 1
+
+
+def is_expression(text: str) -> bool:
+    """Whether a text is an expression, and no map or list of YAML."""
+    try:
+        body = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError):
+        return False
+    return not isinstance(body, ast.Dict | ast.Set | ast.List | ast.Tuple)
+
+
+def stays_plain(text: str, *, in_flow: bool) -> bool:
+    """Whether YAML reads a text without quotes as it stands: as a value of a key, or of one in {...}."""
+    try:
+        return bool(yaml.load(f"{{key: {text}}}" if in_flow else f"key: {text}", yaml.BaseLoader) == {"key": text})
+    except yaml.YAMLError:
+        return False
 
 
 def value_end(text: str, start: int) -> int | None:

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 
-from declog.config.quoting import depths
+import yaml
+
 from declog.errors import Excerpt, Path, Where
 
 # The ends of lines in YAML: fewer than str.splitlines knows.
@@ -74,9 +75,13 @@ class FileLocation:
 
     @property
     def in_flow(self) -> bool:
-        """Whether the value stands in {...} or [...] of its line."""
-        line = LINE_BREAK.split(self.text)[self.value.line - 1]
-        *_, depth = 0, *depths(line[: self.value.column - 1])
+        """Whether the value stands in {...} or [...], of its line or of lines above."""
+        depth, at = 0, (self.value.line, self.value.column)
+        for token in yaml.scan(self.text):
+            if (token.start_mark.line + 1, token.start_mark.column + 1) >= at:
+                break
+            depth += isinstance(token, yaml.FlowMappingStartToken | yaml.FlowSequenceStartToken)
+            depth -= isinstance(token, yaml.FlowMappingEndToken | yaml.FlowSequenceEndToken)
         return depth > 0
 
     @property

@@ -18,10 +18,10 @@ import numpy as np
 
 from declog.errors import Problem, did_you_mean, nearest
 from declog.errors.elsewhere import same_signal
-from declog.language import idioms, library_calls, unknown_names
+from declog.language import idioms, library_calls, unknown_names, wrong_calls
 from declog.language.dtypes import AXES, MEMBER, Axis, DType, Type
 from declog.language.functions import BUILTIN, REQUIRED, Function, Functions, Param
-from declog.language.functions.rules import Call, Stage, of_type
+from declog.language.functions.rules import Call, of_type
 from declog.language.nodes import COMBINED, CONST, LABEL, METRIC, WRITTEN, Graph, Node
 from declog.language.phases import in_one_phase, join, latest
 from declog.language.scope import Scope
@@ -96,20 +96,27 @@ class Compiler:
                 return self._call(node)
             case ast.Call():
                 self.fail(node.func, "DL307.call", fix=self._plain_call(node))
+        unknown_names.refuse_earlier_steps(node, self.text, self.span(node), self.scope)
         what, fix = idioms.of_syntax(node, self.part(node))
-        self.fail(node, "DL307.syntax", what=what, fix=fix)
+        self.fail(node, "DL307.syntax", what=what, fix=wrong_calls.instead(self.text, self.span(node), fix))
 
     def _plain_call(self, node: ast.Call) -> str:
         """The fix for ``x.f()``: a plain call; inside of an expression a call that names its axis."""
         text = idioms.of_call(node)
         inside = ast.unparse(node) != ast.unparse(parse(self.text).body)
+        problem = self._problem(text) if inside else None
+        if problem is not None and problem.code == "DL306" and problem.fix is not None:
+            plain = idioms.with_plain_calls(parse(self.text).body)
+            return problem.fix if plain is None else f"write `{plain}`"
+        return text
+
+    def _problem(self, text: str) -> Problem | None:
+        """What is wrong with another expression in this place; None where it is right."""
         try:
             compile_expression(text, self.scope, self.graph, self.registry)
         except ExpressionError as error:
-            if inside and error.problem.code == "DL306" and error.problem.fix is not None:
-                plain = idioms.with_plain_calls(parse(self.text).body)
-                return error.problem.fix if plain is None else f"write `{plain}`"
-        return text
+            return error.problem
+        return None
 
     def _constant(self, node: ast.expr, value: Any) -> Node:
         if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 2**63:
@@ -216,14 +223,7 @@ class Compiler:
 
     def _unquoted(self, node: ast.expr, words: list[ast.expr]) -> NoReturn:
         """Refuse a comparison or a call; the fix is what was written, with its words in quotes."""
-        membership = isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn)
-        listed = node.comparators[0] if isinstance(node, ast.Compare) and membership else None
-        start, end = self.span(node)
-        fix, wanted = self.text[:end], self.part(words[0])
-        for word in sorted(words, key=self.span, reverse=True):
-            first, last = self.span(word)
-            fix = fix[:first] + (f"['{fix[first:last]}']" if word is listed else f"'{fix[first:last]}'") + fix[last:]
-        fix = fix[start:]
+        fix, wanted = wrong_calls.in_quotes(node, words, self.text, self.span), self.part(words[0])
         if (close := nearest(wanted, self.scope.names())) is not None:
             fix = f"{fix}; or did you mean `{close}`?"
         self.fail(words[0], "DL302.quotes", word=wanted, fix=fix)
@@ -251,8 +251,8 @@ class Compiler:
         condition = self.visit(node.test)
         if condition.op == CONST and condition.type.dtype is DType.BOOL:
             return self.visit(node.body if condition.param("value") else node.orelse)
-        places = [node.test, node.body, node.orelse]
-        return self.build("if", node, [condition, self.visit(node.body), self.visit(node.orelse)], places)
+        args = [condition, self.visit(node.body), self.visit(node.orelse)]
+        return self.build("if", node, args, [node.test, node.body, node.orelse])
 
     def _call(self, node: ast.Call) -> Node:
         assert isinstance(node.func, ast.Name)
@@ -268,12 +268,17 @@ class Compiler:
                 self.fail(node, "DL307.smooth", name=name, fix=fix)
             self.fail(node, "DL307.library", name=name, fix=fix)
         if function is None or name in OPERATORS:
-            names = [item for item in self.registry.names() if item not in OPERATORS]
             if isinstance(value := self.scope.resolve(name), Node):
                 self.fail(node.func, "DL303.called_value", name=name, noun=self.scope.noun, type=value.type)
             if self.scope.noun == "signal" and (fix := library_calls.ranked(node, self.text)) is not None:
+                if self.visit(node.args[0]).type.axis is Axis.TOKEN:
+                    self.fail(node, "DL303.tokens", name=name, fix=library_calls.of_tokens(node, self.text))
                 self.fail(node, "DL303.rows", name=name, fix=fix)
+            names = {*self.registry.names()} - OPERATORS
             unknown_names.refuse_function(name, names, self.text, self.span(node.func), self.scope)
+        if (spread := wrong_calls.spread(node)) is not None and self._problem(spread) is None:
+            fix = wrong_calls.instead(self.text, self.span(node), f"write `{spread}`")
+            self.fail(node, "DL304.list", function=name, fix=fix)
         args, places, params = self._bind(node, function)
         return self.build(name, node, args, places, params)
 
@@ -295,7 +300,7 @@ class Compiler:
             values = arguments.get(slot.name)
             if values is None:
                 if slot.default is REQUIRED:
-                    fix = function.signature.replace("within=axis", "within=group")
+                    fix = wrong_calls.instead(self.text, self.span(node), wrong_calls.completed(node, function))
                     self.fail(node, "DL304.misses", function=function.name, name=slot.name, fix=fix)
                 if function.takes == "values":
                     args.append(self.graph.constant(math.nan if slot.default is None else slot.default))
@@ -320,7 +325,7 @@ class Compiler:
             if isinstance(value, ast.Starred):
                 self.fail(value, "DL307.syntax", what="`*`", fix="name each argument")
             slot = slots[min(index, len(slots) - 1)] if slots else None
-            no_axis = slot is not None and slot.role == "axis" and _is_value(value)
+            no_axis = slot is not None and slot.role == "axis" and wrong_calls.is_value(value)
             if no_axis and (fix := self._of_library(node, name)) is not None:
                 self.fail(node, "DL304.second_value", name=name, fix=fix)
             if slot is None or (index >= len(slots) and not slot.variadic):
@@ -337,6 +342,10 @@ class Compiler:
                     of_tokens = bool(node.args) and self.visit(node.args[0]).type.axis is Axis.TOKEN
                     fix = f"{function.name}({inside}, over={'token' if of_tokens else 'completion'})"
                     self.fail(keyword, "DL304.axis", function=function.name, name=keyword.arg, fix=fix)
+                rest = wrong_calls.without(node, keyword)
+                if nearest(str(keyword.arg), names) is None and self._problem(rest) is None:
+                    fix = wrong_calls.instead(self.text, self.span(node), f"write `{rest}`")
+                    self.fail(keyword, "DL304.clause", function=function.name, name=keyword.arg, fix=fix)
                 self.fail(keyword, "DL304.parameter", function=function.name, name=keyword.arg, known=names)
             if keyword.arg in arguments:
                 self.fail(keyword, "DL304.twice", name=keyword.arg, fix=function.signature)
@@ -386,7 +395,7 @@ class Compiler:
         def fail(key: str, /, *, arg: int | None = None, **facts: object) -> NoReturn:
             self.fail(node if arg is None else places[arg], key, **facts)
 
-        result = function.rule(Call(name, args, params, self.scope.groups, self.scope.token_mask, _stage, fail))
+        result = function.rule(Call(name, args, params, self.scope.groups, self.scope.token_mask, BUILTIN.stage, fail))
         if name == LABEL:  # a metric of its own to all that reads it
             return self.graph.make(METRIC, type=result, name=args[0].leaf, label=params[LABEL])
         mask = self.scope.token_mask if params.get("axis") is Axis.TOKEN else None
@@ -431,15 +440,6 @@ class Compiler:
         if isinstance(value, float) and finite and not math.isfinite(value):
             self.graph.not_finite.append((self.text, self.part(node), None if function.name == "div" else value))
         return self.graph.constant(value)
-
-
-def _stage(op: str) -> Stage | None:
-    function = BUILTIN.get(op)
-    return None if function is None else function.stage
-
-
-def _is_value(node: ast.expr) -> bool:
-    return not isinstance(node, ast.Name) or not any(node.id == axis.label for axis in Axis)
 
 
 def compile_expression(text: str, scope: Scope, graph: Graph, registry: Functions = BUILTIN) -> Node:

@@ -36,7 +36,7 @@ _BOUND_IN_PROSE = (
 
 _NAME = re.compile(r"[a-z]\w*")
 _REDUCTIONS = r"mean|sum|min|max|p?std|var|count|last|p\d+"
-_WORDS = r"mean|avg|average|sum|min|max|p?std|var|last|median|p\d+"
+_WORDS = r"mean|avg|average|sum|min|max|p?std|var|count|last|median|p\d+"
 _STATISTIC = re.compile(rf"(?P<stem>\w+?)[_/](?P<word>{_WORDS})|(?P<first>{_WORDS})[_/](?P<rest>\w+)")
 _CAPITALS = r"\b(AND|OR|NOT|IN)\b"
 _PIPE = re.compile(rf"\s*\.?([\w.]+)\s*(?:->|=>|\|>|>>|\||@|:)\s*({_REDUCTIONS})\s*")  # reward | mean
@@ -53,7 +53,7 @@ def of_call(node: ast.Call) -> str:
         return "f(x), not x.f()"
     if match := re.fullmatch(r"(.+)\.groupby\('?(\w+)'?\)(?:\[.*\])?\.(\w+)\(\)", ast.unparse(node)):
         if match[2] in ("group", "prompt", "group_id", "prompt_id"):
-            return f"{_reduction(match[3])}({match[1]}, over=completion)"
+            return f"{reduction(match[3])}({match[1]}, over=completion)"
         return f"{{expr: {match[1]}, reduce: {match[3]}, by: {match[2]}}}"
     module = isinstance(node.func.value, ast.Name) and node.func.value.id in MODULES
     arguments = list(map(_plain, [*([] if module else [node.func.value]), *node.args]))
@@ -66,7 +66,7 @@ def of_call(node: ast.Call) -> str:
         return f"{level}({ast.unparse(arguments[0])})"
     if len(arguments) == 1 and (inside := ast.unparse(arguments[0])).startswith("{"):  # a map is a metric by itself
         return inside
-    return of_library(name, arguments) or f"{_reduction(name)}({', '.join(map(ast.unparse, arguments))})"
+    return of_library(name, arguments) or f"{reduction(name)}({', '.join(map(ast.unparse, arguments))})"
 
 
 def with_plain_calls(tree: ast.expr) -> str | None:
@@ -236,7 +236,7 @@ def _of_condition(match: re.Match[str]) -> str | None:
         reduce, expr = prose.groups()
     if "else" in match.string or condition.count("(") != condition.count(")"):
         return None
-    keys = f"expr: {expr}, reduce: {_reduction(reduce)}" if reduce else f"expr: {expr}"
+    keys = f"expr: {expr}, reduce: {reduction(reduce)}" if reduce else f"expr: {expr}"
     return f"which values count is a key of the metric: `{{{keys}, where: {_in_small(condition)}}}`"
 
 
@@ -250,14 +250,14 @@ def _of_grouped(match: re.Match[str]) -> str:
     return _by(match[1], match[3], match[2])
 
 
-def _reduction(word: str) -> str:
+def reduction(word: str) -> str:
     """A reduction, or what stands for another library's word."""
     return word if re.fullmatch(_REDUCTIONS, word) else elsewhere.SYNONYMS.get(word.lower(), word)
 
 
 def _by(reduce: str, expr: str, label: str) -> str:
     """A metric has a value for each label; one per group or per completion is an aggregate."""
-    reduce = _reduction(reduce)
+    reduce = reduction(reduce)
     if label in ("group", "prompt", "completion", "token"):
         over = {"completion": "token"}.get(label, "completion")
         return f"write `mean({reduce}({expr}, over={over}))`"
@@ -297,7 +297,7 @@ def of_ending(name: str) -> tuple[str, str] | None:
     if (match := _STATISTIC.fullmatch(name)) is None:
         return None
     word = match["word"] or match["first"]
-    return match["stem"] or match["rest"], elsewhere.SYNONYMS.get(word, word)
+    return match["stem"] or match["rest"], reduction(word)
 
 
 def of_filter(text: str) -> str | None:
@@ -328,7 +328,7 @@ def _of_query(match: re.Match[str]) -> str:
     word, expr = (call[1].lower(), call[2]) if call else ("mean", value)
     keys = {"where": condition, "by": group or label}
     said = "".join(f", {key}: {text}" for key, text in keys.items() if text)
-    return f"write `{{expr: {expr}, reduce: {_reduction(word)}{said}}}`"
+    return f"write `{{expr: {expr}, reduce: {reduction(word)}{said}}}`"
 
 
 def _of_action(match: re.Match[str]) -> str:

@@ -106,6 +106,14 @@ def ranked(call: ast.Call, text: str) -> str | None:
     return f"of each group: write `{here.strip()}`"
 
 
+def of_tokens(call: ast.Call, text: str) -> str:
+    """The fix for a token that is compared with a quantile of all of them: the mean of those of its completion."""
+    written = ast.get_source_segment(text.strip(), call) or ast.unparse(call)
+    here = text.replace(written, f"mean({ast.unparse(call.args[0])}, over=token)").strip()
+    shown = f"`{ast.unparse(call)}` is a metric of its own, and a number that it has shown may stand here, too"
+    return f"write `{here}`, of each completion; {shown}"
+
+
 def quantile(name: str, level: ast.expr | None) -> str | None:
     """``quantile(x, 0.95)``, ``quantile(x, 95)`` and ``percentile(x, 95)`` are `p95`.
 

@@ -16,7 +16,7 @@ from declog.errors.elsewhere import SYNONYMS
 from declog.language.keys import SECTIONS, below, entries, keys, model_of, sections_with
 from declog.language.library_calls import SPANS
 from declog.language.model import Scalar
-from declog.language.notation import SIGNS, is_reduction, reduced
+from declog.language.notation import SIGNS, both, is_reduction, reduced
 from declog.language.other_tools import at, of_other_tools
 from declog.language.smoothing import Smoothing
 from declog.language.spec import AboutSpec, LogSpec, MetricSpec, RunSpec, SignalSpec
@@ -45,8 +45,9 @@ def answered(problem: Problem, data: Mapping[str, Any]) -> Problem:
 
 def _of_form(problem: Problem, data: Mapping[str, Any]) -> Problem:
     """The problem of a value in another form than its key takes."""
-    if (fix := in_one_form(problem.path[:3], data)) is not None:
-        return replace(problem, path=problem.path[:3], fix=fix)
+    for depth in (3, 4) if problem.path[0] == "schemas" else (3,):
+        if (fix := in_one_form(problem.path[:depth], data)) is not None:
+            return replace(problem, path=problem.path[:depth], fix=fix)
     if problem.path[::2] == ("metrics", "over"):
         fix = _of_last_steps("over", str(problem.path[1]), at(problem.path[:2], data))
         return problem if fix is None else replace(problem, fix=fix)
@@ -78,6 +79,8 @@ def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
         if reduces and is_reduction(str(entry[word]), 1):
             return _rewritten(name, entry, word, expr=word, reduce=entry[word])
         if word == "phase" and (fix := _of_phase(str(entry[word]), str(entry.get("expr", name)), data)) is not None:
+            return fix
+        if section == "filters" and (fix := _of_labelled_rows(word, entry, data)) is not None:
             return fix
         if section == "alerts":
             metrics = data.get("metrics")
@@ -249,8 +252,11 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
 
     if key in {*BUILTIN.names()} - {"exp", "label"} and SYNONYMS.get(key) != "where" and entry[key] is not None:
         further: list[Any] = entry[key] if isinstance(entry[key], list) else [entry[key]]
-        arguments = ", ".join(map(str, [entry.get("expr", name), *(item for item in further if item is not True)]))
-        return f"expr: {in_flow(f'{key}({arguments})')}"
+        expr = entry.get("expr", name)
+        call = reduced(str(expr)) or {"expr": expr}  # of rows, before they are reduced
+        arguments = ", ".join(map(str, [call["expr"], *(item for item in further if item is not True)]))
+        written = f"{key}({arguments})" if "reduce" not in call else f"{call['reduce']}({key}({arguments}))"
+        return f"expr: {in_flow(written)}"
     return None
 
 
@@ -304,6 +310,23 @@ def _moved_of_alert(key: str, name: str, entry: Mapping[str, Any]) -> str | None
 
 
 _OBSERVED = keys(SignalSpec).keys() - keys(MetricSpec).keys()  # keys of a signal, beside `expr` and `reduce`
+
+
+def _of_labelled_rows(word: str, entry: Mapping[str, Any], data: Mapping[str, Any]) -> str | None:
+    """The fix for rows of each source, `{key: reward, top: 1, by: source}`: a table for each; None for another key."""
+    types = {path[-1]: signal.get("type") for path, signal in entries(data, "signals") if isinstance(signal, Mapping)}
+    label = entry[word]
+    if not isinstance(label, str) or types.get(label) not in ("text", "int") or word not in _EACH:
+        return None
+    if types[label] == "int" and "key" not in entry:  # the key itself
+        return None
+    condition = f"{label} == {'1' if types[label] == 'int' else repr('math')}"
+    rest = {key: value for key, value in entry.items() if key != word}
+    where = both(str(rest["where"]), condition) if "where" in rest else condition
+    return f"filter: {in_flow({**rest, 'where': where})}, and a table like it for each further value of `{label}`"
+
+
+_EACH = ("by", "group_by", "groupby", "by_group", "per", "each", "per_group", "one_per", "within", "stratify", "over")
 
 
 def _moved_of_filter(word: str, name: str, entry: Mapping[str, Any]) -> str | None:

@@ -32,12 +32,19 @@ def of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     section, *ids, key = map(str, path) if len(path) > 1 else ("", str(path[0]))
     section = "filters" if ids[1:] == ["filter"] else section
     template = elsewhere.keys().get(f"{section}.{key}" if section else key)
-    if section in ("run", "") and key == "tags" and "wandb" not in sinks_and_options(data.get("sinks") or [])[0]:
+    of_wandb = _is_of_wandb(key) if section == "run" else key == "tags"
+    sinks, _ = sinks_and_options(data.get("sinks") or [])
+    if section == "run" and key == "project" and "trackio" in sinks and "wandb" not in sinks:
+        template = "sink_options: {trackio: {project: <value>}}"
+    elif section in ("run", "") and of_wandb and "wandb" not in sinks:
         run = data.get("run")
         config = run.get("config") if isinstance(run, Mapping) else None
-        tagged = {"config": {**(config if isinstance(config, Mapping) else {}), "tags": at(path, data)}}
+        moved = {one: run[one] for one in run if _is_of_wandb(str(one))} if section and isinstance(run, Mapping) else {}
+        recorded = {**(config if isinstance(config, Mapping) else {}), **moved, key: at(path, data)}
+        tagged = {"config": recorded}
         edit = in_flow(tagged if section else {"run": tagged})[1:-1]
-        template = f"{edit}, which records them with the run; as tags only `wandb` has them"
+        them, kind = ("them", "tags") if key == "tags" else ("it", key)
+        template = f"{edit}, which records {them} with the run; as {kind} only `wandb` has {them}"
     value, entry = at(path, data), at(path[:-1], data)
     if template is None or (value is None and re.search("<(value|named|switched|profiled)>", template)):
         return None
@@ -76,6 +83,11 @@ def of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     if section == "tables" and isinstance(entry, Mapping) and isinstance(named := entry.get("filter"), str):
         fix = fix.replace("filter: {", f"filter: {{from: {named}, ", 1) if IDENTIFIER.match(named) else fix
     return fix
+
+
+def _is_of_wandb(key: str) -> bool:
+    """Whether a key of `run` is an option of wandb."""
+    return elsewhere.keys().get(f"run.{key}", "").startswith("sink_options: {wandb:")
 
 
 def _is_number(name: Any, data: Mapping[str, Any]) -> bool:

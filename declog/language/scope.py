@@ -67,6 +67,9 @@ class Scope:
     def of_tracker(self, name: str) -> str | None:
         """What an expression writes for the value that trackers show under a name; None where none is meant."""
 
+    def of_steps(self, name: str) -> str | None:
+        """The same for a metric that has one number per step, and no rows."""
+
     def definition(self, name: str) -> str | None:
         """The lines that define what a name speaks of; None where it is defined, or speaks of nothing."""
 

@@ -12,10 +12,10 @@ from typing import Any, NoReturn
 
 from declog.errors import did_you_mean, in_flow, nearest
 from declog.errors.elsewhere import SYNONYMS
-from declog.language import idioms, library_calls
+from declog.language import earlier_steps, idioms, library_calls
 from declog.language.dtypes import AXES, MEMBER
 from declog.language.nodes import BUILTIN, LABEL, MODE, Node
-from declog.language.notation import SIGNS, WORD, both, is_reduction
+from declog.language.notation import SIGNS, WORD, both, is_reduction, reduced
 from declog.language.scope import Scope
 from declog.language.smoothing import Smoothing
 from declog.language.syntax import parse, refuse, tree_of
@@ -211,25 +211,45 @@ def refuse_tracker_name(node: ast.expr, text: str, span: Span, scope: Scope) -> 
     refuse("DL302.tracker", text, span, name=text[start:end], fix=fix)
 
 
+def refuse_earlier_steps(node: ast.expr, text: str, span: Span, scope: Scope) -> None:
+    """Refuse ``prev(kl)`` and ``kl[-1]`` in a formula or a condition, and ``median(loss)`` of a number per step.
+
+    The latter is that of earlier steps where it is compared with the number itself, or says how far that spreads.
+    """
+    if scope.noun == "signal":
+        return
+    name = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+    value = ast.unparse(node.args[0]) if isinstance(node, ast.Call) and node.args else ""
+    again = len(re.findall(rf"\b{re.escape(value)}\b", text)) > 1 or SYNONYMS.get(name, name) in ("std", "var")
+    before = earlier_steps.reads_earlier(node)
+    if not before and not (again and scope.of_steps(value)):
+        return
+    needed = earlier_steps.over_metrics(parse(text).body, scope.of_tracker, scope.of_steps)
+    if needed is not None:
+        fix = f"write a metric and name it here: `metrics: {in_flow(needed[0])}`, and `{needed[1]}`"
+        if before:
+            refuse("DL310.before", text, span, name=name or text[slice(*span)], fix=fix)
+        refuse("DL303.of_a_metric", text, span, name=name, fix=fix)
+
+
 def refuse_reduction(node: ast.Call, text: str, span: Span, scope: Scope) -> None:
-    """Refuse ``max(kl)`` and ``prev(kl)`` in a formula or a condition, whose metrics are reduced already."""
+    """Refuse ``max(kl)`` in a formula or a condition, whose metrics are reduced already."""
     word = node.func.id if isinstance(node.func, ast.Name) else ""
-    if scope.noun == "signal" or not node.args or node.keywords or (word != "prev" and len(node.args) > 1):
+    refuse_earlier_steps(node, text, span, scope)
+    if scope.noun == "signal" or len(node.args) != 1 or node.keywords:
         return
     parts = [*ast.walk(node.args[0])]
     if not all(isinstance(part, ast.Name | ast.Attribute | ast.BinOp | ast.Div | ast.expr_context) for part in parts):
         return
     metric = "".join(ast.unparse(node.args[0]).split())
-    written = metric if word == "prev" else _of_rows(metric, word, scope)
+    written = _of_rows(metric, word, scope)
     if written is None:
         return
     again = len(re.findall(rf"\b{re.escape(metric)}\b", text)) > 1 and written in (metric, scope.of_tracker(metric))
     if written != metric and not again and (fix := _with_metrics(text, scope)) != f"write `{text}`":
         refuse("DL303.of_a_metric", text, span, name=word, fix=fix)
-    smooth = f"{{formula: {scope.of_tracker(metric) or metric}, combine: ema(0.9)}}"
-    if word == "prev":
-        refuse("DL310.before", text, span, fix=library_calls.with_metric(smooth, node, text))
     if again:  # compared with its own mean
+        smooth = f"{{formula: {scope.of_tracker(metric) or metric}, combine: ema(0.9)}}"
         refuse("DL303.of_a_metric", text, span, name=word, fix=library_calls.with_metric(smooth, node, text))
 
 
@@ -282,8 +302,23 @@ def refuse_statistic(node: ast.Attribute, text: str, span: Span, scope: Scope) -
 
 def _of_rows(metric: str, word: str, scope: Scope) -> str | None:
     """What names a reduction of the rows of a metric, `max` of `kl`; None where there is no such thing."""
-    name = SYNONYMS.get(word, word)
-    return scope.of_tracker(f"{metric}/{name}") if is_reduction(name, 1) else None
+    name = idioms.reduction(word)
+    if not is_reduction(name, 1):
+        return None
+    return scope.of_tracker(f"{metric}/{name}") or (f"{metric}_{name}" if _of_other_rows(metric, name, scope) else None)
+
+
+def _of_other_rows(metric: str, reduction: str, scope: Scope) -> str | None:
+    """The definition of another reduction of a metric's rows; None where it has none."""
+    entry = scope.metrics.get(metric)
+    if not isinstance(entry, Mapping) or not isinstance(entry.get("expr"), str) or scope.of_steps(metric):
+        return None
+    called = reduced(entry["expr"]) or {"expr": entry["expr"], "reduce": entry.get("reduce", "mean")}
+    if called["reduce"] != "mean" and reduction not in ("count", "sum"):
+        return None
+    kept = {key: entry[key] for key in ("where", "by", "weight") if key in entry}
+    entry = {**called, "reduce": reduction, **kept}
+    return f"metrics: {in_flow({f'{metric}_{reduction}': entry})}"
 
 
 def _with_metrics(text: str, scope: Scope) -> str:
@@ -294,7 +329,10 @@ def _with_metrics(text: str, scope: Scope) -> str:
         metric, word = (match[2], match[1]) if match[2] else (match[3], match[4])
         if (written := _of_rows(metric, word, scope)) is None:
             return match[0]
-        if (defined := scope.definition(written)) is not None:
+        defined = scope.definition(written)
+        if defined is None and scope.of_tracker(written) is None:
+            defined = _of_other_rows(metric, idioms.reduction(word), scope)
+        if defined is not None:
             definitions.append(defined.removeprefix("metrics: {").removesuffix("}"))
         return written
 

@@ -31,6 +31,7 @@ UNANSWERED = {
     "teams": 0,
     "tenth_stranger": 0,
     "eleventh_stranger": 0,
+    "twelfth_stranger": 0,
     "third_stranger": 0,
     "yaml": 0,
 }

@@ -248,8 +248,9 @@ def test_a_call_of_another_library_is_answered_with_what_compiles(call: str) -> 
 
     functions, reducers = Functions(FUNCTIONS), reductions.Reductions(reductions.BUILTIN)
 
-    def problems(metric: object) -> Sequence[Problem]:
-        data = {"signals": {"any": signals}, "axes": {"group": 4, "token": {"mask": "mask"}}, "metrics": {"x": metric}}
+    def problems(metric: object, **beside: object) -> Sequence[Problem]:
+        metrics = {**beside, "x": metric}
+        data = {"signals": {"any": signals}, "axes": {"group": 4, "token": {"mask": "mask"}}, "metrics": metrics}
         try:
             declog.compile(declog.validate(data), functions=functions, reductions=reducers)
         except declog.ConfigError as error:
@@ -272,6 +273,10 @@ def test_a_call_of_another_library_is_answered_with_what_compiles(call: str) -> 
             registry.adopt(name, scope[name])
             named = [f"{each}=1" if f"*, {each}" in yours[2] else ARGUMENTS.get(each, "reward") for each in parameters]
             assert problems(f"{name}({', '.join(named)})") == []
+            continue
+        if problem.fix.startswith("metrics: "):
+            *beside, metric = yaml.safe_load(problem.fix)["metrics"].items()
+            assert problems(metric[1], **dict(beside)) == []
             continue
         assert problems(yaml.safe_load(problem.fix) if problem.fix.startswith("{") else problem.fix) == []
 

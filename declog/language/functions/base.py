@@ -198,6 +198,11 @@ class Functions(Registry[Function]):
         """Register a plain function under a name, as an installed package's entry point provides it."""
         return self.add(of_user(run, name))
 
+    def stage(self, name: str) -> Stage | None:
+        """Where the function of a name runs; None for a name that is none's."""
+        function = self.get(name)
+        return None if function is None else function.stage
+
     def elementwise(self, name: str, *params: str | Param, rule: Rule, help: str = "") -> Decorator:
         """Register ``run(xp, *arrays)`` under a name."""
         return self.rows(name, *params, rule=rule, help=help, stage="elementwise")

@@ -66,7 +66,7 @@ def need(call: Call, *dtypes: DType, args: Sequence[int] | None = None, fix: str
         if node.type.dtype not in dtypes:
             name, answer = symbol(call.name), of_type(node, dtypes) if fix is None else fix.format(node=node)
             if node.type.dtype is DType.TEXT and name in ("<", "<=", ">", ">="):
-                answer = f"compare it, `{node} == '...'`, or its characters, `len({node})`"
+                answer = f"compare it, `{node} == ...`, or its characters, `len({node})`"
             call.fail(
                 "DL305.needs", arg=index, name=name, needed=any_of(dtypes), node=node, dtype=node.type.dtype,
                 fix=answer,
@@ -80,12 +80,23 @@ def of_type(node: Node, dtypes: Sequence[DType]) -> str | None:
     if node.type.dtype is DType.BOOL:
         return f"write `(1 if {node} else 0)`" if DType.FLOAT in dtypes else None
     if node.type.dtype is DType.TEXT and DType.FLOAT in dtypes:
-        return f"count it, `len({node})`, or compare it, `(1 if {node} == '...' else 0)`"
+        return f"count it, `len({node})`, or compare it, `(1 if {node} == ... else 0)`"
     if node.type.dtype is not DType.FLOAT or DType.INT not in dtypes:
         return None
     ranges = f'ranges with edges of yours: "bucket({node}, 32, 64)"'
     axis = node.type.axis if node.op == SIGNAL else None
     return ranges if axis is None else f"`{node}: {axis.label} int` where it is declared, or {ranges}"
+
+
+def of_quotient(node: Node, dtypes: Sequence[DType]) -> str | None:
+    """The fix for ``floor(x / 10)`` as a label: ranges of that width; None for another expression."""
+    inner = node.args[0] if node.op == "floor" else node
+    divisor = inner.args[1].param("value") if inner.op == "div" and inner.args[1].op == CONST else None
+    if node is inner or not isinstance(divisor, int) or divisor < 2 or DType.TEXT not in dtypes:
+        return None
+    value = inner.args[0]
+    edges = [str(count * divisor - (value.type.dtype is DType.INT)) for count in (1, 2, 3)]
+    return f"write `bucket({value}, {', '.join(edges)})`"
 
 
 def readable_pattern(call: Call) -> None:

@@ -1,0 +1,74 @@
+"""Calls with other arguments than a function has: the same call with those that it takes, in what was written.
+
+Syntax trees come in, texts of fixes go out.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+
+from declog.language import idioms
+from declog.language.dtypes import Axis
+from declog.language.functions import REQUIRED, Function
+from declog.language.syntax import tree_of
+
+_EXAMPLES = {"within": "within=group", "first": "missing"}  # of a rank, and of the step before the first one
+
+
+def completed(call: ast.Call, function: Function) -> str:
+    """The fix for a call that misses arguments: their names behind those that there are."""
+    said = {item.arg for item in call.keywords}
+    missing = [slot for slot in function.params[len(call.args) :] if slot.name not in said]
+    further = [_EXAMPLES.get(slot.name, slot.name) for slot in missing if slot.default is REQUIRED]
+    written = [*map(ast.unparse, call.args), *(f"{item.arg}={ast.unparse(item.value)}" for item in call.keywords)]
+    return f"write `{function.name}({', '.join([*written, *further])})`"
+
+
+def without(call: ast.Call, keyword: ast.keyword) -> str:
+    """A call without one of its named arguments."""
+    return ast.unparse(ast.Call(call.func, call.args, [item for item in call.keywords if item is not keyword]))
+
+
+def spread(call: ast.Call) -> str | None:
+    """``bucket(length, [32, 64])`` with the items of a list as arguments; None for a call without one."""
+    values = [*call.args, *(item.value for item in call.keywords)]
+    listed = next((item for item in values if isinstance(item, ast.List | ast.Tuple | ast.Set)), None)
+    if listed is None:
+        return None
+    rest = [item for item in call.keywords if item.value is not listed]
+    of_keyword = [listed] if len(rest) < len(call.keywords) else []
+    arguments = [part for item in [*call.args, *of_keyword] for part in idioms.items(item)]
+    return ast.unparse(ast.Call(call.func, arguments, rest))
+
+
+def instead(text: str, span: tuple[int, int], fix: str) -> str:
+    """A fix that says what to write for a part of an expression, with all of that; any other fix as it is."""
+    written = re.fullmatch(r"write `(.+)`", fix)
+    try:
+        body = None if written is None else tree_of(written[1]).body
+    except SyntaxError:
+        body = None
+    if written is None or body is None:
+        return fix
+    start, end = span
+    operation = isinstance(body, ast.BinOp | ast.BoolOp) and span != (0, len(text))
+    return f"write `{text[:start]}{f'({written[1]})' if operation else written[1]}{text[end:]}`"
+
+
+def in_quotes(node: ast.expr, words: list[ast.expr], text: str, span: Callable[[ast.expr], tuple[int, int]]) -> str:
+    """A comparison or a call with its words in quotes; in place of a list they are one."""
+    membership = isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn)
+    listed = node.comparators[0] if isinstance(node, ast.Compare) and membership else None
+    start, end = span(node)
+    fix = text[:end]
+    for word in sorted(words, key=span, reverse=True):
+        first, last = span(word)
+        fix = fix[:first] + (f"['{fix[first:last]}']" if word is listed else f"'{fix[first:last]}'") + fix[last:]
+    return fix[start:]
+
+
+def is_value(node: ast.expr) -> bool:
+    """Whether an argument names no axis."""
+    return not isinstance(node, ast.Name) or not any(node.id == axis.label for axis in Axis)

@@ -1,0 +1,212 @@
+"""Answers are pasted into the file where they say: in {...} with quotes, and what they define gives what was meant."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+import declog
+from declog.cli import main
+from declog.config.quoting import stays_plain
+from declog.errors import Problem
+from declog.testing import MemorySink
+
+HEADER = "defaults: [grpo, _self_]\nsignals: {rollout: {level: completion int, source: completion text}}\n"
+
+
+def problems_of(text: str, folder: Path) -> Sequence[Problem]:
+    """What is wrong with a file that says so."""
+    (folder / "declog").mkdir(exist_ok=True)
+    (folder / "declog" / "mine.yaml").write_text(HEADER + text, encoding="utf-8")
+    try:
+        declog.plan(declog.compose("mine", config_dir=folder))
+    except declog.ConfigError as error:
+        return error.problems
+    return []
+
+
+PLACES = {
+    "flow": "metrics: {m: {expr: entropy, {KEY}: {VALUE}}}\n",
+    "lines": "metrics: {\n  m: {\n    expr: entropy,\n    {KEY}: {VALUE}}}\n",
+    "block": "metrics:\n  m:\n    expr: entropy\n    {KEY}: {VALUE}\n",
+    "quoted": 'metrics: {m: {expr: entropy, {KEY}: "{VALUE}"}}\n',
+}
+REWARDS = {name: text.replace("entropy", "reward") for name, text in PLACES.items()}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    ("places", "key", "value"),
+    [
+        (REWARDS, "where", "length > p90(length)"),
+        (REWARDS, "where", "reward > mean(reward) and length > 3"),
+        (REWARDS, "where", "rank(length) > 3"),
+        (REWARDS, "by", "length // 10"),
+        (REWARDS, "where", "length > median(length)"),
+        (PLACES, "where", "entropy > p80(entropy)"),
+        (PLACES, "by", "index(token) // 10"),
+    ],
+)
+def test_an_expression_is_pasted_as_it_stands(
+    places: dict[str, str], key: str, value: str, place: str, tmp_path: Path
+) -> None:
+    """Class: the text between the ticks takes the place of the value, in each style of YAML, and nothing is wrong."""
+    text = places[place].replace("{KEY}", key)
+    (problem,) = problems_of(text.replace("{VALUE}", value), tmp_path)
+    written = re.search(r"`([^`]+)`", str(problem.fix))
+    assert written is not None
+    assert (written[1][0] == '"') == (place in ("flow", "lines"))
+    of_part = str(problem.fix).startswith("`") and written[1][0] != '"'  # it stands for what is marked
+    pasted = value.replace(problem.marked, written[1]) if of_part else written[1]
+    assert problems_of(text.replace("{VALUE}", pasted), tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "flow", "block"),
+    [
+        ("reward > 0.5", True, True),
+        ("max(reward, 0)", False, True),
+        ("member(rewards, 'a') > 0", False, True),
+        ("contains(completion, ': ')", False, False),
+        ("source in ['a']", False, True),
+        ("'a' == source", False, False),
+        ("1 if x else 0", True, True),
+    ],
+)
+def test_what_yaml_takes_apart(text: str, flow: bool, block: bool) -> None:
+    """A text is plain where YAML reads it as it stands."""
+    assert (stays_plain(text, in_flow=True), stays_plain(text, in_flow=False)) == (flow, block)
+
+
+@pytest.mark.parametrize(
+    "call", ["bucket(length, [10, 20])", "bucket(length, (10, 20))", "bucket(length, edges=[10, 20])"]
+)
+def test_a_list_of_arguments(call: str, tmp_path: Path) -> None:
+    """Class: a list, a tuple or a named list of values is those values."""
+    (problem,) = problems_of(f'metrics: {{m: {{expr: reward, by: "{call}"}}}}\n', tmp_path)
+    assert problem.fix == "write `bucket(length, 10, 20)`"
+
+
+def test_a_list_that_is_none_of_arguments(tmp_path: Path) -> None:
+    """What would not be right as arguments, either, is answered as a list."""
+    (problem,) = problems_of("metrics: {m: 'abs([reward, length])'}\n", tmp_path)
+    assert "a list is not part of the language" in problem.message
+
+
+CONFIG = {
+    "run": {"name": "pasted"},
+    "signals": {"any": {"reward": "completion", "grad_norm": "step"}},
+    "metrics": {"reward": "mean", "grad_norm": "mean"},
+}
+VALUES = np.random.default_rng(0).exponential(size=60).astype(np.float32)
+
+
+def logged(name: str, entry: object) -> list[float]:
+    """What a metric logs once its fix is pasted: of values of two rows, and of one number per step."""
+    metrics = {**CONFIG["metrics"], name: entry}  # type: ignore[dict-item]
+    with pytest.raises(declog.ConfigError) as caught:
+        declog.plan({**CONFIG, "metrics": metrics})
+    fix = str(caught.value.problems[0].fix)
+    beside = re.fullmatch(r"write a metric and name it here: `metrics: (\{.+\})`, and `(.+)`", fix)
+    entire = re.fullmatch(r"metrics: (\{.+\})", fix)
+    text = re.fullmatch(r"write `(.+)`", fix)
+    if beside is not None:
+        metrics |= {**yaml.safe_load(beside[1]), name: {"formula": beside[2]}}
+    elif entire is not None:
+        metrics |= yaml.safe_load(entire[1])
+    else:
+        assert text is not None
+        metrics[name] = text[1]
+    sink = MemorySink()
+    with declog.start({**CONFIG, "metrics": metrics}, sinks=[sink]) as log:
+        for step, value in enumerate(VALUES):
+            with log.step(step):
+                log.observe(reward=np.array([value - 1, value + 1]), grad_norm=float(value))
+    return [values.get(name, np.nan) for _, values in sorted(sink.scalars.items())]
+
+
+CHANGES = np.diff(VALUES)
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        ({"formula": "reward - previous(reward)"}, CHANGES),
+        ({"formula": "reward - prev(reward)"}, CHANGES),
+        ({"formula": "reward - lag(reward, 1)"}, CHANGES),
+        ({"formula": "delta(reward)"}, CHANGES),
+        ({"formula": "reward - reward[-1]"}, CHANGES),
+        ({"formula": "shift(reward, 3)"}, VALUES[:-3]),
+        ({"formula": "diff(grad_norm, 2) / grad_norm"}, (VALUES[2:] - VALUES[:-2]) / VALUES[2:]),
+        ("diff(reward)", CHANGES),
+        ("mean(reward) - prev(mean(reward))", CHANGES),
+        ("grad_norm - prev(grad_norm)", CHANGES),
+        ("diff(grad_norm)", CHANGES),
+    ],
+)
+def test_a_value_of_an_earlier_step_is_that_value(entry: object, expected: np.ndarray) -> None:
+    """Class: a value of steps before, and the change since, in the words of other tools, from rows and from steps."""
+    np.testing.assert_allclose(logged("m", entry)[len(VALUES) - len(expected) :], expected, atol=1e-5, rtol=1e-4)
+
+
+def of_last(function: str, **keys: float) -> np.ndarray:
+    return np.array([getattr(np, function)(VALUES[max(0, at - 49) : at + 1], **keys) for at in range(len(VALUES))])
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        ({"formula": "grad_norm / median(grad_norm)"}, VALUES / of_last("mean")),
+        ({"formula": "grad_norm - avg(grad_norm)"}, VALUES - of_last("mean")),
+        ({"formula": "std(grad_norm)"}, of_last("std")),
+        ({"formula": "grad_norm - max(grad_norm)"}, VALUES - of_last("mean") - 2.33 * of_last("std")),
+        ({"expr": "reward", "over": "step", "combine": "std"}, of_last("std")),
+        ({"expr": "grad_norm", "over": "step", "combine": "std", "name": "m"}, of_last("std")),
+    ],
+)
+def test_the_usual_value_is_that_of_the_last_steps(entry: object, expected: np.ndarray) -> None:
+    """Class: a reduction of one number per step is one of earlier steps, and no second name for the number itself."""
+    np.testing.assert_allclose(logged("m", entry), expected, atol=2e-3)
+
+
+def test_a_count_is_one_of_rows() -> None:
+    """Class: a reduction of rows in a formula is a metric of them, also of a metric of one's own."""
+    for call, expected in [("count(reward)", 2), ("count(high)", 1), ("sum(high)", 1)]:
+        metrics = {**CONFIG["metrics"], "high": {"expr": "reward", "where": "reward > mean(reward, over=completion)"}}  # type: ignore[dict-item]
+        config = {**CONFIG, "axes": {"group": {"size": 2}}, "metrics": {**metrics, "n": {"formula": f"{call} / 1"}}}
+        with pytest.raises(declog.ConfigError) as caught:
+            declog.plan(config)
+        match = re.fullmatch(r"write `(.+)`, and define it: metrics: (\{.+\})", str(caught.value.problems[0].fix))
+        assert match is not None
+        config["metrics"] = {**metrics, **yaml.safe_load(match[2]), "n": {"formula": match[1]}}
+        sink = MemorySink()
+        with declog.start(config, sinks=[sink]) as log, log.step(0):
+            log.observe(reward=np.array([0.0, 1.0]), grad_norm=1.0)
+        assert sink.scalars[0]["n"] == expected
+
+
+@pytest.mark.parametrize(
+    ("keys", "note"),
+    [
+        ("empty: mean(len(completion) == 0)", None),
+        ("weight: max(length)", None),
+        ("where: reward > 0", "`where` is a metric of its own here"),
+        ("v: {expr: reward, over: step, combine: var}", "metrics: {v: {every: 10}}"),
+        ("v: {expr: reward, over: step, combine: var, every: 4}", None),
+        ("v: {expr: reward, over: run_step, combine: var}", None),
+        ("v: {expr: loss, over: batch, combine: var}", None),
+    ],
+)
+def test_notes_are_of_what_is_hardly_meant(
+    keys: str, note: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A metric with a key's name is no lost key where it is reduced; a variance of one step has no value."""
+    problems_of(f"metrics:\n  chars: mean(len(completion))\n  {keys}\n", tmp_path)
+    assert main(["check", str(tmp_path / "declog" / "mine.yaml")]) == 0
+    printed = re.sub(r"\s+", " ", capsys.readouterr().out + capsys.readouterr().err)
+    assert ("note:" not in printed) if note is None else note in printed
