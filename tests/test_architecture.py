@@ -49,7 +49,7 @@ ROOMS = (
     Room("runtime", "errors sinks language plans engine", "numpy torch yaml", lazily="PIL pyarrow"),
     Room("compiler", "errors sinks language plans", lazily="torch"),
     Room("config", "errors language", "hydra omegaconf yaml"),
-    Room("notes", "errors sinks language plans config"),
+    Room("notes", "errors sinks language plans compiler config"),
     Room("late", "errors sinks language plans engine runtime compiler config", "numpy yaml"),
     Room("api", "errors sinks language plans engine runtime compiler config late notes"),  # where the arrows meet
     Room("runs", "errors sinks language plans engine compiler config api", "numpy", lazily="pyarrow yaml wandb"),
