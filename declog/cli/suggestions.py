@@ -30,6 +30,9 @@ def option(word: str, options: Sequence[str], words: Sequence[str]) -> str | Non
     if not word.startswith("-"):
         return None
     name, equals, _ = word.partition("=")
+    begun = [item for item in options if item.startswith(f"--{name.lstrip('-')}")]
+    if len(begun) == 1 and name.lstrip("-") and name not in options:
+        return f"did you mean `{begun[0]}`?"
     if (meaning := attributes().get(f"flag.{name.lstrip('-')}")) is not None and name not in options:
         return meaning
     if equals and name.removeprefix("--") and ("." in name or name[2:] in ("every", "profile", "sinks")):
