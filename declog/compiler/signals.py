@@ -9,7 +9,7 @@ from typing import Any
 
 from declog.compiler.draft import NAME, Draft, Signal, SwitchedOff, op_of
 from declog.compiler.scopes import ConstantScope, mask_of, signal_node, token_mask
-from declog.errors import Path, Problem, nearest
+from declog.errors import Path, Problem, in_flow, nearest
 from declog.language.dtypes import DType
 from declog.language.expression import compile_expression
 from declog.language.keys import sections_with
@@ -83,7 +83,10 @@ def declarations(draft: Draft) -> None:
         if ANY in (path[1], first.path[1]) or path[0] == "derived":
             draft.report("DL402.places", path, related=(first.path,), name=name, first=one, other=other)
         elif (difference := _difference(first.spec, spec)) is not None:
-            draft.report("DL402.phases", path, related=(first.path,), name=name, first=one, other=other, key=difference)
+            fix = _inside_out(draft, name) or f"declare it alike in both, or delete it in one: {other}.{name}: null"
+            draft.report(
+                "DL402.phases", path, related=(first.path,), name=name, first=one, other=other, key=difference, fix=fix
+            )
         draft.signals[name] = replace(first, homes=first.homes + homes)
     for name, metric in draft.spec.metrics.items():
         if metric.observe is None:
@@ -109,6 +112,20 @@ def _homes(phase: str | None) -> tuple[str, ...]:
 def _in(path: Path) -> str:
     """The section that declares a name: `derived`, or the signals of a phase."""
     return ".".join(map(str, path[:-1]))
+
+
+def _inside_out(draft: Draft, name: str) -> str | None:
+    """The fix for `score: {source: completion}, level: {source: completion int}`; None where phases are meant."""
+    phases: dict[str, list[tuple[str, Any]]] = {}
+    for path, spec in draft.spec.declared:
+        if path[0] == "signals":
+            phases.setdefault(str(path[1]), []).append((str(path[-1]), spec))
+    meant = {phase: signals[0][1] for phase, signals in phases.items() if [one for one, _ in signals] == [name]}
+    home = next((phase for phase in phases if phase not in meant and phase != ANY), None)
+    if len(meant) < 2 or home is None:
+        return None
+    words = {one: f"{spec.axis} {spec.type.value}" for one, spec in meant.items()}
+    return f"signals: {in_flow({home: words})}, each by its name below its phase, and drop these"
 
 
 def _difference(one: Observed | DerivedSpec, other: SignalSpec | DerivedSpec) -> str | None:

@@ -224,6 +224,10 @@ def _unresolved(container: DictConfig | ListConfig, source: str | None, error: O
     if (value := tree.at((GROUP, named[1]))) is not None and named[1] not in keys_of(LogSpec):
         fix = f"run: {{config: {{{named[1]}: {in_flow(value.plain)}}}}}, and `${{{GROUP}.run.config.{named[1]}}}`"
         return Problem.of("DL103.no_key", source=source, span=span, key=named[1], fix=fix)
+    leaf = named[1].rpartition(".")[2]
+    if tree.at((GROUP, "constants", leaf)) is not None:
+        fix = f"write `{(source or '').replace(written, leaf)}`: a constant stands alone"
+        return Problem.of("DL103.no_key", source=source, span=span, key=named[1], fix=fix)
     fix = f"an interpolation starts at the top of the whole configuration; a signal stands alone: `{named[1]}`"
     if "." in named[1]:
         fix = f"`${{oc.select:{named[1]},512}}` has a default; `declog check` takes the file of an application"
