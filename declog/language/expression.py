@@ -95,7 +95,7 @@ class Compiler:
             case ast.Call(func=ast.Name()):
                 return self._call(node)
             case ast.Call():
-                self.fail(node.func, "DL307.call", fix=self._plain_call(node))
+                self.fail(node, "DL307.call", fix=self._plain_call(node))
         unknown_names.refuse_earlier_steps(node, self.text, self.span(node), self.scope)
         what, fix = idioms.of_syntax(node, self.part(node))
         self.fail(node, "DL307.syntax", what=what, fix=wrong_calls.instead(self.text, self.span(node), fix))

@@ -14,7 +14,10 @@ from declog.language.dtypes import Axis
 from declog.language.functions import REQUIRED, Function
 from declog.language.syntax import tree_of
 
-_EXAMPLES = {"within": "within=group", "first": "missing"}  # of a rank, and of the step before the first one
+_EXAMPLES = {  # arguments of calls that compile
+    "within": "within=group", "first": "missing", "edges": "32, 64", "low": "0", "high": "1", "pattern": "'why'",
+    "k": "4", "n": "2", "b": "1",
+}  # fmt: skip
 
 
 def completed(call: ast.Call, function: Function) -> str:
