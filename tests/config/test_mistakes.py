@@ -14,7 +14,7 @@ UNANSWERED = {
     "half_answered": 0,
     "hydra": 1,
     "labels": 0,
-    "loops": 2,
+    "loops": 0,
     "names": 0,
     "other_tools": 0,
     "new_python": 0,
