@@ -101,17 +101,21 @@ def of_earlier_steps(draft: Draft, id: str, body: ast.expr, problem: Problem) ->
     A signal per step has `prev` itself.
     """
     asked = [node for node in ast.walk(body) if isinstance(node, ast.expr) and earlier_steps.reads_earlier(node)]
+    spec = draft.spec.metrics[id]
+    rows = {key: getattr(spec, key) for key in (*_OF_ROWS, "reduce") if key in spec.model_fields_set}
     means: dict[str, Any] = {}
 
     def named(text: str) -> str | None:
-        spec = draft.spec.metrics.get(text)
-        if spec is not None and text != id:
-            return in_formula(text, {"reduce": spec.reduce})
+        other = draft.spec.metrics.get(text)
+        if other is not None and text != id and not rows:
+            return in_formula(text, {"reduce": other.reduce})
         if _names(tree_of(text)).isdisjoint(draft.signals):
             return None
+        entry = {"expr": text, **rows, "log": False}
         name = "_".join([*re.findall(r"[a-z_]\w*", text), "mean"])
-        means[name] = {"expr": text, "log": False}
-        return name
+        free = next(one for one in (name, *(f"{name}_{at}" for at in range(2, 99))) if means.get(one, entry) == entry)
+        means[free] = entry
+        return free
 
     steps = [name for name, observed in draft.observed.items() if observed.axis == "step"]
     of_signals = [node for node in asked if isinstance(node, ast.Call) and ast.unparse(node.func) == "prev"]
@@ -122,7 +126,8 @@ def of_earlier_steps(draft: Draft, id: str, body: ast.expr, problem: Problem) ->
     needed = earlier_steps.over_metrics(body, named, lambda _: None)
     if needed is None:
         return None
-    fix = f"metrics: {in_flow({**means, **needed[0], id: {'formula': needed[1]}})}"
+    beside = {key: getattr(spec, key) for key in ("name", "tags") if getattr(spec, key)}
+    fix = f"metrics: {in_flow({**means, **needed[0], id: {'formula': needed[1], **beside}})}"
     return Problem.of("DL310.earlier", source=problem.source, span=problem.span, fix=fix)
 
 

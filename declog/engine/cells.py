@@ -115,14 +115,14 @@ class Cells:
 
 def combined(values: Array, there: Array, how: str) -> tuple[Array, Array]:
     """The values combined over the last axis, and whether each result is there."""
-    if values.shape[-1] == 1 and how != "var":  # the variance of one value is absent
+    if values.shape[-1] == 1 and FORMULAS[how].least == 1:  # the variance of one value is absent
         return values[..., 0], there[..., 0]
     if how == "last":
         position = np.where(there, np.arange(values.shape[-1]), -1).max(-1, initial=-1)
         padded = np.concatenate([values, np.full((*values.shape[:-1], 1), np.nan)], -1)  # position -1 reads this NaN
         return np.take_along_axis(padded, position[..., None], -1)[..., 0], position >= 0
     moments = Moments.of(values, FORMULAS[how].mergeable, there)
-    return FORMULAS[how].of(moments), moments.n > (1 if how == "var" else 0)
+    return FORMULAS[how].of(moments), moments.n >= FORMULAS[how].least
 
 
 class MetricValues(MutableMapping[str, Cells]):

@@ -18,6 +18,7 @@ from declog.engine.cell_index import NAMELESS, Names
 from declog.engine.cells import WHOLE, Cells, MetricValues, Rules
 from declog.engine.layout import together
 from declog.engine.partials import Row, State, places_of, source
+from declog.language.moments import FORMULAS
 from declog.language.reductions import Reduction, quantiles
 from declog.language.segmented import present
 from declog.plans.ops import MetricOp
@@ -146,7 +147,7 @@ class Outputs:
 
 def _is_number(op: MetricOp) -> bool:
     """Whether a single value can be all that a metric has. Not for families, nor for a variance over pieces."""
-    return not op.family and op.combine != "var"
+    return not op.family and FORMULAS[op.combine].least == 1
 
 
 def labelled(op: MetricOp, state: State, run: Names = NAMELESS) -> tuple[State, str | None]:

@@ -25,7 +25,7 @@ from declog.plans.ops import FormulaOp, MetricOp
 log = logging.getLogger("declog")
 Array = NDArray[Any]
 Cell = tuple[str, str]  # a member and a label, each "" if the metric has none
-Kept = deque[tuple[int | None, float]]  # values, and of `rolling` their steps; where that is None a rewind keeps it
+Kept = deque[tuple[int | None, float]]  # values, but of `ema` with their steps; where that is None a rewind keeps it
 Key = tuple[str, str]  # a mode, or "" for all modes, and a metric's key
 
 
@@ -95,7 +95,7 @@ class OverRun:
             return cells_of(op, latest, names.rest, reindexed(merged.missing, 1, merged.labels, names.all, 0.0))
         merged = merged.within(merged.rows, names.all, merged.pieces)
         values, n = FORMULAS[op.combine].of(merged.moments), merged.moments.n
-        infinite = np.isnan(values) & (n > (1 if op.combine == "var" else 0))
+        infinite = np.isnan(values) & (n >= FORMULAS[op.combine].least)
         return _shown(op, Cells(values, merged.members, names.all, rest=names.rest), infinite, n > 0, window)
 
     def _followed(self, op: MetricOp | FormulaOp, mode: str, step: int, window: Cells | None) -> Cells | None:
@@ -123,13 +123,14 @@ class OverRun:
         names = self.names(op, mode)
         members = dict.fromkeys([*(member for member, _ in values), *(window.members if window is not None else ())])
         table = [[values.get((member, label)) for label in names.all or [""]] for member in members or [""]]
-        counted: Array = np.array([[[bool(kept)] for kept in row] for row in table])
-        means = [[[_value(op, kept) if kept else np.nan] for kept in row] for row in table]
+        least = 1 if op.smoothing is None else op.smoothing.least
+        counted: Array = np.array([[[len(kept or ()) >= least] for kept in row] for row in table])
+        means = [[[_value(op, kept)] for kept in row] for row in table]
         cells = Cells(np.array(means, np.float64), tuple(members) if op.family else (), names.all, rest=names.rest)
         return _shown(op, cells, counted & np.isnan(cells.values), counted, window)
 
     def rewind(self, mode: str, step: int) -> None:
-        """Take a mode back to an earlier step: its next windows are not late, and `rolling` forgets those behind it."""
+        """Take a mode back to an earlier step: its next windows are not late, and later values are forgotten."""
         self._steps = {key: min(last, step) if key[0] == mode else last for key, last in self._steps.items()}
         for key, cells in self._values.items():
             for cell, kept in [*cells.items()] if key[0] == mode else ():
@@ -183,7 +184,7 @@ def _key(op: MetricOp | FormulaOp, mode: str) -> Key:
 
 def _undone(op: MetricOp | FormulaOp) -> bool:
     """Whether its values of later steps are forgotten where the run goes back."""
-    return op.smoothing is not None and op.smoothing.way == "rolling"
+    return op.smoothing is not None and op.smoothing.way != "ema"
 
 
 def _step(op: MetricOp | FormulaOp, step: int, piece: tuple[int, ...]) -> int | None:
@@ -194,14 +195,16 @@ def _step(op: MetricOp | FormulaOp, step: int, piece: tuple[int, ...]) -> int | 
 
 
 def _kept(op: MetricOp | FormulaOp, entries: Iterable[tuple[int | None, float]] = ()) -> Kept:
-    """Room for the values that a cell keeps, with the first of them; of `rolling` for as many that it goes back to."""
+    """Room for the values that a cell keeps, with the first of them, and for as many that a run goes back to."""
     return deque(entries, 1 if op.smoothing is None else op.smoothing.most * (1 + _undone(op)))
 
 
-def _value(op: MetricOp | FormulaOp, kept: Kept) -> float:
-    """The mean of the last values."""
-    last = [value for _, value in kept][-(1 if op.smoothing is None else op.smoothing.most) :]
-    return sum(last) / len(last)
+def _value(op: MetricOp | FormulaOp, kept: Kept | None) -> float:
+    """The latest value, or that of the curve; NaN where it needs more values."""
+    values = [value for _, value in kept or ()]
+    if len(values) < (1 if op.smoothing is None else op.smoothing.least):
+        return float("nan")
+    return values[-1] if op.smoothing is None else op.smoothing.of_kept(values)
 
 
 def _entry(saved: Any) -> tuple[int | None, float]:

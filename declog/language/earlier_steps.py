@@ -1,7 +1,7 @@
 """What an expression over metrics asks of earlier steps: the value before, the usual value, how far it spreads.
 
-No function reads them, and smooth metrics do: an expression comes in, and goes out with the metrics that it needs. Of
-``rolling(2)``, the mean of a value and the one before, the one before follows exactly. Imports the notation of metrics.
+No function reads them, and metrics with `combine` do: an expression comes in, and goes out with the metrics that it
+needs. Imports the notation of metrics.
 """
 
 from __future__ import annotations
@@ -58,17 +58,10 @@ class _Steps(ast.NodeTransformer):
         self.metrics: dict[str, Any] = {}
         self._named, self._of_steps = named, of_steps
 
-    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
-        """``x - prev(x)`` is twice the distance from the mean of the two."""
-        before = self._before(node.right) if isinstance(node.op, ast.Sub) else None
-        if before is not None and before[1] == 1 and self._named(ast.unparse(node.left)) == before[0]:
-            return self._change(*before)
-        return self._visited(node)
-
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
         """The value of ``x[-1]``."""
         before = self._before(node)
-        return self._visited(node) if before is None else _tree(self._value_before(*before))
+        return self._visited(node) if before is None else ast.Name(self._lag(*before))
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         """What a formula writes for a metric."""
@@ -79,7 +72,8 @@ class _Steps(ast.NodeTransformer):
         """The value of ``prev(x)``, of ``delta(x)``, and of a reduction of one number per step."""
         name = node.func.id if isinstance(node.func, ast.Name) else ""
         if (before := self._before(node)) is not None:
-            return self._change(*before) if name in CHANGES else _tree(self._value_before(*before))
+            lag = self._lag(*before)
+            return _tree(f"({before[0]}) - {lag}") if name in CHANGES else ast.Name(lag)
         value = self._of_steps(ast.unparse(node.args[0])) if len(node.args) == 1 and not node.keywords else None
         written = None if value is None else self._usual(value, SYNONYMS.get(name, name))
         if written is not None:
@@ -102,27 +96,40 @@ class _Steps(ast.NodeTransformer):
             assert isinstance(node, ast.Call)
             value = node.args[0] if node.args else node
             further = [*node.args[1:2], *(item.value for item in node.keywords)]
-            counted = further and isinstance(node.func, ast.Name) and node.func.id != "prev"  # `prev(x, first)`
-            count = _steps(further[0]) if counted else 1
-        named = self._named(ast.unparse(value))
-        return None if named is None or count is None else (named, count)
+            count = _steps(further[0]) if further else 1
+            if count is None and isinstance(node.func, ast.Name) and node.func.id == "prev":  # `prev(x, first)`
+                count = 1
+        written = None if value is node else self._value(value)
+        return None if written is None or count is None else (written, count)
 
-    def _value_before(self, value: str, count: int) -> str:
-        longer = self._mean(value, count + 1)
-        return f"{count + 1} * {longer} - {value if count == 1 else f'{count} * {self._mean(value, count)}'}"
+    def _value(self, node: ast.expr) -> str | None:
+        """What a formula writes for a value; None where it reads what is no value of a step."""
+        text = ast.unparse(node)
+        earlier = any(isinstance(inner, ast.expr) and reads_earlier(inner) for inner in ast.walk(node))
+        written = None if earlier else self._named(text)
+        if written is not None or isinstance(node, ast.Name | ast.Attribute):
+            return written
+        visited = self.visit(tree_of(text).body)
+        names = {inner.id for inner in ast.walk(visited) if isinstance(inner, ast.Name)}
+        known = all(name in self.metrics or self._named(name) is not None for name in names - {*_called(visited)})
+        return ast.unparse(visited) if known else None
 
-    def _change(self, value: str, count: int) -> ast.expr:
-        if count > 1:
-            return _tree(f"{value} - ({self._value_before(value, count)})")
-        return _tree(f"2 * ({value} - {self._mean(value, 2)})")
+    def _lag(self, value: str, count: int) -> str:
+        """The id of the value so many steps before."""
+        return self._metric(f"{_stem(value)}_before{f'_{count}' if count > 1 else ''}", value, f"lag({count})")
 
-    def _mean(self, value: str, count: int, power: str = "") -> str:
+    def _mean(self, value: str, power: str = "") -> str:
         """The id of the mean of the last values, or of their squares."""
-        stem = "_".join(node.id for node in ast.walk(tree_of(value)) if isinstance(node, ast.Name)) or "value"
-        stem = value.replace(".", "_") if value.replace(".", "_").isidentifier() else stem
-        id = f"{stem}_{'squares_' if power else ''}last_{count}"
-        self.metrics[id] = {"formula": f"{value}{power}", "combine": str(Smoothing.of_last(count))}
-        return id
+        id = f"{_stem(value)}_{'squares_' if power else ''}last_{LONG}"
+        return self._metric(id, f"{value}{power}", str(Smoothing.of_last(LONG)))
+
+    def _metric(self, id: str, formula: str, combine: str) -> str:
+        """The id of a hidden metric, with a number where another one has that id."""
+        entry = {"formula": formula, "combine": combine, "log": False}
+        ids = [id, *(f"{id}_{number}" for number in range(2, len(self.metrics) + 3))]
+        free = next(one for one in ids if self.metrics.get(one, entry) == entry)
+        self.metrics[free] = entry
+        return free
 
     def _usual(self, value: str, reduction: str) -> str | None:
         """What stands for a reduction of the last values: their mean, and of others how far they spread."""
@@ -131,10 +138,10 @@ class _Steps(ast.NodeTransformer):
         level = _EXTREMES.get(reduction, quantile_level(reduction))
         if reduction not in ("mean", "std", "pstd", "var", "pvar") and level is None:
             return None
-        mean = self._mean(value, LONG)
+        mean = self._mean(value)
         if reduction == "mean" or (level is not None and 0.4 <= level <= 0.6):
             return mean
-        variance = f"maximum({self._mean(value, LONG, ' ** 2')} - {mean} ** 2, 0)"
+        variance = f"maximum({self._mean(value, ' ** 2')} - {mean} ** 2, 0)"
         if level is None:
             return variance if "var" in reduction else f"sqrt({variance})"
         return f"{mean} + {NormalDist().inv_cdf(min(max(level, 0.001), 0.999)):.3g} * sqrt({variance})"
@@ -142,3 +149,16 @@ class _Steps(ast.NodeTransformer):
 
 def _tree(text: str) -> ast.expr:
     return tree_of(text).body
+
+
+def _stem(value: str) -> str:
+    """The beginning of an id for a metric of a value."""
+    plain = value.replace(".", "_")
+    names = [node.id for node in ast.walk(tree_of(value)) if isinstance(node, ast.Name)]
+    return plain if plain.isidentifier() else "_".join(names) or "value"
+
+
+def _called(tree: ast.expr) -> list[str]:
+    """The names of the functions that a tree calls."""
+    calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return [function.id for function in calls if isinstance(function, ast.Name)]

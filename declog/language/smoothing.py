@@ -1,27 +1,28 @@
-"""Smooth curves over the values of steps: what `combine: ema(0.9)` and `combine: rolling(50)` say."""
+"""Curves of the values of earlier steps: what `combine: ema(0.9)`, `rolling(50)` and `lag(1)` say."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-MOST = 10_000  # values of `rolling`: each member and label keeps that many, and checkpoints have them
+MOST = 10_000  # values of `rolling` and `lag`: each member and label keeps that many, and checkpoints have them
 
 _WEIGHT = re.compile(r"ema\(\s*(0?\.\d*[1-9]\d*)\s*\)\Z")
-_COUNT = re.compile(r"rolling\(\s*([1-9]\d*)\s*\)\Z")
+_COUNT = re.compile(r"(rolling|lag)\(\s*([1-9]\d*)\s*\)\Z")
 _MEANT = re.compile(r"(?:rolling|moving|sliding|window|sma|(?:mean|avg|average|running|last)(?=\D*\d))\D*(\d+)?")
 
 
 @dataclass(frozen=True)
 class Smoothing:
-    """A moving average of values, or the mean of the last few.
+    """A moving average of values, the mean of the last few, or the one that came so many before.
 
-    Its value is the mean of the last that it keeps. ``number`` is the weight of the past for ``ema``, and how many
-    values count for ``rolling``.
+    ``number`` is the weight of the past for ``ema``, how many values count for ``rolling``, and how many came after it
+    for ``lag``.
     """
 
-    way: Literal["ema", "rolling"]
+    way: Literal["ema", "rolling", "lag"]
     number: float
 
     @classmethod
@@ -30,7 +31,9 @@ class Smoothing:
         if (weight := _WEIGHT.match(combine)) is not None:
             return cls("ema", float(weight[1]))
         count = _COUNT.match(combine)
-        return cls("rolling", int(count[1])) if count is not None and int(count[1]) <= MOST else None
+        if count is None or int(count[2]) > MOST:
+            return None
+        return cls("rolling" if count[1] == "rolling" else "lag", int(count[2]))
 
     @classmethod
     def of_last(cls, steps: object) -> Smoothing:
@@ -53,14 +56,24 @@ class Smoothing:
 
     @property
     def most(self) -> int:
-        """How many values its mean is of."""
-        return 1 if self.way == "ema" else int(self.number)
+        """How many values it needs at most."""
+        return 1 if self.way == "ema" else int(self.number) + (self.way == "lag")
+
+    @property
+    def least(self) -> int:
+        """How many values it needs at least."""
+        return self.most if self.way == "lag" else 1
 
     def following(self, before: float | None, value: float) -> float:
         """What is kept of a value behind the one that was kept before, if there is one."""
-        if self.way == "rolling" or before is None:
+        if self.way != "ema" or before is None:
             return value
         return self.number * before + (1 - self.number) * value
+
+    def of_kept(self, values: Sequence[float]) -> float:
+        """The curve's value, of at least ``least`` values that were kept."""
+        last = values[-self.most :]
+        return last[0] if self.way == "lag" else sum(last) / len(last)
 
     def __str__(self) -> str:
         return f"{self.way}({self.number:g})"

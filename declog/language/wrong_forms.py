@@ -11,12 +11,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from declog.errors import Path, elsewhere, in_flow, nearest
-from declog.language import earlier_steps, idioms
+from declog.language import idioms
 from declog.language.keys import below, entries, keys
 from declog.language.notation import is_reduction, reduced
 from declog.language.spec import LogSpec
 from declog.language.spec_of_tables import ColumnType
-from declog.language.syntax import tree_of
 
 
 def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
@@ -104,8 +103,8 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
             return f"reduce: {in_flow(calls if len(calls) > 1 else calls[0])}"
         case ["metrics", _, "reduce"], Mapping():
             return f"reduce: {in_flow([text if suffix == text else {suffix: text} for suffix, text in value.items()])}"
-        case ["metrics", name, "combine"], "std" | "pstd" | "stddev" | "stdev" | "std_dev" | "standard_deviation":
-            return f"metrics: {in_flow(_of_deviation(name, data['metrics'][name]))}"
+        case ["metrics", _, "combine"], "pstd" | "stddev" | "stdev" | "std_dev" | "standard_deviation":
+            return "combine: std"
         case ["metrics", _, "alias"], _ if not isinstance(value, list):
             return f"alias: {in_flow([*value.values()] if isinstance(value, Mapping) else [value])}"
         case [*_, "name"], Mapping() if value and all(item is None for item in value.values()):
@@ -150,17 +149,6 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
             type_ = nearest(re.sub(r"[(\[].*", "", value), typing.get_args(ColumnType))
             return f"{key}: {type_}" if type_ else f"{key}: {{expr: {in_flow(value)}}}"
     return None
-
-
-def _of_deviation(name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The metrics of ``{expr: reward, over: step, combine: std}``, by id: how the values of the last steps spread."""
-    shown = {key: entry[key] for key in ("name", "alias", "tags") if key in entry}
-    kept = {key: value for key, value in entry.items() if key not in (*shown, "over", "combine")}
-    value = f"{name}_1"
-    needed = earlier_steps.over_metrics(tree_of(f"std({value})").body, lambda _: None, lambda text: text)
-    assert needed is not None
-    of_step = {**({} if "formula" in kept else {"expr": name}), **kept, "log": False}
-    return {value: of_step, **needed[0], name: {"formula": needed[1], **shown}}
 
 
 def _is_signal(name: str, data: Mapping[str, Any]) -> bool:

@@ -228,7 +228,7 @@ class OutputOp:
     about: AboutOp = AboutOp()
 
     @property
-    def over_run(self) -> Literal["moments", "last", "ema", "rolling"] | None:
+    def over_run(self) -> Literal["moments", "last", "ema", "rolling", "lag"] | None:
         """The state between log events: the moments of all rows, the latest value, or what a smooth curve keeps."""
         return None if self.smoothing is None else self.smoothing.way
 
@@ -264,7 +264,7 @@ class MetricOp(OutputOp):
         return {key: node for key, node in nodes.items() if node is not None}
 
     @property
-    def over_run(self) -> Literal["moments", "last", "ema", "rolling"] | None:
+    def over_run(self) -> Literal["moments", "last", "ema", "rolling", "lag"] | None:
         """As that of any output; a metric over the run keeps moments, or the latest value if it has no moments."""
         if self.smoothing is not None or not self.cumulative:
             return super().over_run
