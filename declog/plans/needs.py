@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from declog.language.absence import PRESENT, asks
 from declog.language.dtypes import Axis
-from declog.language.nodes import CARRIED, FOLD, METRIC, SIGNAL, TEXTVALUE, Node, label_of, walk
+from declog.language.nodes import CARRIED, FOLD, METRIC, SIGNAL, TEXTVALUE, Node, label_of, reads_groups, walk
 from declog.plans.fingerprint import expressions
-from declog.plans.ops import AlertOp, FormulaOp, MetricOp, Plan
+from declog.plans.ops import AlertOp, FilterOp, FormulaOp, MetricOp, Plan, TableOp
 
 
 class Need(NamedTuple):
@@ -111,6 +111,20 @@ def of_groups(plan: Plan, phase: str) -> set[str]:
     return with_readers(plan, (op.id for op in plan.metrics if op.phase == phase and _of_groups(op)))
 
 
+def tables_of_groups(plan: Plan, phase: str) -> list[TableOp]:
+    """The tables that have no rows unless the rows of a phase have groups."""
+
+    def chosen(filter: FilterOp) -> bool:
+        nodes = walk(*filter.reads.values())
+        return filter.axis is Axis.GROUP or filter.within == "group" or any(map(reads_groups, nodes))
+
+    return [
+        op for op in plan.tables
+        if op.phase == phase
+        and (op.axis is Axis.GROUP or (op.filter is not None and any(map(chosen, op.filter.chain))))
+    ]  # fmt: skip
+
+
 def with_readers(plan: Plan, ids: Iterable[str]) -> set[str]:
     """The ids of some metrics, and of those that need one of them."""
     readers, needed = set(ids), needs(plan.outputs)
@@ -152,5 +166,4 @@ def _clauses(node: Node, phase: str, columns: Mapping[str, Clauses]) -> Clauses:
 
 def _of_groups(op: MetricOp) -> bool:
     """Whether a metric has no value unless groups are identified."""
-    nodes = walk(*expressions(op))
-    return op.axis is Axis.GROUP or any(Axis.GROUP in (node.type.axis, node.over) for node in nodes)
+    return op.axis is Axis.GROUP or any(map(reads_groups, walk(*expressions(op))))
