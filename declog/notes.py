@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from declog.errors import Path, in_flow, nearest, nested
@@ -95,32 +94,18 @@ def _thinned(config: Composed, plan: Plan) -> Iterator[str]:
 def _of_all(config: Composed, plan: Plan) -> Iterator[str]:
     """A note on the user's own profiles whose `show` adds to all that there is, and brings back nothing hidden."""
     tables = ["table:*"] if plan.tables else []
-    for name, profile in config.spec.profiles.items():
-        show, hide = (" ".join(selector.select for selector in some).split() for some in (profile.show, profile.hide))
-        sometimes = any(selector.when is not None for selector in profile.show)  # hidden where it does not hold
-        shows_all = profile.only is None and name != "slim" and config.home(("profiles", name)) is None
-        if not show or not shows_all or sometimes or _meet(show, hide):
+    for name in [name for name, op in plan.profiles.items() if op.idle]:
+        profile = config.spec.profiles[name]
+        if profile.only is not None or name == "slim" or config.home(("profiles", name)) is not None:
             continue
+        words = " ".join(selector.select for selector in [*profile.show, *profile.hide]).split()
         said = config.data["profiles"][name]
-        without = [] if any(word.startswith("table:") for word in [*show, *hide]) else tables
+        without = [] if any(word.startswith("table:") for word in words) else tables
         hidden = [*said.get("hide", []), *without]
         alone = nested(("profiles", name), {"only": said["show"], **({"hide": hidden} if hidden else {})})
         edit = f"{in_flow(alone)[1:-1]} shows these alone" + "; without `table:*` the tables, too" * bool(without)
         fix = "drop it" if name == "full" else edit
         yield f"`show` of the profile `{name}` adds nothing, as a profile without `only` shows all; {fix}"
-
-
-def _meet(show: Sequence[str], hide: Sequence[str]) -> bool:
-    """Whether words of `show` may bring back what words of `hide` take away."""
-    from declog.compiler.outputs import is_pattern
-
-    return any(
-        is_pattern(other)
-        if is_pattern(one)
-        else other.startswith("tag:") or fnmatchcase(one, other) or one.startswith(f"{other}.")
-        for one in show
-        for other in hide
-    )
 
 
 def _unread(config: Composed, plan: Plan) -> Iterator[str]:

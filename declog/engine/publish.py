@@ -343,13 +343,14 @@ class Dispatcher:
 def _shown(named: Sequence[tuple[Output, Record]], profile: ProfileOp, hidden: Collection[Word]) -> list[Record]:
     """The records that a profile shows, without the ``hidden`` ones."""
     outputs, some = profile.outputs, {word[:2] for word in profile.only}
-    if not (hidden or some or profile.without):
+    if not (hidden or some or profile.without or profile.never):
         return [record for output, record in named if output in outputs]
     return [
         record
         for output, record in named
         if output in outputs
         and not _among(output, record, hidden)
+        and not _among(output, record, profile.never)
         and (output not in some or _among(output, record, profile.only))
         and (not _among(output, record, profile.without) or _among(output, record, profile.also))
     ]
