@@ -5,7 +5,7 @@ Imports the plan and the tree only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -88,8 +88,7 @@ def signals_of(plan: Plan) -> dict[str, Clauses]:
     clauses: dict[str, Clauses] = dict.fromkeys((op.id for op in plan.outputs), NOTHING)
     columns = _columns(plan)
     for op in plan.metrics:
-        clauses[op.id] |= _of(op, op.phase, columns)
-        clauses[op.id] |= NOTHING.union(*(columns[name] for name in (op.fold, op.tokens) if name))
+        clauses[op.id] |= _of_metric(op, columns)
         if (groups := groups_of(plan, op.phase)) and _of_groups(op):
             clauses[op.id] |= {groups}
     ids = {op.key: op.id for op in plan.outputs}
@@ -98,6 +97,16 @@ def signals_of(plan: Plan) -> dict[str, Clauses]:
         if id in formulas:
             clauses[id] |= _clauses(formulas[id].expr, "", {key: clauses[other] for key, other in ids.items()})
     return clauses
+
+
+def values_of(plan: Plan, phase: str) -> Iterator[Clauses]:
+    """The needs of each metric of a phase, and of each column of its tables."""
+    columns = _columns(plan)
+    for op in plan.metrics:
+        if op.phase == phase:
+            yield _of_metric(op, columns)
+    for table in plan.tables:
+        yield from (_of(column, phase, columns) for column in table.columns if table.phase == phase)
 
 
 def groups_of(plan: Plan, phase: str) -> Clause:
@@ -142,6 +151,11 @@ def _columns(plan: Plan) -> dict[str, Clauses]:
         columns |= {op.name: _of(op.expr, phase.name, columns) for op in phase.locals}
     columns |= {op.name: _of(op.expr, op.source, columns) for op in plan.joins}
     return columns | {op.name: _of(op.expr, op.phase, columns) for op in plan.previous}
+
+
+def _of_metric(op: MetricOp, columns: Mapping[str, Clauses]) -> Clauses:
+    """The needs of a metric, without those of groups."""
+    return _of(op, op.phase, columns).union(*(columns[name] for name in (op.fold, op.tokens) if name))
 
 
 def _of(value: object, phase: str, columns: Mapping[str, Clauses]) -> Clauses:
