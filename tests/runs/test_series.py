@@ -244,7 +244,8 @@ def test_the_name_of_an_id(rows: list[tuple[str, str | None, str]], expected: st
     """In training, or else in the mode that came first; None if it has no name there, or several."""
     columns = zip(*rows, strict=True) if rows else ([], [], [])
     table = pa.table({
-        key: pa.array(list(column), pa.string()) for key, column in zip(("mode", "metric", "name"), columns, strict=True)
+        key: pa.array(list(column), pa.string())
+        for key, column in zip(("mode", "metric", "name"), columns, strict=True)
     })  # fmt: skip
     assert name_of(table, "a") == expected
     assert name_of(table, 3) is None
