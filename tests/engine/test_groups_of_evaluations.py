@@ -184,3 +184,20 @@ def test_training_keeps_the_error(tmp_path: Path) -> None:
         log.observe(reward=[1.0] * 5, answer=["a"] * 5)
     with pytest.raises(declog.DeclogError, match="DL507"):
         log.close()
+
+
+def test_training_without_ids(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Where ids say what a group is and never come, a table within groups has no rows either, and is told of."""
+    tables = {"all": {"columns": ["reward"]}, "first": {"columns": ["reward"], "filter": FILTERS["first"]}}
+    config = {**CONFIG, "tables": tables, "metrics": {"reward": "mean"}, "axes": {"group": {"of": "prompt"}}}
+    sink = MemorySink()
+    with (
+        caplog.at_level(logging.WARNING, logger="declog"),
+        declog.start(config, sinks=[sink], output_dir=tmp_path) as log,
+    ):
+        for step in range(3):
+            with log.step(step):
+                log.observe(reward=[1.0] * 4)
+    assert {table.name for _, records in sink.events for table in records.tables} == {"all"}
+    (line,) = [line for record in caplog.records if "nothing says" in (line := record.getMessage())]
+    assert line.startswith("the table first can take no rows: nothing says what a group is: observe prompt, or say")
