@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from declog.errors import Path, in_flow, nearest, nested
@@ -25,7 +24,6 @@ def notes(config: Composed, plan: Plan) -> Iterator[str]:
     yield from _unopened(config)
     yield from _thinned(config, plan)
     yield from _of_all(config, plan)
-    yield from _unread(config, plan)
     yield from _replaced(config)
     yield from _redefined(config, plan)
     yield from _of_another_schema(config)
@@ -50,23 +48,23 @@ def _outdented(config: Composed) -> Iterator[str]:
     from declog.language.keys import keys
     from declog.language.spec import MetricSpec
 
-    entries = config.data.get("metrics") or {}
-    names = list(entries)
+    names = list(config.data.get("metrics") or {})
+    # what is reduced, and a map, are no value of a key
+    short = {name for name, entry in _said(config, "metrics") if entry.replaces and "reduce" not in entry.entries}
     for at, name in enumerate(names):
-        said = entries[name]
-        if isinstance(said, dict) and "reduce" in said:  # an expression that is reduced is no value of a key
-            continue
-        if name in keys(MetricSpec) and at and config.home(("metrics", name)) is None:
+        if name in short and name in keys(MetricSpec) and at and config.home(("metrics", name)) is None:
             yield f"`{name}` is a metric of its own here; as a key of `{names[at - 1]}` it stands below it, indented"
 
 
 def _of_one_step(config: Composed, plan: Plan) -> Iterator[str]:
     """A note on the user's own variances over steps that are of one step, which has none."""
+    several = any(mode.every > 1 for mode in plan.modes.values())  # a mode with windows of its own may have one
     for op in plan.metrics:
         alone = op.combine == "var" and op.pool == "step" and not op.cumulative and op.every == 1
         if alone and config.home(("metrics", op.id)) is None:
             edit = _edit(config, ("metrics", op.id, "every"), 10)
-            yield f"`{op.id}` never has a value: of one step there is no variance, and {edit} has that of 10"
+            never = f"`{op.id}` never has a value{' in training' * several}"
+            yield f"{never}: of one step there is no variance, and {edit} has that of 10"
 
 
 def _unopened(config: Composed) -> Iterator[str]:
@@ -95,14 +93,13 @@ def _thinned(config: Composed, plan: Plan) -> Iterator[str]:
 def _of_all(config: Composed, plan: Plan) -> Iterator[str]:
     """A note on the user's own profiles whose `show` adds to all that there is, and brings back nothing hidden."""
     tables = ["table:*"] if plan.tables else []
-    for name, profile in config.spec.profiles.items():
-        show, hide = (" ".join(selector.select for selector in some).split() for some in (profile.show, profile.hide))
-        sometimes = any(selector.when is not None for selector in profile.show)  # hidden where it does not hold
-        shows_all = profile.only is None and name != "slim" and config.home(("profiles", name)) is None
-        if not show or not shows_all or sometimes or _meet(show, hide):
+    for name in [name for name, op in plan.profiles.items() if op.idle]:
+        profile = config.spec.profiles[name]
+        if profile.only is not None or name == "slim" or config.home(("profiles", name)) is not None:
             continue
+        words = " ".join(selector.select for selector in [*profile.show, *profile.hide]).split()
         said = config.data["profiles"][name]
-        without = [] if any(word.startswith("table:") for word in [*show, *hide]) else tables
+        without = [] if any(word.startswith("table:") for word in words) else tables
         hidden = [*said.get("hide", []), *without]
         alone = nested(("profiles", name), {"only": said["show"], **({"hide": hidden} if hidden else {})})
         edit = f"{in_flow(alone)[1:-1]} shows these alone" + "; without `table:*` the tables, too" * bool(without)
@@ -110,25 +107,15 @@ def _of_all(config: Composed, plan: Plan) -> Iterator[str]:
         yield f"`show` of the profile `{name}` adds nothing, as a profile without `only` shows all; {fix}"
 
 
-def _meet(show: Sequence[str], hide: Sequence[str]) -> bool:
-    """Whether words of `show` may bring back what words of `hide` take away."""
-    from declog.compiler.outputs import is_pattern
+def unread(config: Composed, plan: Plan) -> Iterator[str]:
+    """A note on the user's own numbers of a step that nothing reads: they are kept, and logged nowhere.
 
-    return any(
-        is_pattern(other)
-        if is_pattern(one)
-        else other.startswith("tag:") or fnmatchcase(one, other) or one.startswith(f"{other}.")
-        for one in show
-        for other in hide
-    )
-
-
-def _unread(config: Composed, plan: Plan) -> Iterator[str]:
-    """A note on the user's own numbers of a step that nothing reads: they are kept, and logged nowhere."""
+    A run does not log it, as they may be declared for questions that come later.
+    """
     from declog.language.dtypes import Axis, DType
 
-    read = {op.name for phase in plan.phases.values() for op in phase.signals}
-    declared = {path[-1] for path, _ in config.spec.declared if config.home(path) is None} - read
+    names_read = {op.name for phase in plan.phases.values() for op in phase.signals}
+    declared = {path[-1] for path, _ in config.spec.declared if config.home(path) is None} - names_read
     sections = {key: value for key, value in config.data.items() if key != "signals"}
     declared -= {*re.findall(r"\w+", str(sections))}  # what is off, or shown nowhere, may read it
     numbers = (DType.FLOAT, DType.INT, DType.BOOL)

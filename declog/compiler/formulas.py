@@ -96,8 +96,8 @@ def _facts(node: Node) -> set[str]:
     return {str(item.param("name")) for item in walk(node) if item.op == BUILTIN}
 
 
-def over_metrics(draft: Draft, text: str, *, of_alert: str | None = None) -> Node:
-    """The typed tree of an expression over metrics, which have no rows."""
+def over_metrics(draft: Draft, text: str, *, of_alert: str | None = None, holds: bool = False) -> Node:
+    """The typed tree of an expression over metrics, which have no rows; ``holds``: of a condition, which must hold."""
     scope = MetricScope(draft, of_alert=of_alert)
     labels.refuse_other_ways(draft, text, scope)
     node = compile_expression(text, scope, draft.graph, draft.functions)
@@ -106,9 +106,12 @@ def over_metrics(draft: Draft, text: str, *, of_alert: str | None = None) -> Nod
         if function is not None and function.stage == "rows" and item.op != "member":
             refuse("DL310.formula_rows", text, function=item.op)
     modes = ModesOfMetrics(draft.outputs, draft.modes)
-    if not modes.of_expr(node, holds=of_alert is not None):
-        of_each = {key: " and ".join(sorted(of)) for key, label in sources(node) if (of := modes.of(key, label))}
-        shown = ", ".join(f"`{key}` has values in {of}" for key, of in of_each.items())
+    if not modes.of_expr(node, holds=holds):
+        of_each = {source: " and ".join(sorted(of)) for source in sources(node) if (of := modes.of(*source))}
+        shown = ", ".join(
+            f"`{key if label is None else f'label({key}, {label!r})'}` has values in {of}"
+            for (key, label), of in of_each.items()
+        )
         refuse("DL310.formula_modes", text, modes=shown)
     return node
 
@@ -168,6 +171,6 @@ def condition(draft: Draft, text: str, path: Path) -> Node | None:
     """A bool over metrics' values; one that reads what is off never holds. None for one with an error."""
     off = ".".join(map(str, path))
     with draft.at(*path, off=off):
-        node = over_metrics(draft, text)
+        node = over_metrics(draft, text, holds=True)
         return node if has_type(draft, node, path, [DType.BOOL]) else None
     return draft.graph.constant(False) if off in draft.inactive else None

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import PurePosixPath
+from typing import NamedTuple
 
 from declog import sinks
 from declog.compiler import suggestions
@@ -218,8 +219,7 @@ def _profile(draft: Draft, name: str, spec: ProfileSpec) -> ProfileOp:
     closed = only is not None and not any(item.select == EVERY and item.when is None for item in only)
     conditions: list[tuple[frozenset[Names], Node, bool]] = []
 
-    def selected(key: str, selectors: Sequence[SelectorSpec]) -> tuple[set[Names], set[str], set[Names | str]]:
-        """The outputs and the tables that selectors choose, and those of both that they choose by name."""
+    def selected(key: str, selectors: Sequence[SelectorSpec]) -> _Selected:
         outputs, named, by_name = set[Names](), set[str](), set[Names | str]()
         for index, selector in enumerate(selectors):
             path = ("profiles", name, key, index)
@@ -235,29 +235,55 @@ def _profile(draft: Draft, name: str, spec: ProfileSpec) -> ProfileOp:
                     outputs |= outputs_of
                     named |= tables_of
                     by_name |= set() if is_pattern(word) else {*outputs_of, *tables_of}
-        return outputs, named, by_name
+        return _Selected(outputs, named, by_name)
 
-    shown, kept, _ = selected("only", only or ())
-    without, hidden, names = selected("hide", spec.hide)
-    added, more, wanted = selected("show", spec.show)
-    added, more = added - (names - wanted), more - (names - wanted)  # a pattern of `show` yields to a name of `hide`
-    shown = shown if closed else {(*output, EVERY) for output in every}
-    kept = (kept if closed and by_table else tables) - hidden | more
-    hidden_outputs = _entire(without)
-    there = {item for item in shown if item[:2] not in hidden_outputs} | added
-    there = {item for item in there if item[:2] in every}
-    partly = every - hidden_outputs - _entire(added)
-    return ProfileOp(
-        name=name,
-        outputs=frozenset(item[:2] for item in there),
-        tables=frozenset(kept),
-        conditions=tuple(conditions),
-        runtime=not closed,
-        self_metrics=spec.self_metrics,
-        only=frozenset(item for item in there if item[:2] not in _entire(there)),
-        without=frozenset(item for item in without if item[2] != EVERY and item[:2] in partly),
-        also=frozenset(item for item in added if item[2] != EVERY),
-    )
+    some, hidden = selected("only", only or ()), selected("hide", spec.hide)
+    shown = some.outputs if closed else {(*output, EVERY) for output in every}
+    kept = (some.tables if closed and by_table else tables) - hidden.tables
+    always = len(conditions)
+
+    def with_more(more: _Selected) -> ProfileOp:
+        """The profile that shows these, too."""
+        closed_names = hidden.by_name - more.by_name  # which a pattern of `show` does not bring back
+        closed_outputs = _entire(item for item in closed_names if isinstance(item, tuple)) - _entire(
+            more.outputs & more.by_name
+        )
+        added = {item for item in more.outputs if item in more.by_name or item[:2] not in closed_outputs}
+        by_pattern = {item[:2] for item in added - more.by_name} - _entire(added & more.by_name)
+        never = {item for item in hidden.outputs & closed_names if item[2] != EVERY and item[:2] in by_pattern}
+        hidden_outputs, members = _entire(hidden.outputs), {item for item in hidden.outputs if item[2] != EVERY}
+        there = {item for item in shown if item[:2] not in hidden_outputs} | added
+        there = {item for item in there if item[:2] in every}
+        without = {item for item in members if item[:2] in every - hidden_outputs - _entire(added)} - never
+        return ProfileOp(
+            name=name,
+            outputs=frozenset(item[:2] for item in there),
+            tables=frozenset(kept | (more.tables - closed_names)),
+            conditions=tuple(conditions),
+            runtime=not closed,
+            self_metrics=spec.self_metrics,
+            only=frozenset(item for item in there if item[:2] not in _entire(there)),
+            without=frozenset(without),
+            also=frozenset(item for item in added if any(_overlap(item, other) for other in without)),
+            never=frozenset(never),
+        )
+
+    profile = with_more(selected("show", spec.show))
+    adds = not spec.show or always < len(conditions) or profile != with_more(_Selected(set(), set(), set()))
+    return replace(profile, idle=not adds)
+
+
+class _Selected(NamedTuple):
+    """The outputs and the tables that selectors choose, and those of both that they choose by name."""
+
+    outputs: set[Names]
+    tables: set[str]
+    by_name: set[Names | str]
+
+
+def _overlap(one: Names, other: Names) -> bool:
+    """Whether two choices among the members and labels of an output may have some in common."""
+    return one[:2] == other[:2] and EVERY not in (one[2], other[2]) and _meet(one[2], other[2])
 
 
 def _entire(names: Iterable[Names]) -> set[Output]:

@@ -214,7 +214,7 @@ def alerts(draft: Draft) -> None:
             continue
         text = spec.when if spec.when is not None else " or ".join(bounds)
         with draft.at(*path, *(["when"] if spec.when is not None else []), off=f"alerts.{name}"):
-            node = over_metrics(draft, text, of_alert=name)
+            node = over_metrics(draft, text, of_alert=name, holds=True)
             if node.op == CONST and node.type.dtype in NUMERIC:  # kl: "0.5"
                 draft.report("DL305.alert", path, name=name, value=node.param("value"))
                 continue

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from declog.engine import groups
 from declog.engine.blocks import Facts, typed
-from declog.engine.frame import GROUP_ID, Frame
+from declog.engine.frame import Frame
 from declog.engine.layout import FAILURE
 from declog.engine.user_functions import by_rows, by_tensors
 from declog.errors import RuntimeFailure
@@ -26,7 +26,7 @@ from declog.language.dtypes import MEMBER, Axis, DType
 from declog.language.functions import DEFAULT, Function, Functions
 from declog.language.functions.structure import SELECTIONS, selected
 from declog.language.moments import AGGREGATES, FORMULAS
-from declog.language.nodes import CONST, LEAVES, MODE, WRITTEN, Node
+from declog.language.nodes import CONST, MODE, WRITTEN, Node, reads_groups
 from declog.language.segmented import Segments
 
 Array = NDArray[Any]
@@ -240,12 +240,10 @@ class View:
     def _ungrouped(self, node: Node) -> Kind:
         """For a node that reads groups: the rows whose group is unknown, because no signal names it."""
         axis = node.type.axis
-        if axis is None or not reads_groups(node) or not self.frame.by_ids:
+        if axis is None or not reads_groups(node):
             return False
-        if self.frame.column(GROUP_ID) is None:
-            return True
-        where = absent(self.frame.kind(GROUP_ID, Axis.COMPLETION))
-        if where is False or axis is Axis.COMPLETION:
+        where = self.frame.ungrouped
+        if where is True or where is False or axis is Axis.COMPLETION:
             return where
         return _all_of(where, self.frame.parts(Axis.COMPLETION, axis))
 
@@ -344,15 +342,6 @@ class View:
             if members != first:
                 order[position] = [members.index(member) for member in first]
         return order
-
-
-def reads_groups(node: Node) -> bool:
-    """Whether an operation itself depends on which rows form a group."""
-    if node.op == "rank":
-        return node.param("within") is Axis.GROUP
-    if node.op in ("index", "size", "pass_at", "pass_all", "best_at", "majority", "majority_at"):
-        return True
-    return node.over in (Axis.COMPLETION, Axis.GROUP) or (node.op in LEAVES and node.type.axis is Axis.GROUP)
 
 
 def applied(node: Node, function: Function, args: Sequence[Value]) -> Value:

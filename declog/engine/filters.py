@@ -57,6 +57,9 @@ def select(op: FilterOp, view: View, rows: Rows, axis: Axis) -> Selection:
     among = rows
     for one in op.chain:
         groups = one.axis is not axis  # the filter takes groups, and the rows are completions
+        if (groups or one.within == "group") and axis is Axis.COMPLETION:
+            alone = view.frame.ungrouped
+            rows = rows[:0] if alone is True else rows if alone is False else rows[~alone[rows]]
         if groups:
             index = view.frame.parts(axis, one.axis).index
             rows = np.unique(index[rows])

@@ -20,7 +20,7 @@ from declog.engine import groups
 from declog.engine.blocks import Batches, Block, Facts, Key, shared
 from declog.engine.layout import KIND, Layout, Part, joined, layout_of, recent, together
 from declog.errors import RuntimeFailure
-from declog.language.absence import HERE, Kind
+from declog.language.absence import HERE, Kind, absent
 from declog.language.dtypes import Axis, DType
 from declog.language.segmented import Segments
 from declog.plans.ops import Grouping
@@ -157,6 +157,13 @@ class Frame:
     def by_ids(self) -> bool:
         """Whether only ids say what a group is."""
         return self.grouping is not None and (self.grouping.size is None or self.misfit is not None)
+
+    @property
+    def ungrouped(self) -> Kind:
+        """Which completions are in no group, because no signal names it: False, True or ``[rows]``."""
+        if not self.by_ids:
+            return False
+        return True if self.column(GROUP_ID) is None else absent(self.kind(GROUP_ID, Axis.COMPLETION))
 
     def _groups(self) -> Segments:
         assert self.grouping is not None

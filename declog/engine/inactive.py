@@ -7,24 +7,25 @@ it stays away for twice as many steps as ever before. Runs on rank 0's worker on
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from declog.engine.cells import MetricValues
 from declog.engine.frame import GROUP_ID, Frame
 from declog.engine.log_event import EventFacts
+from declog.engine.silent import Silent
 from declog.engine.spans import PHASE, Arrivals, Span
 from declog.engine.tables import EXTRA
 from declog.errors import MissingSignalError
 from declog.language.dtypes import Axis
 from declog.language.nodes import LOGGED, SIGNAL, TIMERS, walk
-from declog.plans.needs import Clause, Need, groups_of, of_groups, signals_of, with_readers
-from declog.plans.ops import MetricOp, Plan, SignalOp
+from declog.plans.needs import Clause, Need, groups_of, of_groups, signals_of, tables_of_groups
+from declog.plans.ops import Plan, SignalOp
 
 log = logging.getLogger("declog")
 GROUPS, METRICS, SIGNALS = 8, 4, 3  # how many reasons, metrics per reason and signals a message names
 NEVER = " never came"
+NO_GROUPS = "nothing says what a group is: observe {ids}, or say `axes.group.size=N`"
 PLAIN = 4  # how many reasons of this kind a message names one by one
 RARE = 10  # a signal that came only once has stopped after so many batches of its phase
 _Strays = dict[Need, str]  # signals as they are read, with another phase, in which they came
@@ -41,7 +42,7 @@ class _Mode:
     inactive: dict[str, str] = field(default_factory=dict)  # inactive metrics, with the reason
     stopped: dict[Need, int] = field(default_factory=dict)  # stopped signals, with the last step at which each came
     warned: set[Need] = field(default_factory=set)
-    misfits: dict[str, str] = field(default_factory=dict)  # by phase: why its rows are no groups of the size; told once
+    misfits: dict[str, str] = field(default_factory=dict)  # by phase: why its rows are in no groups; told once
 
 
 class Inactive:
@@ -70,11 +71,7 @@ class Inactive:
         self._modes = {mode: _Mode() for mode in plan.modes}
         # the variance of the only piece of a window is absent
         self._variances = {op.key for op in plan.outputs if op.combine == "var" and op.over_run is None}
-        # the user's metrics without a value yet, with the number of their windows
-        self._silent = Counter({id: 0 for id in self._keys if id in plan.user_metrics})
-        self._sometimes = with_readers(  # these need not have a value in each window
-            plan, (op.id for op in plan.outputs if op.when is not None or (isinstance(op, MetricOp) and op.clauses))
-        )
+        self.silent = Silent(plan, self._keys)
         self.judges = True  # not at a step that ended with an error, before which signals may be missing
 
     # -- signals that come
@@ -94,14 +91,16 @@ class Inactive:
                 state.counts[need] = max(at, state.counts.get(need, at))
 
     def ungrouped(self, mode: str, frames: Mapping[str, Frame]) -> None:
-        """Note whether the rows of a log event are no groups of `axes.group.size`, which only training must have."""
+        """Note whether the rows of a log event are in no groups, as an evaluation need not fit `axes.group.size`."""
         misfits = self._modes[mode].misfits
         for phase, frame in frames.items():
-            if phase not in misfits and frame.misfit is not None:
-                ids = () if frame.grouping is None or frame.has(GROUP_ID) else frame.grouping.of
-                misfits[phase] = f"{frame.misfit.message}; observe whole groups" + (
-                    f", or {_listed(ids, SIGNALS, 'or')}" if ids else ""
-                )
+            if phase in misfits or (frame.misfit is None and frame.ungrouped is not True):
+                continue
+            ids = "" if frame.grouping is None or frame.has(GROUP_ID) else _listed(frame.grouping.of, SIGNALS, "or")
+            if frame.misfit is None:
+                misfits[phase] = NO_GROUPS.format(ids=ids)
+            else:
+                misfits[phase] = f"{frame.misfit.message}; observe whole groups" + f", or {ids}" * bool(ids)
 
     def rewind(self, mode: str, step: int) -> None:
         """Take a mode back to an earlier step; its run continues behind that step."""
@@ -113,8 +112,13 @@ class Inactive:
 
     # -- signals that do not come
 
-    def judge(self, event: EventFacts, periods: Collection[int], results: MetricValues) -> None:
-        """Update the inactive metrics at a log event at which windows of these periods end with these values."""
+    def judge(
+        self, event: EventFacts, periods: Collection[int], results: MetricValues, empty: Collection[str] = ()
+    ) -> None:
+        """Update the inactive metrics at a log event at which windows of these periods end.
+
+        They have these values; ``empty`` are the ids of tables that would have been due, and have no rows.
+        """
         mode, state = event.mode, self._modes[event.mode]
         if not self.judges or (mode == "train" and not event.count):  # no step has ended
             return
@@ -125,8 +129,9 @@ class Inactive:
         state.begun = state.begun or now
         self._note_stopped(mode, state, now, results)
         self._note_inactive(mode, state, periods, results)
-        self._note_ungrouped(mode, state, periods, results)
-        self._note_silent(mode, periods, results)
+        self._note_ungrouped(mode, state, periods, results, empty)
+        if results.numbers or results.cells:
+            self._tell_silent(self.silent.judge(mode, periods, lambda id: self._has_value(id, results)))
         if state.inactive != before:
             self._changed(self.reasons)
 
@@ -145,8 +150,10 @@ class Inactive:
         state.inactive |= reasons
         self._warn(mode, first, self._together(reasons, state), state)
 
-    def _note_ungrouped(self, mode: str, state: _Mode, periods: Collection[int], results: MetricValues) -> None:
-        """Warn once of the metrics that an evaluation does not have because its rows are no groups of the size."""
+    def _note_ungrouped(
+        self, mode: str, state: _Mode, periods: Collection[int], results: MetricValues, empty: Collection[str]
+    ) -> None:
+        """Warn once of what is absent because the rows of a phase are in no groups."""
         for phase, why in state.misfits.items():
             grouped = of_groups(self._plan, phase) if why else ()
             absent = [
@@ -154,29 +161,28 @@ class Inactive:
                 if id in grouped and id not in state.inactive and self._every[id] in periods
                 and not self._has_value(id, results)
             ]  # fmt: skip
-            if absent:
+            tables = [op.id for op in tables_of_groups(self._plan, phase) if why and op.id in empty]
+            if absent or tables:
                 state.misfits[phase] = ""
                 state.inactive |= dict.fromkeys(absent, why)
-                verb = "has no values" if len(absent) == 1 else "have no values"
-                log.warning("%s: %s %s: %s", mode, _listed(absent, METRICS), verb, why)
-
-    def _note_silent(self, mode: str, periods: Collection[int], results: MetricValues) -> None:
-        """Warn of the user's metrics that have had no value in several windows, though all that they read came."""
-        for id in [id for id in self._silent if self._has_value(id, results)]:
-            del self._silent[id]
-        if mode == "train" and (results.numbers or results.cells):
-            self._silent.update([id for id in self._silent if self._every[id] in periods])
-            self._tell_silent([id for id, count in self._silent.items() if count == RARE and id not in self._sometimes])
+                said = []
+                if absent:
+                    said.append(f"{_listed(absent, METRICS)} {'has' if len(absent) == 1 else 'have'} no values")
+                if tables:
+                    said.append(f"the table{'s' * (len(tables) > 1)} {_listed(tables, METRICS)} can take no rows")
+                said[0] = said[0] if mode == "train" else f"{mode}: {said[0]}"
+                log.warning("%s: %s", ", and ".join(said), why)
 
     def end(self) -> None:
         """Warn of the metrics that had no value in the whole run."""
-        self._tell_silent([id for id, count in self._silent.items() if count > 1])
+        self._tell_silent(self.silent.end())
 
     def _tell_silent(self, ids: Collection[str]) -> None:
+        """Warn of the user's metrics that have had no value in many windows, though all that they read came."""
         told, reasons = dict[str, list[str]](), self.reasons
         for id in [id for id in ids if id not in reasons]:
             variance = not self._variances.isdisjoint(self._keys[id])
-            why = f"no value in {self._silent.pop(id)} log events, though all that it reads came"
+            why = f"no value in {self.silent.told(id)} log events, though all that it reads came"
             why += "; `combine: var` needs two values in a window, so `every: 2` or more" * variance
             told.setdefault(why, []).append(id)
             self._modes["train"].inactive[id] = why
@@ -234,7 +240,7 @@ class Inactive:
         absent = self._absent(id, state)
         for clause in absent:
             if clause == groups_of(self._plan, clause[0].phase):
-                return f"nothing says what a group is: observe {self._named(clause)}, or say `axes.group.size=N`"
+                return NO_GROUPS.format(ids=self._named(clause))
         absent = [clause for clause in absent if self._signals.keys() & clause]
         if not absent:
             return ""
@@ -429,4 +435,4 @@ def _listed(names: Collection[str], most: int, last: str = "and") -> str:
     unnamed = len(names) - len(shown)
     if unnamed:
         return f"{', '.join(shown)} and {unnamed} more"
-    return f" {last} ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
+    return f" {last} ".join(filter(None, (", ".join(shown[:-1]), *shown[-1:])))

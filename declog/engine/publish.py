@@ -116,6 +116,7 @@ class Dispatcher:
             "tables": self._samples.state(),
             "over_run": self._metrics.over_run.plain(),
             "meanings": meanings(self._plan),
+            "without_value": self.inactive.silent.state(),
         }
 
     def load(self, data: Mapping[str, Any]) -> None:
@@ -124,6 +125,7 @@ class Dispatcher:
         self._silent.update({(mode, alert): count for mode, alert, count in data.get("silent", ())})
         self._events.update(data["events"])
         self._samples.load(data["tables"])
+        self.inactive.silent.load(data.get("without_value", {}))  # one without them knows of no metric
         before = data.get("meanings", {})  # checkpoints of earlier versions have no meanings
         other = {key for key, text in meanings(self._plan).items() if before.get(key, text) != text}
         if other:
@@ -149,13 +151,14 @@ class Dispatcher:
         step, mode = facts.step, facts.mode
         partial = min((window.partial for window in due.values() if window.partial is not None), default=None)
         prefix = self._plan.modes[mode].prefix
-        named, results, tables = Named(), MetricValues(), list[Table]()
+        named, results, built = Named(), MetricValues(), dict[str, Table | None]()
         for period, window in sorted(due.items()):  # a condition may read metrics of shorter windows
             of_period = self._metrics.of(period, window, results, (mode, step), report)
             results.join(of_period)
             self._naming.add(named, period, of_period, window.partial is not None, report, prefix)
-            tables += self._tables(period, window.table_views, report) if self._plan.tables else ()
-        self.inactive.judge(facts, due.keys(), results)
+            built |= self._tables(period, window.table_views, report) if self._plan.tables else {}
+        tables = [table for table in built.values() if table is not None]
+        self.inactive.judge(facts, due.keys(), results, [id for id in built if built[id] is None])
         self._unseen_labels.judge(results)
         beside = beside or Beside()
         if partial is None and beside.compared:
@@ -234,11 +237,11 @@ class Dispatcher:
 
     # -- tables and alerts
 
-    def _tables(self, period: int, views: Mapping[str, View], report: Report) -> list[Table]:
+    def _tables(self, period: int, views: Mapping[str, View], report: Report) -> dict[str, Table | None]:
+        """The tables that are due, by id; None for those without rows."""
         due = [op for op in self._plan.tables if op.every == period and op.phase in views]
         shown = [op for op in due if any(self._takes(route, op.id) for route in self._routes)]
-        tables = [self._samples.build(op, views[op.phase], report) for op in shown]
-        return [table for table in tables if table is not None]
+        return {op.id: self._samples.build(op, views[op.phase], report) for op in shown}
 
     def _takes(self, route: Route, table: str) -> bool:
         if table not in self._plan.profiles[route.profile].tables or table in route.local:
@@ -340,13 +343,14 @@ class Dispatcher:
 def _shown(named: Sequence[tuple[Output, Record]], profile: ProfileOp, hidden: Collection[Word]) -> list[Record]:
     """The records that a profile shows, without the ``hidden`` ones."""
     outputs, some = profile.outputs, {word[:2] for word in profile.only}
-    if not (hidden or some or profile.without):
+    if not (hidden or some or profile.without or profile.never):
         return [record for output, record in named if output in outputs]
     return [
         record
         for output, record in named
         if output in outputs
         and not _among(output, record, hidden)
+        and not _among(output, record, profile.never)
         and (output not in some or _among(output, record, profile.only))
         and (not _among(output, record, profile.without) or _among(output, record, profile.also))
     ]

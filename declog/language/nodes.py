@@ -200,6 +200,15 @@ def reads_other_ranks(node: Node, split: bool) -> bool:
     return False
 
 
+def reads_groups(node: Node) -> bool:
+    """Whether an operation itself depends on which rows form a group."""
+    if node.op == "rank":
+        return node.param("within") is Axis.GROUP
+    if node.op in ("index", "size", "pass_at", "pass_all", "best_at", "majority", "majority_at"):
+        return True
+    return node.over in (Axis.COMPLETION, Axis.GROUP) or (node.op in LEAVES and node.type.axis is Axis.GROUP)
+
+
 def walk(*roots: Node) -> Iterator[Node]:
     """Every node below the roots once, arguments before what uses them; masks are not entered."""
     seen: set[int] = set()

@@ -5,15 +5,15 @@ Imports the plan and the tree only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
 from declog.language.absence import PRESENT, asks
 from declog.language.dtypes import Axis
-from declog.language.nodes import CARRIED, FOLD, METRIC, SIGNAL, TEXTVALUE, Node, label_of, walk
+from declog.language.nodes import CARRIED, FOLD, METRIC, SIGNAL, TEXTVALUE, Node, label_of, reads_groups, walk
 from declog.plans.fingerprint import expressions
-from declog.plans.ops import AlertOp, FormulaOp, MetricOp, Plan
+from declog.plans.ops import AlertOp, FilterOp, FormulaOp, MetricOp, Plan, TableOp
 
 
 class Need(NamedTuple):
@@ -88,8 +88,7 @@ def signals_of(plan: Plan) -> dict[str, Clauses]:
     clauses: dict[str, Clauses] = dict.fromkeys((op.id for op in plan.outputs), NOTHING)
     columns = _columns(plan)
     for op in plan.metrics:
-        clauses[op.id] |= _of(op, op.phase, columns)
-        clauses[op.id] |= NOTHING.union(*(columns[name] for name in (op.fold, op.tokens) if name))
+        clauses[op.id] |= _of_metric(op, columns)
         if (groups := groups_of(plan, op.phase)) and _of_groups(op):
             clauses[op.id] |= {groups}
     ids = {op.key: op.id for op in plan.outputs}
@@ -98,6 +97,16 @@ def signals_of(plan: Plan) -> dict[str, Clauses]:
         if id in formulas:
             clauses[id] |= _clauses(formulas[id].expr, "", {key: clauses[other] for key, other in ids.items()})
     return clauses
+
+
+def values_of(plan: Plan, phase: str) -> Iterator[Clauses]:
+    """The needs of each metric of a phase, and of each column of its tables."""
+    columns = _columns(plan)
+    for op in plan.metrics:
+        if op.phase == phase:
+            yield _of_metric(op, columns)
+    for table in plan.tables:
+        yield from (_of(column, phase, columns) for column in table.columns if table.phase == phase)
 
 
 def groups_of(plan: Plan, phase: str) -> Clause:
@@ -109,6 +118,20 @@ def groups_of(plan: Plan, phase: str) -> Clause:
 def of_groups(plan: Plan, phase: str) -> set[str]:
     """The ids of the metrics that have no value unless the rows of a phase have groups, also through formulas."""
     return with_readers(plan, (op.id for op in plan.metrics if op.phase == phase and _of_groups(op)))
+
+
+def tables_of_groups(plan: Plan, phase: str) -> list[TableOp]:
+    """The tables that have no rows unless the rows of a phase have groups."""
+
+    def chosen(filter: FilterOp) -> bool:
+        nodes = walk(*filter.reads.values())
+        return filter.axis is Axis.GROUP or filter.within == "group" or any(map(reads_groups, nodes))
+
+    return [
+        op for op in plan.tables
+        if op.phase == phase
+        and (op.axis is Axis.GROUP or (op.filter is not None and any(map(chosen, op.filter.chain))))
+    ]  # fmt: skip
 
 
 def with_readers(plan: Plan, ids: Iterable[str]) -> set[str]:
@@ -128,6 +151,11 @@ def _columns(plan: Plan) -> dict[str, Clauses]:
         columns |= {op.name: _of(op.expr, phase.name, columns) for op in phase.locals}
     columns |= {op.name: _of(op.expr, op.source, columns) for op in plan.joins}
     return columns | {op.name: _of(op.expr, op.phase, columns) for op in plan.previous}
+
+
+def _of_metric(op: MetricOp, columns: Mapping[str, Clauses]) -> Clauses:
+    """The needs of a metric, without those of groups."""
+    return _of(op, op.phase, columns).union(*(columns[name] for name in (op.fold, op.tokens) if name))
 
 
 def _of(value: object, phase: str, columns: Mapping[str, Clauses]) -> Clauses:
@@ -152,5 +180,4 @@ def _clauses(node: Node, phase: str, columns: Mapping[str, Clauses]) -> Clauses:
 
 def _of_groups(op: MetricOp) -> bool:
     """Whether a metric has no value unless groups are identified."""
-    nodes = walk(*expressions(op))
-    return op.axis is Axis.GROUP or any(Axis.GROUP in (node.type.axis, node.over) for node in nodes)
+    return op.axis is Axis.GROUP or any(map(reads_groups, walk(*expressions(op))))

@@ -398,8 +398,8 @@ class ProfileOp:
     """The contents of a profile: outputs by (key, alias), tables by id.
 
     ``only`` and ``without`` choose among the members and labels of outputs, by a glob of their names; ``also`` are
-    shown in spite of ``without``. ``conditions`` hide names at a log event: (names, a condition, whether they are
-    hidden if it holds or if it does not).
+    shown in spite of ``without``, and ``never`` are not shown. ``conditions`` hide names at a log event: (names, a
+    condition, whether they are hidden if it holds or if it does not). ``idle``: its `show` adds nothing.
     """
 
     name: str
@@ -411,6 +411,8 @@ class ProfileOp:
     only: frozenset[tuple[Key, bool, str]] = frozenset()
     without: frozenset[tuple[Key, bool, str]] = frozenset()
     also: frozenset[tuple[Key, bool, str]] = frozenset()
+    never: frozenset[tuple[Key, bool, str]] = frozenset()
+    idle: bool = False
 
 
 STOP = "stop"  # the action of an alert that stops the run

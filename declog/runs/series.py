@@ -92,11 +92,14 @@ def name_of(scalars: Any, metric: object) -> str | None:
 
     It is the metric's name in training, or else in the mode that came first.
     """
-    names: dict[str, dict[str, None]] = {}
-    for mode, id, name in zip(*(scalars[key].to_pylist() for key in ("mode", "metric", "name")), strict=True):
-        if id == metric:
-            names.setdefault(mode, {})[name] = None
-    of_mode = [*(names.get(TRAIN) or next(iter(names.values()), ()))]
+    import pyarrow.compute as pc
+
+    if not isinstance(metric, str):
+        return None
+    names: dict[str, list[str]] = {}
+    for name, mode, _ in rows_by_name(scalars.filter(pc.equal(scalars["metric"], metric))):
+        names.setdefault(mode, []).append(name)
+    of_mode = names.get(TRAIN) or next(iter(names.values()), [])
     return of_mode[0] if len(of_mode) == 1 else None
 
 

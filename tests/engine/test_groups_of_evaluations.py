@@ -104,6 +104,47 @@ def test_an_evaluation_has_the_groups_of_its_ids_or_none(
         assert "rows cannot be grouped" in line and all(name in line for name in absent)
 
 
+READERS: dict[str, Any] = {
+    "rank": {"expr": "reward", "where": "rank(reward, within=group) >= 1"}, "index": "max(index(completion))",
+    "size": "mean(size(completion))", "best": "mean(best_at(reward, 2))",
+    "over": "mean(reward - mean(reward, over=completion))", "begins": "count(mean(reward, over=completion))",
+}  # fmt: skip
+FILTERS: dict[str, Any] = {
+    "top": {"key": "reward", "top": 1, "within": "group"}, "bottom": {"key": "reward", "bottom": 1, "within": "group"},
+    "random": {"random": 1, "within": "group"}, "first": {"first": 1, "within": "group"},
+    "unique": {"unique": "answer", "within": "group"}, "ranked": {"where": "rank(reward, within=group) >= 1"},
+    "chosen": {"first": 1, "take": "group"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ids", [False, True])
+def test_all_that_reads_groups_is_told(ids: bool, ranks: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Each way to read groups: a table has no rows, a metric no value, and the warning has the number of them all."""
+    tables = {name: {"columns": ["reward", "answer"], "filter": filter} for name, filter in FILTERS.items()}
+    tables |= {"all": {"columns": ["reward"]}, "groups": {"rows": "group", "columns": ["mean"], "schema": "s"}}
+    config = {
+        **CONFIG, "tables": tables, "metrics": {"reward": "mean", **READERS},
+        "schemas": {"s": {"mean": {"type": "float", "expr": "mean(reward, over=completion)"}}},
+        "axes": {"group": {"size": 4, "of": "prompt"}},
+    }  # fmt: skip
+    batches = [[[0, 0, 0, 1, 1, 1]], [[2, 2, 2, 3, 3]]][:ranks]
+    with caplog.at_level(logging.WARNING, logger="declog"):
+        sink, _ = run(config, ids, batches, tmp_path)
+    evaluations = [records for _, records in sink.events if records.mode == "eval"]
+    assert len(evaluations) == 2
+    for records in evaluations:
+        names = {table.name.removeprefix("eval/") for table in records.tables}
+        assert names == ({*tables} if ids else {"all"})
+        scalars = {scalar.name.removeprefix("eval/") for scalar in records.scalars}
+        assert scalars == ({"reward", *READERS} if ids else {"reward"})
+    told = [line for record in caplog.records if (line := record.getMessage()).startswith("eval: ")]
+    assert len(told) == (not ids)
+    if not ids:
+        assert f"rank, index, size, best and {len(READERS) - 4} more have no values" in told[0]
+        assert f"the tables top, bottom, random, first and {len(tables) - 5} more can take no rows" in told[0]
+
+
 @pytest.mark.parametrize("ids", [False, True])
 def test_tables_of_such_an_evaluation(ids: bool, tmp_path: Path) -> None:
     """A table of rows has them all, and one of chosen groups those of ids, or none."""
@@ -143,3 +184,20 @@ def test_training_keeps_the_error(tmp_path: Path) -> None:
         log.observe(reward=[1.0] * 5, answer=["a"] * 5)
     with pytest.raises(declog.DeclogError, match="DL507"):
         log.close()
+
+
+def test_training_without_ids(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Where ids say what a group is and never come, a table within groups has no rows either, and is told of."""
+    tables = {"all": {"columns": ["reward"]}, "first": {"columns": ["reward"], "filter": FILTERS["first"]}}
+    config = {**CONFIG, "tables": tables, "metrics": {"reward": "mean"}, "axes": {"group": {"of": "prompt"}}}
+    sink = MemorySink()
+    with (
+        caplog.at_level(logging.WARNING, logger="declog"),
+        declog.start(config, sinks=[sink], output_dir=tmp_path) as log,
+    ):
+        for step in range(3):
+            with log.step(step):
+                log.observe(reward=[1.0] * 4)
+    assert {table.name for _, records in sink.events for table in records.tables} == {"all"}
+    (line,) = [line for record in caplog.records if "nothing says" in (line := record.getMessage())]
+    assert line.startswith("the table first can take no rows: nothing says what a group is: observe prompt, or say")

@@ -1,30 +1,40 @@
 """A metric of the user's that never has a value, although all that it reads came: told once, in time and at the end.
 
 The class: whatever makes it absent (a variance of one step, groups of one, a condition that never holds), on any number
-of ranks, before and after a resume. What has a value now and then, and what is a preset's, is told of never.
+of ranks, before and after a resume. What has a value now and then, what may be hidden or is of a mode that did not run,
+what had few log events, and what is a preset's, is told of never.
 """
 
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import declog
+from declog.engine.silent import Silent
 from declog.testing import MemorySink, run_ranks
 
 METRICS = {
     "step_var": "{expr: r, over: step, combine: var}", "spread": "mean(std(r, over=completion))",
     "twice": "{formula: 2 * step_var}", "large": "{expr: r, where: r > 100}", "twice_large": "{formula: 2 * large}",
     "of_evaluations": "{expr: r, where: mode == 'eval'}", "rare": "{expr: r, where: r == 11}", "reward": "mean(r)",
+    "hidden": "{expr: r, when: reward > 100}", "hidden_too": "{formula: 2 * reward, when: reward > 100}",
 }  # fmt: skip
 ALWAYS, CHOSEN = ["step_var", "spread", "twice"], ["large", "twice_large"]
 
 
 def told(
-    folder: Path, caplog: pytest.LogCaptureFixture, *, steps: range, ranks: int = 1, resume: Any = None
+    folder: Path,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    steps: range,
+    ranks: int = 1,
+    resume: Any = None,
+    evaluates: bool = True,
 ) -> tuple[list[list[str]], list[str], list[Any]]:
     """The metrics told of so far after each step, those of the end, and the states of the ranks."""
     file = folder / "silent.yaml"
@@ -47,7 +57,7 @@ def told(
             for step in steps:
                 with log.step(step):
                     log.observe(r=[float(step), float(comm.rank)])
-                    if step == steps[0]:
+                    if evaluates and step == steps[0]:
                         with log.mode("eval"):
                             log.observe(r=[float(comm.rank)])
                 states[comm.rank] = log.state_dict()
@@ -69,9 +79,37 @@ def test_what_never_has_a_value_is_told(ranks: int, tmp_path: Path, caplog: pyte
     line = next(text for record in caplog.records if "no value in" in (text := record.getMessage()))
     assert line.endswith("`combine: var` needs two values in a window, so `every: 2` or more")
     after, end, _ = told(tmp_path, caplog, steps=range(12, 15), ranks=ranks, resume=states)
-    assert after[-1] == [] and sorted(end) == sorted([*ALWAYS, *CHOSEN, "rare"])
+    assert after[-1] == [] and sorted(end) == CHOSEN  # `rare` had a value before, and the others have been told
 
 
-def test_one_log_event_says_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A script that logs once may have had too few rows."""
-    assert told(tmp_path, caplog, steps=range(1))[1] == []
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_count_goes_on_after_a_resume(ranks: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Six log events and four more are ten."""
+    _, end, states = told(tmp_path, caplog, steps=range(6), ranks=ranks)
+    assert end == []
+    after, _, _ = told(tmp_path, caplog, steps=range(6, 10), ranks=ranks, resume=states)
+    assert after[2] == [] and sorted(after[3]) == sorted(ALWAYS)
+
+
+def test_a_state_without_counts_says_nothing() -> None:
+    """One of an earlier version does not say which had a value."""
+    metrics = {"large": {"expr": "r", "where": "r > 100"}, "r": "mean"}
+    plan = declog.plan({"run": {"name": "s"}, "signals": {"any": {"r": "completion"}}, "metrics": metrics})
+    plan = replace(plan, user_metrics=frozenset(metrics))
+    for state, told_at_end in ({}, []), ({"large": 3}, ["large"]):
+        silent = Silent(plan, [*metrics])
+        silent.load(state)
+        for _ in range(12):
+            silent.judge("train", [1], lambda id: id == "r")
+        assert silent.end() == told_at_end
+
+
+@pytest.mark.parametrize("steps", [1, 2, 9])
+def test_few_log_events_say_nothing(steps: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A short script may have had too few rows."""
+    assert told(tmp_path, caplog, steps=range(steps), evaluates=False)[1] == []
+
+
+def test_a_mode_that_did_not_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Without an evaluation its metric is not told of."""
+    assert sorted(told(tmp_path, caplog, steps=range(11), evaluates=False)[1]) == sorted([*ALWAYS, *CHOSEN, "rare"])

@@ -18,7 +18,7 @@ import pytest
 import declog
 from declog.errors import UsageError
 from declog.records import Records, Scalar
-from declog.runs.series import series_by_name
+from declog.runs.series import name_of, series_by_name
 from declog.sinks.jsonl import JsonlSink
 from tests.running import profile
 from tests.sinks.samples import run_info
@@ -227,3 +227,25 @@ def test_words_of_a_data_frame(recorded: Path) -> None:
     with pytest.raises(IndexError):
         wide[len(rows)]
     assert not hasattr(wide, "__array__") and len(copy.copy(wide)) == len(wide)
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([("train", "a", "x"), ("train", "a", "x")], "x"),
+        ([("train", "a", "x"), ("train", "a", "y")], None),
+        ([("eval", "a", "e/x"), ("train", "a", "x"), ("eval", "a", "e/y")], "x"),
+        ([("eval", "a", "e/x"), ("test", "a", "t/x"), ("test", "a", "t/y")], "e/x"),
+        ([("train", "b", "x"), ("train", None, "a")], None),
+        ([], None),
+    ],
+)
+def test_the_name_of_an_id(rows: list[tuple[str, str | None, str]], expected: str | None) -> None:
+    """In training, or else in the mode that came first; None if it has no name there, or several."""
+    columns = zip(*rows, strict=True) if rows else ([], [], [])
+    table = pa.table({
+        key: pa.array(list(column), pa.string())
+        for key, column in zip(("mode", "metric", "name"), columns, strict=True)
+    })  # fmt: skip
+    assert name_of(table, "a") == expected
+    assert name_of(table, 3) is None

@@ -1,6 +1,7 @@
 """A signal of an update that comes with the rollout and again with its micro-batches counts twice: it is told.
 
-What may come again, such as a second epoch over one batch, is told of never.
+What may come again, such as a second epoch over one batch, and what changes no number is told of never: masks and ids,
+other rows of one batch, signals that only others make a value.
 """
 
 from __future__ import annotations
@@ -16,13 +17,35 @@ from tests.running import profile, run
 
 CONFIG = profile(
     {},
-    {"reward": "mean(reward)", "advantage": "mean(advantage)", "ratio": "mean(ratio)", "n": "count(advantage)"},
+    {
+        "reward": "mean(reward)",
+        "advantage": "mean(advantage)",
+        "ratio": "mean(ratio)",
+        "n": "count(advantage)",
+        "size": "mean(sum(mask, over=token))",
+        "named": {"expr": "ratio", "by": "id"},
+        "change": "mean(ratio - old)",
+        "kl": "mean(kl)",
+    },
     signals={
         "rollout": {"reward": "completion"},
-        "update": {"advantage": "completion", "ratio": "completion", "loss": "step"},
+        "update": {
+            "advantage": "completion",
+            "ratio": "completion",
+            "loss": "step",
+            "mask": "token bool",
+            "kl": "token",
+            "id": "completion text",
+            "old": "completion",
+        },
     },
+    axes={"token": {"mask": "mask"}, "completion": {"ids": "id"}},
 )
 ROLLOUT, ADVANTAGE = {"reward": [1.0, 0.0]}, {"advantage": [1.0, -1.0]}
+MASK: dict[str, Any] = {"mask": [[True, True], [True, False]]}
+ID: dict[str, Any] = {"id": ["a", "b"]}
+OLD: dict[str, Any] = {"old": [2.0, 3.0]}
+UPDATE: dict[str, Any] = {**ADVANTAGE, "ratio": [1.0, 2.0]}
 HALVES = [{"advantage": [1.0], "ratio": [1.0]}, {"advantage": [-1.0], "ratio": [2.0]}]
 
 
@@ -35,6 +58,12 @@ HALVES = [{"advantage": [1.0], "ratio": [1.0]}, {"advantage": [-1.0], "ratio": [
         pytest.param([ROLLOUT, *HALVES], None, id="with micro-batches only"),
         pytest.param([{**ROLLOUT, **ADVANTAGE, "ratio": [1.0, 2.0]}, *HALVES], None, id="epochs over one batch"),
         pytest.param([{**ROLLOUT, **ADVANTAGE}, {**ROLLOUT, **ADVANTAGE}], None, id="two rollouts"),
+        pytest.param([{**ROLLOUT, **ADVANTAGE, **MASK, **ID}, {**UPDATE, **MASK, **ID}], 4, id="masks beside"),
+        pytest.param([{**ROLLOUT, **MASK}, {**UPDATE, **MASK}], None, id="a mask"),
+        pytest.param([{**ROLLOUT, **ID}, {**UPDATE, **ID}], None, id="an id"),
+        pytest.param([{**ROLLOUT, **OLD}, {**UPDATE, **OLD, **MASK}], None, id="of no metric alone"),
+        pytest.param([{**ROLLOUT, **UPDATE}, {**UPDATE, **OLD}], None, id="another signal later"),
+        pytest.param([{**ROLLOUT, "advantage": [1.0]}, UPDATE], None, id="more rows"),
         pytest.param([{**ROLLOUT, **ADVANTAGE}, {"loss": 1.0}, {"loss": 2.0}], None, id="numbers alone come again"),
     ],
 )
@@ -57,3 +86,17 @@ def test_rows_that_came_twice_are_told(
         assert messages[0].startswith("`advantage` of phase `update`: in one step it came in a call with signals of")
         assert "with `ratio`" in messages[0]
         assert [scalars["n"] for scalars in sink.scalars.values()] == [told] * 3
+
+
+def test_a_late_repetition_is_not_looked_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Only the first ten steps with several batches are compared, so that a long run costs nothing."""
+
+    def body(log: Recorder) -> None:
+        for step in range(12):
+            with log.step(step):
+                for call in [ROLLOUT, *HALVES] if step < 10 else [{**ROLLOUT, **ADVANTAGE}, *HALVES]:
+                    log.observe(**call)
+
+    with caplog.at_level("WARNING", logger="declog"):
+        run(CONFIG, body, tmp_path)
+    assert not [record for record in caplog.records if "count, too" in record.getMessage()]

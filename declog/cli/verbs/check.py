@@ -29,7 +29,7 @@ from declog.cli.targets import DEFAULT
 from declog.distribution import NAME, install, namesake
 from declog.errors import CompositionError, ConfigError, Problem, RuntimeFailure
 from declog.errors.visible import visible, visible_lines
-from declog.notes import notes
+from declog.notes import notes, unread
 
 if TYPE_CHECKING:
     from declog.config.composed import Composed
@@ -136,7 +136,7 @@ def _checked(args: argparse.Namespace, words: Sequence[str]) -> Checked:
     else:
         done.plan = compiled
         done.not_installed = _not_installed(compiled)
-        done.notes = list(notes(config, compiled))
+        done.notes = [*notes(config, compiled), *unread(config, compiled)]
         if stale:
             dropped = f"`tests: {{{', '.join(f'{name}: null' for name in stale)}}}`"
             dropped = " ".join(f"'~tests.{name}'" for name in stale) if config.overrides else dropped

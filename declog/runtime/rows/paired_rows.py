@@ -8,12 +8,16 @@ come with the rollout and again with the micro-batches of its update. Imports th
 from __future__ import annotations
 
 import logging
+from collections import Counter
+from collections.abc import Set
 
 from declog.language.dtypes import Axis
+from declog.plans.needs import Need, values_of
 from declog.plans.ops import Plan
 from declog.runtime.rows.batch import Batch
 
 log = logging.getLogger("declog")
+STEPS = 10  # in the first steps of a run with several batches it is seen what comes twice
 
 
 class PairedRows:
@@ -24,13 +28,18 @@ class PairedRows:
         signals = {
             name: [op for op in phase.signals if op.axis is not Axis.STEP] for name, phase in plan.phases.items()
         }
-        self._names = {name: frozenset(op.name for op in ops) for name, ops in signals.items()}
+        # these say which rows and tokens count, and are no values themselves
+        marks = {mask for fold in plan.folds.values() for mask in fold.masks}
+        marks |= {plan.ids or "", *(() if plan.grouping is None else plan.grouping.of)}
+        self._names = {name: frozenset(op.name for op in ops) - marks for name, ops in signals.items()}
         self._families = {name: frozenset(op.name for op in ops if op.family) for name, ops in signals.items()}
         self._required = {
             name: frozenset(op.name for op in ops if op.required and not op.family) for name, ops in signals.items()
         }
         self._paired = {name for name in signals if self._families[name] or self._required[name]}
+        self._plan = plan
         self._once = {*signals}
+        self._steps = Counter[str]()  # by phase, how many steps had several batches
 
     def compare(self, phase: str, before: Batch, batch: Batch) -> None:
         """Compare two batches of a step; a ``partial`` one need not have all required signals."""
@@ -56,16 +65,33 @@ class PairedRows:
     def _compare_names(self, phase: str, before: Batch, batch: Batch) -> None:
         """Warn of a batch that came with another phase's signals, and whose signals come again among more of them.
 
-        The second epoch over one batch has the signals of the first, so it is none.
+        Its rows must be a value of something, and those of the second batch be among them. The second epoch over one
+        batch has the signals of the first, or few others beside, so it is none.
         """
+        if before.number == 0:
+            self._steps[phase] += 1
+            if self._steps[phase] > STEPS:
+                self._once.discard(phase)
+                return
         first, second = before.names & self._names[phase], batch.names & self._names[phase]
-        if not first or not first < second or not first <= before.beside or batch.beside:
+        if not first or not first <= second or not first <= before.beside or batch.beside or batch.rows > before.rows:
+            return
+        if 2 * len(first) > len(second) or not (counted := first & self._counted(phase, before.names)):
             return
         self._once.discard(phase)
-        names = ", ".join(f"`{name}`" for name in sorted(first))
+        names = ", ".join(f"`{name}`" for name in sorted(counted))
         log.warning(
             "%s of phase `%s`: in one step it came in a call with signals of another phase, and again in a later call "
             "with %s. These are two batches, so the rows of the first call count, too. If they are the same rows, "
             "leave it out of the first call",
             names, phase, ", ".join(f"`{name}`" for name in sorted(second - first)),
         )  # fmt: skip
+
+    def _counted(self, phase: str, names: Set[str]) -> set[str]:
+        """The signals of which alone a metric or a table's column of the phase can be computed."""
+        here = {Need(phase, name) for name in names}
+        return {
+            need.name for clauses in values_of(self._plan, phase)
+            if clauses and all(not here.isdisjoint(clause) for clause in clauses)
+            for clause in clauses for need in here.intersection(clause)
+        }  # fmt: skip

@@ -1,0 +1,66 @@
+"""Notes on lines that are hardly meant: said where they are true, and of nothing that only looks like it.
+
+The class: maps that are metrics and maps that are a key's value, variances with and without windows of other modes,
+numbers of a step that are declared for later.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import declog
+from declog.testing import MemorySink
+from tests.cli.conftest import Cli
+
+METRIC = "is a metric of its own here"
+
+
+def checked(cli: Cli, folder: Path, text: str) -> str:
+    """What `declog check` prints of a config, in one line."""
+    file = folder / "mine.yaml"
+    file.write_text(f"signals: {{any: {{reward: completion, lr: step}}}}\n{text}")
+    result = cli("check", str(file))
+    return " ".join((result.out + result.err).split())
+
+
+@pytest.mark.parametrize(
+    ("entry", "outdented"),
+    [
+        ("every: {expr: reward, where: reward > 0}", False), ("by: {formula: 2 * a}", False),
+        ("over: {expr: reward}", False), ("weight: {reduce: mean, expr: reward}", False),
+        ("every: reward", True), ("by: mean(reward)", False), ("where: reward > 0", True),
+    ],
+)  # fmt: skip
+def test_a_metric_named_as_a_key(entry: str, outdented: bool, cli: Cli, tmp_path: Path) -> None:
+    """A map that says how it is computed is a metric; what may be a key's value is noted."""
+    answer = checked(cli, tmp_path, f"metrics:\n  a: mean(reward)\n  {entry}\n  lr: mean(lr)\n")
+    assert (METRIC in answer) is outdented
+
+
+@pytest.mark.parametrize(
+    ("modes", "said"),
+    [
+        ("{}", "`v` never has a value: of one step"), ("{eval: {prefix: eval/}}", "`v` never has a value: of one step"),
+        ("{eval: {prefix: eval/, every: 10}}", "`v` never has a value in training: of one step"),
+    ],
+)  # fmt: skip
+def test_a_variance_of_one_step(modes: str, said: str, cli: Cli, tmp_path: Path) -> None:
+    """A mode with windows of several steps has one."""
+    metrics = "metrics: {v: {expr: reward, over: step, combine: var}, lr: mean}\n"
+    assert said in checked(cli, tmp_path, f"{metrics}modes: {modes}\n")
+
+
+def test_a_number_for_later(cli: Cli, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """`declog check` says that nothing reads it; a run, for which it may be declared on purpose, does not."""
+    assert "no metric reads `lr`; metrics: {lr: mean(lr)} logs it" in checked(
+        cli, tmp_path, "metrics: {reward: mean}\n"
+    )
+    with (
+        caplog.at_level("WARNING", logger="declog"),
+        declog.start(str(tmp_path / "mine.yaml"), sinks=[MemorySink()], output_dir=tmp_path / "run") as log,
+        log.step(0),
+    ):
+        log.observe(reward=[1.0], lr=0.1)
+    assert not [record for record in caplog.records if "lr" in record.getMessage()]
