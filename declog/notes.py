@@ -58,9 +58,11 @@ def _outdented(config: Composed) -> Iterator[str]:
 
 def _of_one_step(config: Composed, plan: Plan) -> Iterator[str]:
     """A note on the user's own variances over steps that are of one step, which has none."""
+    from declog.language.moments import FORMULAS
+
     several = any(mode.every > 1 for mode in plan.modes.values())  # a mode with windows of its own may have one
     for op in plan.metrics:
-        alone = op.combine == "var" and op.pool == "step" and not op.cumulative and op.every == 1
+        alone = FORMULAS[op.combine].least > 1 and op.pool == "step" and not op.cumulative and op.every == 1
         if alone and config.home(("metrics", op.id)) is None:
             edit = _edit(config, ("metrics", op.id, "every"), 10)
             never = f"`{op.id}` never has a value{' in training' * several}"

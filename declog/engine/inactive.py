@@ -18,6 +18,7 @@ from declog.engine.spans import PHASE, Arrivals, Span
 from declog.engine.tables import EXTRA
 from declog.errors import MissingSignalError
 from declog.language.dtypes import Axis
+from declog.language.moments import FORMULAS
 from declog.language.nodes import LOGGED, SIGNAL, TIMERS, walk
 from declog.plans.needs import Clause, Need, groups_of, of_groups, signals_of, tables_of_groups
 from declog.plans.ops import Plan, SignalOp
@@ -70,7 +71,8 @@ class Inactive:
         self._masks = {name for fold in plan.folds.values() for name in fold.masks}
         self._modes = {mode: _Mode() for mode in plan.modes}
         # the variance of the only piece of a window is absent
-        self._variances = {op.key for op in plan.outputs if op.combine == "var" and op.over_run is None}
+        spread = [op for op in plan.outputs if FORMULAS[op.combine].least > 1 and op.over_run is None]
+        self._variances = {op.key: op.combine for op in spread}
         self.silent = Silent(plan, self._keys)
         self.judges = True  # not at a step that ended with an error, before which signals may be missing
 
@@ -181,9 +183,9 @@ class Inactive:
         """Warn of the user's metrics that have had no value in many windows, though all that they read came."""
         told, reasons = dict[str, list[str]](), self.reasons
         for id in [id for id in ids if id not in reasons]:
-            variance = not self._variances.isdisjoint(self._keys[id])
+            variance = not self._variances.keys().isdisjoint(self._keys[id])
             why = f"no value in {self.silent.told(id)} log events, though all that it reads came"
-            why += "; `combine: var` needs two values in a window, so `every: 2` or more" * variance
+            why += "; a variance needs two values in a window, so `every: 2` or more" * variance
             told.setdefault(why, []).append(id)
             self._modes["train"].inactive[id] = why
         for why, group in told.items():
@@ -375,14 +377,13 @@ class Inactive:
         return f"step {number}" if self._in_steps(mode) else f"log event {number + 1} of mode {mode}"
 
     def _has_value(self, id: str, results: MetricValues) -> bool:
-        return any(
-            key in results.numbers
-            or (
-                (cells := results.cells.get(key)) is not None
-                and bool(cells.histograms or (cells.logged("var") if key in self._variances else cells).there.any())
-            )
-            for key in self._keys[id]
-        )
+        return any(key in results.numbers or self._has_cells(key, results) for key in self._keys[id])
+
+    def _has_cells(self, key: str, results: MetricValues) -> bool:
+        cells, how = results.cells.get(key), self._variances.get(key)
+        if cells is None:
+            return False
+        return bool(cells.histograms or (cells if how is None else cells.logged(how)).there.any())
 
     # -- reports
 

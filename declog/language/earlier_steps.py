@@ -38,6 +38,9 @@ def over_metrics(body: ast.expr, named: Named, of_steps: Named) -> tuple[dict[st
     reductions are those of the last steps.
     """
     steps = _Steps(named, of_steps)
+    for node in ast.walk(body):  # the values whose steps before are asked for have one name everywhere
+        if isinstance(node, ast.expr):
+            steps.before(node)
     here = ast.unparse(steps.visit(tree_of(ast.unparse(body)).body))
     return (steps.metrics, here) if steps.metrics else None
 
@@ -57,10 +60,16 @@ class _Steps(ast.NodeTransformer):
     def __init__(self, named: Named, of_steps: Named) -> None:
         self.metrics: dict[str, Any] = {}
         self._named, self._of_steps = named, of_steps
+        self._written: dict[str, str] = {}  # what a formula writes for a value whose steps before are asked for
+
+    def visit(self, node: ast.AST) -> Any:
+        """What stands for a value whose steps before are asked for, or for what reads them."""
+        written = self._written.get(ast.unparse(node)) if isinstance(node, ast.Call | ast.BinOp) else None
+        return super().visit(node) if written is None else _tree(written)
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
         """The value of ``x[-1]``."""
-        before = self._before(node)
+        before = self.before(node)
         return self._visited(node) if before is None else ast.Name(self._lag(*before))
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
@@ -71,7 +80,7 @@ class _Steps(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.expr:
         """The value of ``prev(x)``, of ``delta(x)``, and of a reduction of one number per step."""
         name = node.func.id if isinstance(node.func, ast.Name) else ""
-        if (before := self._before(node)) is not None:
+        if (before := self.before(node)) is not None:
             lag = self._lag(*before)
             return _tree(f"({before[0]}) - {lag}") if name in CHANGES else ast.Name(lag)
         value = self._of_steps(ast.unparse(node.args[0])) if len(node.args) == 1 and not node.keywords else None
@@ -86,7 +95,7 @@ class _Steps(ast.NodeTransformer):
         assert isinstance(visited, ast.expr)
         return visited
 
-    def _before(self, node: ast.expr) -> tuple[str, int] | None:
+    def before(self, node: ast.expr) -> tuple[str, int] | None:
         """The value that is read, and how many steps before."""
         if not reads_earlier(node):
             return None
@@ -100,7 +109,10 @@ class _Steps(ast.NodeTransformer):
             if count is None and isinstance(node.func, ast.Name) and node.func.id == "prev":  # `prev(x, first)`
                 count = 1
         written = None if value is node else self._value(value)
-        return None if written is None or count is None else (written, count)
+        if written is None or count is None:
+            return None
+        self._written[ast.unparse(value)] = written
+        return written, count
 
     def _value(self, node: ast.expr) -> str | None:
         """What a formula writes for a value; None where it reads what is no value of a step."""
@@ -111,8 +123,8 @@ class _Steps(ast.NodeTransformer):
             return written
         visited = self.visit(tree_of(text).body)
         names = {inner.id for inner in ast.walk(visited) if isinstance(inner, ast.Name)}
-        known = all(name in self.metrics or self._named(name) is not None for name in names - {*_called(visited)})
-        return ast.unparse(visited) if known else None
+        named = all(name in self.metrics or self._named(name) is not None for name in names - {*_called(visited)})
+        return ast.unparse(visited) if named else None
 
     def _lag(self, value: str, count: int) -> str:
         """The id of the value so many steps before."""

@@ -165,8 +165,6 @@ def of_last(function: str, **keys: float) -> np.ndarray:
         ({"formula": "grad_norm - avg(grad_norm)"}, VALUES - of_last("mean")),
         ({"formula": "std(grad_norm)"}, of_last("std")),
         ({"formula": "grad_norm - max(grad_norm)"}, VALUES - of_last("mean") - 2.33 * of_last("std")),
-        ({"expr": "reward", "over": "step", "combine": "std"}, of_last("std")),
-        ({"expr": "grad_norm", "over": "step", "combine": "std", "name": "m"}, of_last("std")),
     ],
 )
 def test_the_usual_value_is_that_of_the_last_steps(entry: object, expected: np.ndarray) -> None:

@@ -142,7 +142,9 @@ def test_a_layout_is_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_number_of_one_piece_says_of_which() -> None:
     """So that formulas pair it with others; the variance of one piece is absent, and no number."""
-    entries = {how: {"expr": "x", "reduce": "mean", "over": "batch", "combine": how} for how in ("mean", "last", "var")}
+    entries = {
+        how: {"expr": "x", "reduce": "mean", "over": "batch", "combine": how} for how in ("mean", "last", "var", "std")
+    }
     plan = declog.plan(profile(SIGNALS, entries))
     found = reduced(Reductions(plan.metrics), View(_frame(LAYOUTS["beside each other"], 4).take(np.array([1]))))
     assert set(found.numbers) == {"mean", "last"}

@@ -1,4 +1,4 @@
-"""`combine: rolling(n)`: the mean of the last n values of steps, as pandas has it, whatever a run is cut into."""
+"""`combine: rolling(n)` and `lag(n)`: values of earlier steps as pandas has them, whatever a run is cut into."""
 
 from __future__ import annotations
 
@@ -36,6 +36,10 @@ METRICS: dict[str, Any] = {
     "mean": {"expr": "x", "log": False},
     "most": {"expr": "x", "reduce": "max", "log": False},
     "spread": {"formula": "most - mean", "combine": "rolling(5)"},
+    "before": {"expr": "x", "combine": "lag(2)"},
+    "who_before": {"expr": "x", "by": "who", "combine": "lag(1)"},
+    "batch_before": {"expr": "x", "reduce": "sum", "over": "batch", "combine": "lag(1)"},
+    "spread_before": {"formula": "most - mean", "combine": "lag(3)"},
 }
 
 
@@ -84,8 +88,13 @@ def by_pandas(mode: str, every: int) -> dict[str, pd.Series]:
     ends = table.groupby("event").step.max()
 
     def rolled(values: pd.Series, span: int) -> pd.Series:
+        return at_ends(values.dropna().rolling(span, min_periods=1).mean())
+
+    def before(values: pd.Series, count: int) -> pd.Series:
+        return at_ends(values.dropna().shift(count))
+
+    def at_ends(curve: pd.Series) -> pd.Series:
         """A curve of pieces (steps, batches) at the ends of log events."""
-        curve = values.dropna().rolling(span, min_periods=1).mean()
         at = curve.groupby([index[0] if isinstance(index, tuple) else index for index in curve.index]).last()
         return at.reindex(range(STEPS)).ffill().reindex(ends.to_numpy() if mode == "train" else steps)
 
@@ -94,7 +103,10 @@ def by_pandas(mode: str, every: int) -> dict[str, pd.Series]:
 
     each, events = table.groupby("step"), table.groupby("event")
     labels = {f"who/{name}": rolled(part.groupby("step").x.mean(), SPAN) for name, part in table.groupby("who")}
+    labels |= {f"who_before/{name}": before(part.groupby("step").x.mean(), 1) for name, part in table.groupby("who")}
     return labels | {
+        "before": before(each.x.mean(), 2), "batch_before": before(table.groupby("batch").x.sum(min_count=1), 1),
+        "spread_before": before(of_event(events.x.max() - events.x.mean()), 3),
         "x": rolled(each.x.mean(), SPAN),
         "p95": rolled(table[table.x > -1].groupby("step").x.quantile(0.95), SPAN),
         "f/one": rolled(each["f/one"].mean(), SPAN), "f/two": rolled(each["f/two"].mean(), SPAN),

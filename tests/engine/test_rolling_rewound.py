@@ -25,6 +25,8 @@ METRICS: dict[str, Any] = {
     "events": {"expr": "x", "over": "window", **ROLLING},
     "mean": {"expr": "x", "log": False},
     "double": {"formula": "2 * mean", **ROLLING},
+    "before": {"expr": "x", "combine": "lag(1)"},
+    "double_before": {"formula": "2 * mean", "combine": "lag(2)"},
 }
 OTHERS = {"smooth": {"expr": "x", "combine": "ema(0.5)"}, "last": {"expr": "x", "reduce": "last", "over": "run"}}
 

@@ -77,7 +77,7 @@ def test_what_never_has_a_value_is_told(ranks: int, tmp_path: Path, caplog: pyte
     assert after[8] == [] and sorted(after[9]) == sorted(ALWAYS) and after[-1] == after[9]
     assert sorted(end) == sorted(ALWAYS + CHOSEN)
     line = next(text for record in caplog.records if "no value in" in (text := record.getMessage()))
-    assert line.endswith("`combine: var` needs two values in a window, so `every: 2` or more")
+    assert line.endswith("a variance needs two values in a window, so `every: 2` or more")
     after, end, _ = told(tmp_path, caplog, steps=range(12, 15), ranks=ranks, resume=states)
     assert after[-1] == [] and sorted(end) == CHOSEN  # `rare` had a value before, and the others have been told
 

@@ -225,7 +225,8 @@ def test_positions_that_do_not_match(rollouts: list[list[float]], sizes: str, tm
     assert joined(*batches, folder=tmp_path, axes={}) == (
         "[DL511] rows of `update` and `rollout` cannot be matched by position: "
         f"a batch of 2 completions, and batches of {sizes}\n"
-        "  fix: name the rows: `axes.completion.ids`"
+        "  fix: name the rows: `axes: {completion: {ids: row_id}}, signals: {any: {row_id: completion int}}`, and give "
+        "`row_id` in both calls: log.observe(..., row_id=indices), the same number for the same completion"
     )
 
 

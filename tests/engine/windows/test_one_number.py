@@ -98,7 +98,7 @@ def assert_one(expected: float | None, found: float | None, where: str) -> None:
 
 
 COMBINE = {"run": "mean", "propagate": "mean"}
-COMBINED = ("mean", "sum", "min", "max", "last", "var")
+COMBINED = ("mean", "sum", "min", "max", "last", "var", "std")
 INFINITE: list[Steps] = [
     [[1.0, 3.0], [INF, 1.0]],
     [[INF, 1.0], [2.0, 3.0], [4.0]],

@@ -268,7 +268,7 @@ PIECES = rewards([[1.0, 3.0], [8.0]], [[6.0], [2.0, 2.0]])  # means by step 4, 1
     [
         ("step", "mean", (4 + 10 / 3) / 2), ("step", "last", 10 / 3), ("batch", "mean", 4.5), ("batch", "min", 2.0),
         ("batch", "max", 8.0), ("batch", "sum", 18.0), ("batch", "last", 2.0), ("batch", "var", 9.0),
-        ("rank", "mean", 22 / 6), ("rank_batch", "mean", 4.5),
+        ("batch", "std", 3.0), ("rank", "mean", 22 / 6), ("rank_batch", "mean", 4.5),
     ],
 )  # fmt: skip
 def test_pool_and_combine_by_hand(pool: str, combine: str, expected: float) -> None:
