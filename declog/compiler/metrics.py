@@ -202,9 +202,9 @@ class _Metric:
 
     def _intended(self, parsed: Parsed, code: str) -> str | None:
         """The fix that keeps what an expression of reductions says; None for another expression."""
-        draft = self.draft
         if code not in ("DL303", "DL304", "DL306"):
             return None
+        draft = self.draft
         if self.spec.reduce is not None:
             return suggestions.reduced_already(self.spec, parsed.body, draft.reductions)
         if share := re.fullmatch(r"sum\((.+[<>=].+?)\) / (?:len|count|size)\([^()]*\)", ast.unparse(parsed.body)):
@@ -213,7 +213,7 @@ class _Metric:
             short = suggestions.reduction(parsed.body, draft.reductions.names(), draft.functions.names())
             if short is not None:
                 return f"did you mean `{short}`?"
-        return None if code == "DL304" else self._as_formula(parsed, set())
+        return self._as_formula(parsed, set()) if code != "DL304" or suggestions.chooses_rows(parsed.body) else None
 
     def _as_formula(self, parsed: Parsed, metrics: set[str]) -> str | None:
         """A metric for each reduction, and a formula of these, which may read ``metrics``."""

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 from declog.compiler.draft import Draft
@@ -15,6 +16,7 @@ from declog.language import earlier_steps, idioms, library_calls, unknown_names,
 from declog.language.dtypes import DType
 from declog.language.expression import Compiler
 from declog.language.nodes import SIGNAL, Node
+from declog.language.notation import both
 from declog.language.reductions import BUILTIN, Reduction, Reductions, quantile_level
 from declog.language.scope import Scope
 from declog.language.smoothing import Smoothing
@@ -35,6 +37,7 @@ def as_formula(draft: Draft, id: str, spec: MetricSpec, body: ast.expr, metrics:
     steps = {name for name, observed in draft.observed.items() if observed.axis == "step"}
     body = unknown_names.with_seconds(body, {*taken, *draft.constants})
     parts: dict[str, str] = {}  # the names of the new metrics, by their expressions
+    chosen: dict[str, tuple[str, str]] = {}  # those that say which rows they are of: the expression and its condition
 
     def once(call: ast.Call, name: str) -> str | None:
         """The argument of a reduction inside of another one, which reduces already."""
@@ -56,8 +59,13 @@ def as_formula(draft: Draft, id: str, spec: MetricSpec, body: ast.expr, metrics:
         count = len(parts) + 1
         while f"{id}_{count}" in (*taken, *parts.values()):
             count += 1
+        options = [item for item in call.keywords if item.arg != "where"]
         call = ast.Call(call.func, list(map(_Calls(once).visit, call.args)), call.keywords)
-        return parts.setdefault(ast.unparse(call), f"{id}_{count}")
+        text = ast.unparse(call)
+        if len(options) < len(call.keywords):
+            (condition,) = (ast.unparse(item.value) for item in call.keywords if item.arg == "where")
+            chosen[text] = ast.unparse(ast.Call(call.func, call.args, options)), condition
+        return parts.setdefault(text, f"{id}_{count}")
 
     of_steps: set[str] = set()  # those of them that are signals of a step
     rest = _Calls(part).visit(tree_of(ast.unparse(body)).body)
@@ -73,11 +81,21 @@ def as_formula(draft: Draft, id: str, spec: MetricSpec, body: ast.expr, metrics:
     rows = {key: getattr(spec, key) for key in _OF_ROWS if key in spec.model_fields_set}
     of_step = {key: value for key, value in rows.items() if key == "every"}  # of which there are no rows to choose
     beside = {text: of_step if name in of_steps else rows for text, name in parts.items()}
-    entries = [f"{name}: {in_flow({'expr': text, **beside[text], 'log': False})}" for text, name in parts.items()]
+    entries = []
+    for text, name in parts.items():
+        expr, condition = chosen.get(text, (text, None))
+        conditions = [str(one) for one in (beside[text].get("where"), condition) if one is not None]
+        where = {"where": reduce(both, conditions)} if conditions else {}
+        entries.append(f"{name}: {in_flow({'expr': expr, **beside[text], **where, 'log': False})}")
     further = [] if spec.name is None else [f"name: {in_flow(spec.name)}"]
     further += [f"tags: {in_flow(spec.tags)}"] if spec.tags else []
     inside = ", ".join([f"formula: {in_flow(ast.unparse(rest))}", *further])
     return f"metrics: {{{', '.join(entries)}, {id}: {{{inside}}}}}"
+
+
+def chooses_rows(body: ast.expr) -> bool:
+    """Whether a call in it says which rows it is of: ``mean(length, where=reward > 0)``."""
+    return any(isinstance(node, ast.keyword) and node.arg == "where" for node in ast.walk(body))
 
 
 def _with_constant(reduction: Reduction, call: ast.Call) -> ast.Call:

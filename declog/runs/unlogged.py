@@ -71,7 +71,9 @@ class Declared:
             rare = self.rare(mode) if mode not in {of for _, _, of in rows} else ""
             called = f", which would be {_listed(templates)}" if plain not in templates else ""
             return f"{NO_VALUE}{called}{rare and f': {rare}'}"
-        if parts := list(dict.fromkeys(of for of, _, _ in rows if of.startswith(f"{name}/"))):  # of what nobody declared
+        if parts := list(
+            dict.fromkeys(of for of, _, _ in rows if of.startswith(f"{name}/"))
+        ):  # of what nobody declared
             return f"it is logged as {_listed(parts)}"
         is_alert = any(alert["id"] == name for alert in self.plan.get("alerts", ()))
         return "it is an alert, and has not fired" if is_alert else ""
