@@ -298,7 +298,7 @@ def test_a_signal_that_is_needed_in_an_phase_it_is_not_declared_for() -> None:
     assert refused(profile({}, {"t": "mean(trained)"}, signals=signals, axes={"token": {"mask": "mask"}})) == (
         "error[DL313] signals.rollout.mask\n"
         "  `mask` is needed in phase `update`, and is observed in `rollout`\n"
-        "  fix: observe it there too, and declare it: signals: {update: {mask: ...}}"
+        "  fix: observe it there too, and declare it: signals: {update: {mask: token bool}}"
     )
 
 
