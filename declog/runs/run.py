@@ -168,11 +168,11 @@ class Run:
         return KILLED if said == RUNNING and not lives else said
 
     def stamp(self) -> str:
-        """A short text that changes when the run grows, ends or changes."""
-        kept = (RUN, *(str(self.info[key]) for key in ("config", "plan", "run_config") if self.info.get(key)))
+        """A short text that changes when the run grows, ends or changes; ask for it before anything is read of it."""
+        kept = [str(self.info[key]) for key in ("config", "plan", "run_config") if self.info.get(key)]
         files = [self.path / Path(name).name for name in kept]
         files += [file for ranks in self._sinks for one in ranks for file in one.files()]
-        facts: list[object] = [self.id, self.state]
+        facts: list[object] = [self.id, self.state, self._all]
         for file in files:
             with suppress(OSError):  # of a file that is not there, or was merged into another
                 status = file.stat()

@@ -49,14 +49,14 @@ class RunsReport:
             position = path.relative_to(self.folder)
             try:
                 run = read(path)
+                stamp = run.stamp()  # before its rows are read: later rows need another
                 page = self.file.parent / position / FILE
                 page.parent.mkdir(parents=True, exist_ok=True)
                 period = every if run.state == "running" else None
                 if not is_current(page, [run], samples=self._samples, every=period):
                     write(page, run, samples=self._samples, every=period)
-                rows.append(
-                    {**self._row(path, run), "place": str(position), "page": quote((position / FILE).as_posix())}
-                )
+                place = {"place": str(position), "page": quote((position / FILE).as_posix())}
+                rows.append({**self._row(path, run, stamp), **place})
                 runs[str(position)] = run
             except DeclogError as error:
                 rows.append({"place": str(position), "problem": str(error)})
@@ -68,8 +68,7 @@ class RunsReport:
             self._table = table
         return live
 
-    def _row(self, path: Path, run: Run) -> dict[str, Any]:
-        stamp = run.stamp()
+    def _row(self, path: Path, run: Run, stamp: str) -> dict[str, Any]:
         if self._rows.get(path, ("",))[0] != stamp:
             self._rows[path] = (stamp, run_row(run))
         return self._rows[path][1]

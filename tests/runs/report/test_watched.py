@@ -9,20 +9,22 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Page, Route, TimeoutError
 
 import declog
 from declog.cli import main
+from declog.runs.report import many
 from declog.runs.report import page as reports
-from declog.runs.report.many import run_row, settings, steps_per_second
-from declog.runs.run import read, runs_in
+from declog.runs.report.many import RunsReport, run_row, settings, steps_per_second
+from declog.runs.run import Run, read, runs_in
 from tests import forks
 from tests.browser import Open
 from tests.forks import PATIENCE_S
 from tests.runs.report.test_page import chart, settled
-from tests.runs.report.test_runs import TINY, log_one
+from tests.runs.report.test_runs import TINY, held, log_one
 
 BEHIND = """if (!history.state?.declog)
   Object.defineProperty(document, "visibilityState", { value: "hidden", configurable: true });
@@ -239,6 +241,28 @@ def test_killed_resumed_and_branched(tmp_path: Path, opened: Open) -> None:
         log.close()
         assert process.wait(PATIENCE_S) == 0
         says(page, "#sub", "0 of 2 runs")
+
+
+def test_what_comes_while_a_run_is_read_is_in_the_next_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Class: a row that is kept although its run has grown since, for ever where nothing more comes."""
+    log = declog.start("grpo", TINY, output_dir=tmp_path / "run")
+    log_one(log, 0)
+    assert log.written()
+
+    def write(path: Path, run: Run, **options: Any) -> None:
+        reports.write(path, run, **options)
+        if not steps:  # another event comes behind the one that the page has
+            log_one(log, 1)
+            assert log.written()
+
+    monkeypatch.setattr(many, "write", write)
+    report = RunsReport(tmp_path, tmp_path / "report.html")
+    steps: list[int] = []
+    for _ in range(2):
+        assert report.write([tmp_path / "run"], 1.0)
+        steps.append(held(tmp_path / "report.html")[1]["rows"][0]["step"])
+    log.close()
+    assert steps == [0, 1]
 
 
 def test_pages_that_are_current_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
