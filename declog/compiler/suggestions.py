@@ -120,32 +120,40 @@ def of_earlier_steps(draft: Draft, id: str, body: ast.expr, problem: Problem) ->
     """
     asked = [node for node in ast.walk(body) if isinstance(node, ast.expr) and earlier_steps.reads_earlier(node)]
     spec = draft.spec.metrics[id]
-    rows = {key: getattr(spec, key) for key in (*_OF_ROWS, "reduce") if key in spec.model_fields_set}
+    rows = {key: getattr(spec, key) for key in _OF_ROWS if key in spec.model_fields_set}
+    rows |= {"over": "run"} if spec.over == "run" else {}
     means: dict[str, Any] = {}
 
-    def named(text: str) -> str | None:
+    def named(text: str, reduction: Any) -> str | None:
         other = draft.spec.metrics.get(text)
-        if other is not None and text != id and not rows:
-            return in_formula(text, {"reduce": other.reduce})
+        if other is not None and text != id and not rows and (reduction is None or text not in draft.signals):
+            return in_formula(text, {"reduce": other.reduce}, str(reduction))
         if _names(tree_of(text)).isdisjoint(draft.signals):
             return None
-        entry = {"expr": text, **rows, "log": False}
-        name = "_".join([*re.findall(r"[a-z_]\w*", text), "mean"])
-        free = next(one for one in (name, *(f"{name}_{at}" for at in range(2, 99))) if means.get(one, entry) == entry)
+        entry = {"expr": text, **rows, **({} if reduction is None else {"reduce": reduction}), "log": False}
+        of = [id] * bool(rows)  # other entries may read the same signals with other keys
+        name = "_".join([*of, *re.findall(r"[a-z_]\w*", text), *re.findall(r"\w+", str(reduction or "mean"))])
+        names = (one for one in (name, *(f"{name}_{at}" for at in range(2, 99))) if one not in draft.spec.metrics)
+        free = next(one for one in names if means.get(one, entry) == entry)
         means[free] = entry
         return free
 
     steps = [name for name, observed in draft.observed.items() if observed.axis == "step"]
     of_signals = [node for node in asked if isinstance(node, ast.Call) and ast.unparse(node.func) == "prev"]
-    if problem.code == "DL302" or (
+    if (problem.code == "DL302" and problem.marked not in draft.spec.metrics.keys() - {id}) or (
         len(of_signals) == len(asked) and all(_names(node) <= {*steps} for node in of_signals)
     ):
         return None
-    needed = earlier_steps.over_metrics(body, named, lambda _: None)
-    if needed is None:
-        return None
     beside = {key: getattr(spec, key) for key in ("name", "tags") if getattr(spec, key)}
-    fix = f"metrics: {in_flow({**means, **needed[0], id: {'formula': needed[1], **beside}})}"
+    several = reductions_of({"reduce": spec.reduce})
+    formulas: dict[str, Any] = {}
+    for ending, reduction in (several or {"": spec.reduce}).items():
+        needed = earlier_steps.over_metrics(body, lambda text, one=reduction: named(text, one), lambda _: None)
+        if needed is None:
+            return None
+        shown = {"name": "/".join([spec.name or id, ending, *["{label}"] * bool(spec.by)])} if several else {}
+        formulas |= {**needed[0], f"{id}_{ending}" if several else id: {"formula": needed[1], **beside, **shown}}
+    fix = f"metrics: {in_flow({**means, **formulas})}"
     return Problem.of("DL310.earlier", source=problem.source, span=problem.span, fix=fix)
 
 
@@ -191,6 +199,8 @@ def of_metrics(
             inner = inner.args[0]
         if not isinstance(inner, ast.Name) or inner.id not in metrics:
             return None
+        if earlier_steps.reads_earlier(call):
+            further.append(name)
         as_logged = ("mean", metrics[inner.id].reduce, *reductions_of(entries[inner.id]).values())
         further.extend([name] * (BUILTIN.get(name) is not None and name not in as_logged))
         return in_formula(inner.id, entries[inner.id], name)

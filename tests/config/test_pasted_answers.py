@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -152,6 +153,50 @@ CHANGES = np.diff(VALUES)
 def test_a_value_of_an_earlier_step_is_that_value(entry: object, expected: np.ndarray) -> None:
     """Class: a value of steps before, and the change since, in the words of other tools, from rows and from steps."""
     np.testing.assert_allclose(logged("m", entry)[len(VALUES) - len(expected) :], expected, atol=1e-5, rtol=1e-4)
+
+
+def test_values_of_earlier_steps_with_other_keys_beside_each_other() -> None:
+    """Class: answers of one file that are pasted together, which must not name two metrics alike, nor read one wrongly.
+
+    Of rows with labels, of some rows, of several reductions, of the run, of the window, and of a metric without a
+    signal of its name.
+    """
+    config: dict[str, Any] = {
+        "run": {"name": "pasted"},
+        "signals": {"any": {"score": "completion", "topic": "completion text"}},
+        "metrics": {
+            "reward": "p95(score)",
+            "d": {"expr": "reward - prev(reward)"},
+            "several": {"expr": "score - prev(score)", "reduce": ["mean", {"high": "max"}], "by": "topic"},
+            "some": {"expr": "delta(score)", "reduce": "max", "where": "score < 50"},
+            "all": {"expr": "score - score[-1]", "over": "run"},
+            "steps": {"expr": "score - prev(score)", "over": "step"},
+        },
+    }
+    with pytest.raises(declog.ConfigError) as caught:
+        declog.plan(config)
+    metrics: dict[str, Any] = config["metrics"]
+    for problem in caught.value.problems:
+        del metrics[problem.path[1]]
+        pasted = yaml.safe_load(re.sub("^metrics: ", "", str(problem.fix)))
+        assert metrics.keys().isdisjoint(pasted.keys() - {"score_mean", "score_mean_before"})
+        metrics |= pasted
+    scores = np.random.default_rng(1).uniform(0, 100, size=(6, 4)).astype(np.float32)
+    sink = MemorySink()
+    with declog.start(config, sinks=[sink]) as log:
+        for step, rows in enumerate(scores):
+            with log.step(step):
+                log.observe(score=rows, topic=["a", "b", "a", "b"])
+    some = np.array([rows[rows < 50].max(initial=-1) for rows in scores])
+    means = np.array([scores[: step + 1].mean() for step in range(6)])
+    expected = {
+        "d": np.quantile(scores, 0.95, axis=1), "several/mean/a": scores[:, ::2].mean(1), "all": means,
+        "several/high/b": scores[:, 1::2].max(1), "some": some, "steps": scores.mean(1),
+    }  # fmt: skip
+    assert some.min() > 0
+    for name, values in expected.items():
+        logged = [sink.scalars[step].get(name) for step in range(6)]
+        np.testing.assert_allclose(logged[1:], np.diff(values), rtol=1e-3, err_msg=name)  # type: ignore[arg-type]
 
 
 def of_last(function: str, **keys: float) -> np.ndarray:
