@@ -13,6 +13,7 @@ from declog.compiler.scopes import MetricScope
 from declog.errors import Path
 from declog.language.dtypes import DType
 from declog.language.expression import compile_expression
+from declog.language.moments import FORMULAS
 from declog.language.nodes import BUILTIN, Node, walk
 from declog.language.spec import MetricSpec
 from declog.language.syntax import ExpressionError, parse, refuse
@@ -55,18 +56,19 @@ def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
     node = over_metrics(draft, text)
     ops = {op.key: op for op in draft.outputs}
     used = [ops[key] for key in read(node)]
-    if len({(_pieces(op)[0], op.every) for op in used}) > 1:
+    pieces = _pieces(used)
+    if len({pool for pool, _ in pieces}) > 1 or len({op.every for op in used}) > 1:
         refuse("DL310.formula_windows", text)
     facts, below = _facts(node), [*_below(draft, used)]
     if not used and not facts:
         refuse("DL310.formula_empty", text)
-    pool, combine = _pieces(used[0]) if used else ("window", "mean")
+    pool, combine = pieces[0] if used else ("window", "mean")
     if "seconds" in facts and pool != "window":
         refuse("DL310.formula_seconds", text, pool=pool)
     total = next((op.id for op in below if isinstance(op, MetricOp) and op.total), None)
     if total is not None and "seconds" in facts.union(*(_facts(op.expr) for op in below if isinstance(op, FormulaOp))):
         refuse("DL310.formula_total", text, metric=total)
-    _comparable(used, below, pool, text)
+    _comparable(pieces, below, pool, text)
     if node.type.dtype in (DType.TEXT, DType.OBJECT):
         refuse("DL305.formula", text, dtype=node.type.dtype)
     of_all_labels = [ops[key] for key in read(node, labels=False)]
@@ -117,21 +119,25 @@ def over_metrics(draft: Draft, text: str, *, of_alert: str | None = None, holds:
 
 
 def _comparable(
-    used: Sequence[MetricOp | FormulaOp], below: Iterable[MetricOp | FormulaOp], pool: str, text: str
-) -> None:
+    pieces: Iterable[tuple[str, str]], below: Iterable[MetricOp | FormulaOp], pool: str, text: str
+) -> None:  # fmt: skip
     """Values of pieces meet by (step, batch, rank), and are combined alike; else it is refused."""
     phases = {op.phase for op in below if isinstance(op, MetricOp)}
     if pool in ("batch", "rank_batch") and len(phases) > 1:
         shown = " and ".join(f"`{phase}`" for phase in sorted(phases))
         refuse("DL310.formula_phases", text, phases=shown, pool=pool, other="step" if pool == "batch" else "rank")
-    combines = sorted({_pieces(op)[1] for op in used})
+    combines = sorted({combine for _, combine in pieces})
     if len(combines) > 1:
         refuse("DL310.formula_combine", text, combines=" and ".join(combines))
 
 
-def _pieces(op: MetricOp | FormulaOp) -> tuple[str, str]:
-    """The pool and the combination in which a formula reads a metric; over the run a metric has one value."""
-    return (op.pool, op.combine) if op.over_run is None else ("window", "mean")
+def _pieces(used: Sequence[MetricOp | FormulaOp]) -> list[tuple[str, str]]:
+    """The pools and the combinations in which a formula reads its metrics.
+
+    A metric has one value over the run; and none has more beside a variance of pieces, of which one alone has none.
+    """
+    spread = any(op.over_run is None and FORMULAS[op.combine].least > 1 for op in used)
+    return [("window", "mean") if spread or op.over_run is not None else (op.pool, op.combine) for op in used]
 
 
 def _labels(below: Iterable[MetricOp | FormulaOp], text: str) -> tuple[str, ...]:

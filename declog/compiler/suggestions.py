@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 from declog.compiler.draft import Draft
@@ -124,7 +124,7 @@ def of_earlier_steps(draft: Draft, id: str, body: ast.expr, problem: Problem) ->
     rows |= {"over": "run"} if spec.over == "run" else {}
     means: dict[str, Any] = {}
 
-    def named(text: str, reduction: Any) -> str | None:
+    def named(reduction: Any, text: str) -> str | None:
         other = draft.spec.metrics.get(text)
         if other is not None and text != id and not rows and (reduction is None or text not in draft.signals):
             return in_formula(text, {"reduce": other.reduce}, str(reduction))
@@ -146,9 +146,10 @@ def of_earlier_steps(draft: Draft, id: str, body: ast.expr, problem: Problem) ->
         return None
     beside = {key: getattr(spec, key) for key in ("name", "tags") if getattr(spec, key)}
     several = reductions_of({"reduce": spec.reduce})
+    reductions: dict[str, Any] = {**several} or {"": spec.reduce}
     formulas: dict[str, Any] = {}
-    for ending, reduction in (several or {"": spec.reduce}).items():
-        needed = earlier_steps.over_metrics(body, lambda text, one=reduction: named(text, one), lambda _: None)
+    for ending, reduction in reductions.items():
+        needed = earlier_steps.over_metrics(body, partial(named, reduction), lambda _: None)
         if needed is None:
             return None
         shown = {"name": "/".join([spec.name or id, ending, *["{label}"] * bool(spec.by)])} if several else {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from declog.engine import formulas
@@ -95,7 +96,9 @@ class Metrics:
             for op in group:
                 if isinstance(op, FormulaOp):
                     try:
-                        cells = formulas.formula(op, results, self._functions, self._facts)
+                        combined = self.logged(of_period.combined[op.key], results)
+                        values = ChainMap(combined, results) if combined else results
+                        cells = formulas.formula(op, values, self._functions, self._facts)
                         cells = cells if op.over_run is None else self.over_run.of(op, *at, cells)
                     except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
                         report(failure(f"the metric `{op.key}`", error))
@@ -149,7 +152,8 @@ class _Period:
 
     ``going_on`` has the metrics over the run; those with labels have reductions of their own there, because labels keep
     their names over the run. ``reductions`` has all other metrics. ``reductions_of_rows`` has those of them that cannot
-    be folded: a folded window still holds their rows.
+    be folded: a folded window still holds their rows. ``combined`` has, of each formula of the window, its metrics of
+    several pieces.
     """
 
     def __init__(self, plan: Plan, computed: Sequence[Outputs], period: int) -> None:
@@ -162,6 +166,10 @@ class _Period:
         ]  # fmt: skip
         self.preferred = [(op.key, op.prefer) for op in ops if op.prefer is not None]
         self.computed = [group for group in computed if group[0].every == period]
+        pieces = {op.key for op in plan.outputs if op.pool != "window" and op.over_run is None}
+        self.combined = {
+            op.key: pieces.intersection(read(op.expr) if op.pool == "window" else ()) for op in plan.formulas
+        }  # fmt: skip
 
 
 def _computed(plan: Plan) -> list[Outputs]:

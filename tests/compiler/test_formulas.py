@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import declog
 from declog.errors import ConfigError
 from declog.runtime.recording.recorder import Recorder
-from declog.testing import MemorySink
+from declog.testing import FakeComm, MemorySink, run_ranks
 from tests.running import logged, profile, run
 
 ROWS = {"axis": "completion"}
@@ -83,6 +84,44 @@ def test_the_pieces_of_a_formula_are_combined_in_one_way() -> None:
     metrics = {"a": {"over": "step", "combine": "max"}, "b": {"over": "step"}, "r": {"formula": "a / b"}}
     signals = {"a": ROWS, "b": ROWS}
     assert problems(profile(signals, metrics)) == [("DL310", ("metrics", "r", "formula"))]
+
+
+@pytest.mark.parametrize("pool", ["step", "batch", "rank", "rank_batch"])
+@pytest.mark.parametrize("limit", [None, 1])
+def test_a_formula_of_a_variance_of_pieces_reads_what_is_logged(pool: str, limit: int | None, tmp_path: Path) -> None:
+    """Class: a formula of each piece, combined: its variance in place of a formula of the variance.
+
+    Beside a variance, what is combined in another way, or has one value, is read as it is logged, too: with labels,
+    members, formulas above, folded windows and the values of two ranks.
+    """
+    keys = {"over": pool, "combine": "std"}
+    metrics = {
+        "v": {"expr": "x", **keys}, "m": {"expr": "x", "over": pool}, "root": {"formula": "sqrt(v)"},
+        "relative": {"formula": "v / m"}, "above": {"formula": "relative + v"}, "n": "count(x)",
+        "each": {"formula": "v / n"}, "labelled": {"expr": "x", "by": "t", **keys},
+        "share": {"formula": "labelled / v"}, "members": {"expr": "f", **keys},
+        "total": {"formula": "sum(members, over=member)"},
+    }  # fmt: skip
+    signals = {"x": ROWS, "f": {**ROWS, "family": True}, "t": {**ROWS, "type": "text"}}
+    config = profile(signals, metrics, every=3, run={} if limit is None else {"window_bytes": limit})
+
+    def on_rank(comm: FakeComm) -> MemorySink:
+        sink, random = MemorySink(), np.random.default_rng(comm.rank)
+        with declog.start(config, sinks=[sink], output_dir=tmp_path, comm=comm) as log:
+            for step in range(6):
+                with log.step(step):
+                    for _ in range(2):
+                        rows = random.exponential(size=3)
+                        log.observe(x=rows, f={"a": rows, "b": -2 * rows}, t=["low", "high", "low"])
+        return sink
+
+    logged = run_ranks(2, on_rank)[0].scalars
+    for values in (logged[2], logged[5]):
+        v, m, n = values["v"], values["m"], values["n"]
+        expected = {"root": v**0.5, "relative": v / m, "above": v / m + v, "each": v / n,
+                    "total": values["members/a"] + values["members/b"],
+                    "share/low": values["labelled/low"] / v, "share/high": values["labelled/high"] / v}  # fmt: skip
+        assert {name: values[name] for name in expected} == pytest.approx(expected)
 
 
 # ---- members

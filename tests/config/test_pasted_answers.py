@@ -177,7 +177,7 @@ def test_values_of_earlier_steps_with_other_keys_beside_each_other() -> None:
         declog.plan(config)
     metrics: dict[str, Any] = config["metrics"]
     for problem in caught.value.problems:
-        del metrics[problem.path[1]]
+        del metrics[str(problem.path[1])]
         pasted = yaml.safe_load(re.sub("^metrics: ", "", str(problem.fix)))
         assert metrics.keys().isdisjoint(pasted.keys() - {"score_mean", "score_mean_before"})
         metrics |= pasted

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 MOMENTS = ("mean", "sum", "min", "max", "std", "pstd", "var", "count")
 POOLS = ("window", "window", "step", "batch", "rank", "rank_batch")
 RANK: Tree = ("name", "rank")
-COMBINE = ("mean", "min", "max", "sum", "last", "var")
+COMBINE = ("mean", "min", "max", "sum", "last", "var", "std")
 
 
 class Declared:
@@ -158,7 +158,7 @@ class Declared:
         if not binned and self.maybe(0.45):
             spec["over"] = random.choice(POOLS)
             if spec["over"] != "window" and self.maybe(0.6):
-                spec["combine"] = random.choice([how for how in COMBINE if not sketch or how != "var"])
+                spec["combine"] = random.choice([how for how in COMBINE if not sketch or how not in ("var", "std")])
         if self.maybe(0.2):
             spec["every"] = profile["every"] * random.choice((1, 2, 3))
         if not binned and not (axis == "token" and "by" in spec) and self.maybe(0.15):

@@ -87,7 +87,7 @@ def together(how: str, values: Sequence[Any]) -> Any:
         return bounded(together(how, low), together(how, high))
     if how == "last":
         return values[-1]
-    if how == "var" and len(values) == 1:
+    if how in ("var", "std") and len(values) == 1:
         return None
     if any(isinstance(value, float) and math.isnan(value) for value in values):
         return math.nan

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tests.oracle.cases import Case
@@ -12,6 +12,13 @@ from tests.oracle.reduced import Reduced
 from tests.oracle.reductions import Bins
 from tests.oracle.trees import Tree, family_of, names_in
 from tests.oracle.values import ABSENT, OPERATIONS, aggregate, number, there
+
+AT_ONCE: Piece = ()  # all pieces of a window
+
+
+def is_spread(spec: Mapping[str, Any]) -> bool:
+    """Whether a metric combines pieces to their variance."""
+    return spec.get("combine") in ("var", "std")
 
 
 class Metrics(Reduced):
@@ -41,11 +48,21 @@ class Metrics(Reduced):
     def combined(self, key: str) -> dict[str, Any]:
         """The values of a metric, by cell."""
         cells = self.cells(key)
-        spec = self.spec(self.source(key.partition(".")[0]))
+        name = key.partition(".")[0]
+        spec = self.spec(self.source(name))
         if cells is None:
             return {}
+        if "formula" in self.metrics[name] and is_spread(spec):
+            return {cell: pieces[AT_ONCE] for cell, pieces in cells.items()}
         found = {cell: combine(spec, pieces) for cell, pieces in cells.items()}
         return {cell: value for cell, value in found.items() if value is not None}
+
+    def read(self, key: str) -> Cells:
+        """The values of a metric as formulas read them: a variance of pieces is one value."""
+        name = key.partition(".")[0]
+        if "formula" not in self.metrics[name] and is_spread(self.spec(name)):
+            return {cell: {AT_ONCE: value} for cell, value in self.combined(key).items()}
+        return self.cells(key) or {}
 
     def formula(self, tree: Tree) -> Cells:
         """A formula, cell by cell and piece by piece."""
@@ -82,7 +99,7 @@ class Metrics(Reduced):
 
     def of(self, key: str, cell: str | None) -> dict[Piece, Any]:
         """A metric's pieces for a cell: a family's or label's own, which may be empty, or a plain metric's for each."""
-        cells = self.cells(key) or {}
+        cells = self.read(key)
         if self.is_family(key):
             if cell is not None:
                 return cells.get(cell, {})
@@ -92,7 +109,7 @@ class Metrics(Reduced):
     def is_odd(self, key: str, cell: str | None, piece: Piece) -> bool:
         """Whether a formula reads a NaN or an infinity; of a family that it aggregates, in any member."""
         if self.is_family(key) and cell is None:
-            return any(is_odd(pieces.get(piece)) for pieces in (self.cells(key) or {}).values())
+            return any(is_odd(pieces.get(piece)) for pieces in self.read(key).values())
         return is_odd(self.of(key, cell).get(piece))
 
     def is_family(self, key: str) -> bool:
@@ -106,7 +123,7 @@ class Metrics(Reduced):
         if tree[0] == "aggregate":
             return []
         if tree[0] == "name":
-            return list(self.cells(tree[1]) or {}) if self.is_family(tree[1]) else []
+            return list(self.read(tree[1])) if self.is_family(tree[1]) else []
         found: dict[str, None] = {}
         for item in tree[1:]:
             if isinstance(item, tuple):
