@@ -196,7 +196,7 @@ class _Metric:
         elif problem.marked in metrics:
             formula = suggestions.of_metrics(parsed.body, metrics, constants, self.spec.reduce)
             fix = self._as_formula(parsed, {*metrics}) if formula is None else f"{self.id}: {formula}"
-        elif "/" not in problem.marked and (metric := shown(parsed.text) or shown(problem.marked)):
+        elif "/" not in problem.marked and (metric := shown(parsed.text)):
             fix = f"the metric `{metric.id}` logs it: `{self.id}: {{formula: {metric.key}}}`"
         return problem if fix is None else replace(problem, fix=fix)
 

@@ -311,17 +311,18 @@ def in_override_terms(problem: Problem, prefix: Path) -> Problem:
     sign = line[: line.index(name)]
     edit = edit_of(fix, problem.path, prefix)
     declares = edit is not None and edit[0].startswith(".".join([*map(str, prefix), "signals."]))
-    if edit is None or not (f"{name}.".startswith(f"{key}.") or declares):
+    if edit is None or not (f"{name}.".startswith((f"{key}.", f"{edit[0]}.")) or declares):
         return problem
     path, data, (start, end) = edit
-    sign = sign if path == name else "++"
-    return replace(problem, fix=f"{fix[:start]}{setting(sign + path, data)}{fix[end:]}")
+    entries = {f"{path}.{word}": value for word, value in data.items()} if path == name.rpartition(".")[0] else {}
+    settings = [setting((sign if to == name else "++") + to, value) for to, value in (entries or {path: data}).items()]
+    return replace(problem, fix=f"{fix[:start]}{' '.join(settings)}{fix[end:]}")
 
 
 def edit_of(fix: str, path: Path, prefix: Path) -> tuple[str, Any, tuple[int, int]] | None:
     """The dotted key and the value of the first edit in YAML that a fix shows, and where; None where it shows none.
 
-    ``path`` is the problem's. A key in the fix is the last one of it, one beside that, or the name of a section.
+    ``path`` is the problem's. A key in the fix is one of it, one beside its last, or the name of a section.
     """
     match = _EDIT.search(fix)
     if match is None or "..." in match["value"] or "${" in fix:  # an interpolation is no map
@@ -334,6 +335,8 @@ def edit_of(fix: str, path: Path, prefix: Path) -> tuple[str, Any, tuple[int, in
     beside = _keys_at(keys[:-1]) if len(keys) > 1 else ()
     if key in beside or key == keys[-1] or (data is None and key not in (None, *keys_of(LogSpec))):
         keys[-1] = key
+    elif key in keys[1:-1]:  # the entry
+        keys = keys[: keys.index(key) + 1]
     elif key in _keys_at(keys):
         keys.append(key)
     elif key in keys_of(LogSpec) and (isinstance(data, dict) or key not in SECTIONS):

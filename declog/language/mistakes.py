@@ -219,17 +219,16 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
         return f"about: {{{name}: {{title: {in_flow(entry[key])}}}}}"
     if (word := SYNONYMS.get(key, key)) in keys(AboutSpec):
         return f"about: {{{name}: {{{word}: {in_flow(entry.get(key))}}}}}"
-    if key == "per":  # of a group it is an aggregate, of all else a label
-        expr = str(entry.get("expr", name))
+    if key == "per" and entry[key] in ("second", "sec", "s"):
+        summed = {"expr": entry.get("expr", name), "reduce": entry.get("reduce", "sum"), "log": False}
+        return f"metrics: {in_flow({f'{name}_1': summed, name: {'formula': f'{name}_1 / seconds'}})}"
+    if key == "per" and entry[key] not in ("group", "prompt"):
+        return f"by: {in_flow(entry[key])}"
+    if key in ("per", "within", "per_group", "groupwise"):  # of a group it is an aggregate, of all else a label
+        reduction, expr = str(entry.get("reduce", "mean")), str(entry.get("expr", name))
         calls = re.sub(r"\b(\w+)\(([^()]+)\)", lambda call: _over_group(call[1], call[2]), expr)
-        inside = in_flow(calls if calls != expr else _over_group("mean", expr))
-        if entry[key] in ("second", "sec", "s"):
-            summed = {"expr": expr, "reduce": entry.get("reduce", "sum"), "log": False}
-            return f"metrics: {in_flow({f'{name}_1': summed, name: {'formula': f'{name}_1 / seconds'}})}"
-        return f"expr: {inside}" if entry[key] in ("group", "prompt") else f"by: {in_flow(entry[key])}"
-    if key in ("within", "per_group", "groupwise") and isinstance(entry.get("reduce"), str):
-        expr = _over_group(entry["reduce"], str(entry.get("expr", name)))
-        return _rewritten(name, entry, key, expr=expr, reduce="mean")
+        inside = calls if calls != expr else _over_group(reduction, expr)
+        return _rewritten(name, entry, key, expr=inside, **{"reduce": "mean"} if "reduce" in entry else {})
     if key in SPANS and (fix := _of_last_steps(key, name, entry)) is not None:
         return fix
     if key == "window" and not isinstance(entry[key], int):
@@ -256,7 +255,7 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
         call = reduced(str(expr)) or {"expr": expr}  # of rows, before they are reduced
         arguments = ", ".join(map(str, [call["expr"], *(item for item in further if item is not True)]))
         written = f"{key}({arguments})" if "reduce" not in call else f"{call['reduce']}({key}({arguments}))"
-        return f"expr: {in_flow(written)}"
+        return _rewritten(name, entry, key, expr=written)
     return None
 
 

@@ -157,6 +157,10 @@ class _Writer:
         for key in ("expr", "by"):
             if (texts := entry.get(key)) is not None and isinstance(texts.value, list) and len(texts.value) == 1:
                 entry[key] = texts.value[0]
+        text = entry.get("expr")
+        if text is not None and isinstance(text.value, str) and "reduce" not in entry and not _open(text):
+            reduced = notation.reduced(text.value) or {}  # over a layer that says another reduction
+            entry |= {key: said(value, text.location, replaces=True) for key, value in reduced.items()}
         return node.holding(entry)
 
     # -- tables, alerts

@@ -85,11 +85,12 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
             return f"{name}: {{where: {in_flow(value)}}}"
         case ["metrics", name, "over"], "token" | "completion" | "group" | "tokens" | "completions" | "groups":
             axis = "token" if value.startswith("token") else "completion"  # the mean of a group is over its completions
-            inside = str(data["metrics"][name].get("expr", name))
-            call = re.fullmatch(r"(\w+)\(([^()]+)\)", inside)
-            aggregates = call is not None and is_reduction(call[1], 1)  # `max(reward)`
-            expr = in_flow(f"{inside[:-1] if aggregates else f'mean({inside}'}, over={axis})")
-            return f"expr: {expr}: `over` of a metric says which steps or ranks it covers"
+            entry = {key: item for key, item in data["metrics"][name].items() if key != "over"}
+            reduction = str(entry.pop("reduce", "mean"))
+            inside = f"{reduction if is_reduction(reduction, 1) else 'mean'}({entry.get('expr', name)}, over={axis})"
+            return (
+                f"{name}: {in_flow({**entry, 'expr': inside})}: `over` of a metric says which steps or ranks it covers"
+            )
         case ["metrics", _, "reduce"], int() | float() | [*_] if not isinstance(value, bool):
             levels = [_level(item) for item in (value if isinstance(value, list) else [value])]
             return f"reduce: {in_flow(levels if isinstance(value, list) else levels[0])}"

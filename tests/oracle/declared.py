@@ -193,9 +193,9 @@ class Declared:
         """What a metric is distinguished by: of its own axis, or a coarser one."""
         draw = self.draw
         steps = [("signal", name) for name in draw.names("step", ("int",), event)]
-        coarse: Tree = self.random.choice(
-            steps or [("name", "step")] if "rank" in self.profile["axes"] else steps or [RANK]
-        )
+        if not steps and "rank" in self.profile["axes"]:
+            return
+        coarse: Tree = self.random.choice(steps or [RANK])
         draw.joins = axis != "token"
         if axis in ("token", "completion") and self.maybe(0.8):
             trees["by"] = draw.label(event)
