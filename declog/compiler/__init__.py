@@ -71,6 +71,7 @@ PASSES: tuple[tuple[Pass, ...], ...] = (
         Pass(checks.empty),
         Pass(checks.quantiles, reads="metrics tables"),
         Pass(checks.surprises, reads="metrics tables"),
+        Pass(checks.escapes, reads="metrics tables"),
         Pass(checks.constants),
         Pass(checks.conditions, reads="metrics formulas alerts"),
         Pass(checks.glued, reads="metrics formulas modes sinks"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -72,6 +73,23 @@ def surprises(draft: Draft) -> None:
                     f"{'.'.join(map(str, path))}: `{node}` is true where a value is missing; "
                     f"`{one} {_ORDERED[compared.op]} {two}` is not"
                 )
+
+
+def escapes(draft: Draft) -> None:
+    """A text that says two backslashes for one, or a backslash and an n for a line break: texts have no escapes."""
+    for path, root in expressions(draft):
+        for node in walk(root):
+            for text in (value for _, value in node.params if isinstance(value, str)):
+                meant = None
+                if node.op != "matches" and re.search(r"\\([nt])(?![A-Za-z])", text):
+                    meant = f"matches(x, '{text}') is of a regular expression, which has them"
+                twice = "\\" * (4 if node.op == "matches" else 2)
+                if twice in text:
+                    meant = f"'{text.replace(twice, twice[: len(twice) // 2])}' says it once"
+                if meant is not None:
+                    draft.warn(
+                        f"{'.'.join(map(str, path))}: '{text}' is looked for as it stands, without escapes; {meant}"
+                    )
 
 
 def constants(draft: Draft) -> None:

@@ -71,6 +71,11 @@ def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
     _comparable(pieces, below, pool, text)
     if node.type.dtype in (DType.TEXT, DType.OBJECT):
         refuse("DL305.formula", text, dtype=node.type.dtype)
+    modes = ModesOfMetrics(draft.outputs, draft.modes)
+    wider = [key for key in read(node) if modes.of(key) > modes.of_expr(node)]
+    if wider:
+        alone = " and ".join(sorted(modes.of_expr(node)))
+        draft.warn(f"metrics.{name}: has values in {alone} alone, and reads `{'`, `'.join(wider)}` of {alone}")
     of_all_labels = [ops[key] for key in read(node, labels=False)]
     by_names = _labels(_below(draft, of_all_labels, labels=False), text)
     if spec.smoothing is not None and pool in ("rank", "rank_batch"):

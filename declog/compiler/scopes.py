@@ -57,6 +57,10 @@ class ConstantScope(Scope):
     def phase_order(self, phase: str) -> int:
         return self.draft.order(phase)
 
+    @property
+    def modes(self) -> Collection[str]:
+        return {"train": None, **self.draft.spec.modes}.keys()
+
     def reduces(self, name: str) -> bool:
         return self.draft.reductions.get(name) is not None
 
@@ -72,10 +76,6 @@ class SignalScope(ConstantScope):
     @property
     def groups(self) -> bool:
         return self.draft.grouping is not None
-
-    @property
-    def modes(self) -> Collection[str]:
-        return {"train": None, **self.draft.spec.modes}.keys()
 
     @property
     def token_mask(self) -> frozenset[Node]:

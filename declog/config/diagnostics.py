@@ -99,7 +99,9 @@ def _located(problem: Problem, provenance: Provenance | None, prefix: Path) -> P
     if isinstance(location, FileLocation) and key == (*prefix, *problem.path):
         problem = _as_written(problem, location)
     where = where_of(problem, location, ".".join(map(str, key)))
-    if isinstance(location, FileLocation) and location.style == "plain" and problem.fix is not None:
+    if isinstance(location, FileLocation) and (
+        location.style == "plain" or (location.style == '"' and "\\" in str(problem.fix))
+    ):
         problem = _quoted(problem, location)
     related = tuple(_related(problem, provenance, prefix))
     below = problem.path[len(key) - len(prefix) :]
@@ -130,14 +132,15 @@ def _as_written(problem: Problem, location: FileLocation) -> Problem:
 
 
 def _quoted(problem: Problem, location: FileLocation) -> Problem:
-    """The problem of a plain text, whose fix is what to write there: in quotes where YAML would read something else.
+    """The problem of a text, whose fix is what to write there: in quotes where YAML would read something else.
 
     Where the fix is for a part of the text, the whole of it stands in the quotes.
     """
-    value, fix, in_flow_style = location.written_value, problem.fix or "", location.in_flow
+    value = location.written_value if location.style == "plain" else problem.source or ""
+    fix, in_flow_style = problem.fix or "", location.in_flow
 
     def needs_quotes(text: str) -> bool:
-        return is_expression(text) and not stays_plain(text, in_flow=in_flow_style)
+        return is_expression(text) and not (location.style == "plain" and stays_plain(text, in_flow=in_flow_style))
 
     def written(match: re.Match[str]) -> str:
         return f"{match[1]}`{in_flow(match[2])}`" if needs_quotes(match[2]) else match[0]

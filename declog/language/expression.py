@@ -72,8 +72,8 @@ class Compiler:
     def visit(self, node: ast.expr) -> Node:
         """The typed node of a syntax node."""
         match node:
-            case ast.Constant(value=bool() | int() | float() | str()):
-                return self._constant(node, node.value)
+            case ast.Constant(value=bool() | int() | float() | str() as value):
+                return self._constant(node, str(value) if isinstance(value, str) else value)
             case ast.Name():
                 return self._name(node)
             case ast.Attribute(value=ast.Name()):
@@ -239,7 +239,9 @@ class Compiler:
 
     def _member(self, node: ast.Compare, value: ast.expr, choices: ast.expr, *, negated: bool) -> Node:
         if not isinstance(choices, ast.Tuple | ast.List | ast.Set) or not choices.elts:
-            self.fail(choices, "DL307.list", fix=idioms.of_membership(value, choices))
+            call = idioms.of_membership(value, choices)
+            fix = "x in ('a', 'b')" if call is None else f"`{'not ' * negated}{call}`"
+            self.fail(choices if call is None else node, "DL307.list", fix=fix)
         item = self.visit(value)
         compare, join = ("ne", "and") if negated else ("eq", "or")  # false of a missing value, either way
         for one in choices.elts:

@@ -145,11 +145,11 @@ def of_none(node: ast.Compare) -> str:
     return "write `==`, or present(x)"
 
 
-def of_membership(item: ast.expr, container: ast.expr) -> str:
-    """``'a' in text`` is `contains(text, 'a')`."""
+def of_membership(item: ast.expr, container: ast.expr) -> str | None:
+    """``'a' in text`` is `contains(text, 'a')`; None for what is no text in another."""
     if isinstance(item, ast.Constant) and isinstance(item.value, str) and not isinstance(container, ast.Constant):
         return f"contains({ast.unparse(container)}, {ast.unparse(item)})"
-    return "x in ('a', 'b')"
+    return None
 
 
 def items(node: ast.expr) -> Sequence[ast.expr]:

@@ -13,13 +13,14 @@ from typing import Any
 
 from declog.errors import Path, Problem, elsewhere, in_flow, nearest, nested
 from declog.errors.elsewhere import SYNONYMS
+from declog.language.earlier_steps import BEFORE, CHANGES
 from declog.language.keys import SECTIONS, below, entries, keys, model_of, sections_with
 from declog.language.library_calls import SPANS
 from declog.language.model import Scalar
 from declog.language.notation import SIGNS, both, is_reduction, reduced
 from declog.language.other_tools import at, of_other_tools
 from declog.language.smoothing import Smoothing
-from declog.language.spec import AboutSpec, LogSpec, MetricSpec, RunSpec, SignalSpec
+from declog.language.spec import COMBINE, AboutSpec, LogSpec, MetricSpec, RunSpec, SignalSpec
 from declog.language.spec_of_tables import TableSpec
 from declog.language.unknown_names import of_fewer_values
 from declog.language.wrong_forms import (
@@ -50,6 +51,9 @@ def _of_form(problem: Problem, data: Mapping[str, Any]) -> Problem:
             return replace(problem, path=problem.path[:depth], fix=fix)
     if problem.path[::2] == ("metrics", "over"):
         fix = _of_last_steps("over", str(problem.path[1]), at(problem.path[:2], data))
+        return problem if fix is None else replace(problem, fix=fix)
+    if problem.path[::2] == ("metrics", "combine") and isinstance(entry := at(problem.path[:2], data), Mapping):
+        fix = _of_combine(str(problem.path[1]), entry)
         return problem if fix is None else replace(problem, fix=fix)
     key, section = str(problem.path[0]), data.get(str(problem.path[0]))
     if key == "sinks":
@@ -271,6 +275,34 @@ def _of_last_steps(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
     of = {} if "formula" in kept else {"expr": kept.pop("expr", name)}
     over = {"over": kept.pop("over", "step")} if of else {}
     return f"metrics: {in_flow({name: {**of, **kept, **over, 'combine': str(rolling)}})}; or {pooled}"
+
+
+def _of_combine(name: str, entry: Mapping[str, Any]) -> str | None:
+    """The fix for `combine: delta`, a change since the step before, and `rolling_max(4)`, of the last steps' rows."""
+    combine = str(entry["combine"])
+    rest = {word: value for word, value in entry.items() if word != "combine"}
+    said = re.fullmatch(r"([a-z_]+)(?:\((\d+)\))?", combine)
+    if said is not None and said[1] in BEFORE | CHANGES:
+        lag = f"lag({said[2] or 1})"
+        if said[1] in BEFORE:
+            return f"combine: {lag}"
+        shown = {word: rest.pop(word) for word in ("name", "tags") if word in rest}
+        spans = {word: value for word, value in rest.items() if word != "over" or value == "run"}
+        hidden: dict[str, Any] = {"expr": name, **spans, "log": False}
+        before = {"formula": f"{name}_value", "combine": lag, "log": False}
+        change = {"formula": f"{name}_value - {name}_before", **shown}
+        entries = {f"{name}_value": hidden, f"{name}_before": before, name: change}
+        return f"metrics: {in_flow(entries)}"
+    count = int(said[2]) if said is not None and said[2] and said[1][:4] == "pool" else Smoothing.other(combine)
+    if count is None:
+        return None
+    rest = {word: value for word, value in rest.items() if word != "over"}
+    way = next((word for word in COMBINE if word in combine), "p50" if "med" in combine else None)
+    if way in COMBINE and way != entry.get("reduce", "mean"):
+        rest |= {"over": "step", "combine": way}
+    elif way is not None:
+        rest["reduce"] = way
+    return f"{name}: {in_flow({**rest, 'every': count})}: one value for each {count} steps"
 
 
 def _rewritten(name: str, entry: Mapping[str, Any], key: str, **new: Any) -> str:

@@ -247,10 +247,8 @@ class MetricSpec(Named, Conditional, Windowed):
         if (meant := Smoothing.meant(combine)) is not None:
             raise refused("DL202.rolling", text=combine, most=MOST, fix=meant)
         if (count := Smoothing.other(combine)) is not None:
-            way = next((word for word in COMBINE if word in combine), None)
-            kept = "without `over` and `combine`, has" if way is None else f"combine: {way}, have"
-            raise refused("DL202.rolling_other", text=combine, count=count, kept=kept)
-        raise refused("DL202.combine_name", name=combine, known=COMBINE)
+            raise refused("DL202.rolling_other", text=combine, count=count)
+        raise refused("DL202.combine_name", name=combine, known=[*COMBINE, "ema(0.9)", "rolling(50)", "lag(1)"])
 
     @property
     def smoothing(self) -> Smoothing | None:

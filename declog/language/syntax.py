@@ -50,6 +50,13 @@ class Parsed:
         return None
 
 
+class _Raw(str):
+    """A text of an expression, which is written as it is: without escapes."""
+
+    def __repr__(self) -> str:
+        return f'"{self}"' if "'" in self else f"'{self}'"
+
+
 def refuse(key: str, source: str, span: tuple[int, int] | None = None, /, **facts: Any) -> NoReturn:
     """Refuse a text; ``span`` is the half-open range of characters at fault."""
     raise ExpressionError(Problem.of(key, source=source, span=span, **facts))
@@ -89,7 +96,7 @@ def parse(text: str) -> Parsed:
         if count > MAX_NODES or depth > MAX_DEPTH:
             refuse("DL308.size", text, nodes=MAX_NODES, depth=MAX_DEPTH)
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            node.value = node.value.replace(_BACKSLASH, "\\")
+            node.value = _Raw(node.value.replace(_BACKSLASH, "\\"))
         if isinstance(node, ast.expr | ast.keyword) and node.end_col_offset is not None:
             node.col_offset += lead
             node.end_col_offset += lead
