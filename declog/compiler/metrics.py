@@ -253,6 +253,10 @@ class _Metric:
 
     def _constants(self, reduction: Reduction, call: ast.Call, compiler: Compiler) -> Params:
         constants = dict(reduction.params or {})
+        inside = ", ".join(map(ast.unparse, call.args)) or str(self.spec.expr)
+        edges = suggestions.of_edges(self.draft, self.id, inside, call, compiler) if reduction.histogram else None
+        if edges is not None:
+            compiler.fail(call.keywords[-1], "DL304.bins_at", fix=edges)
         for keyword in call.keywords:
             if keyword.arg in constants and keyword.arg not in idioms.AXES:
                 value = compiler.visit(keyword.value)
@@ -260,7 +264,6 @@ class _Metric:
                     compiler.fail(keyword.value, "DL304.number", name=keyword.arg)
                 constants[keyword.arg] = value.param("value")
                 continue
-            inside = ", ".join(map(ast.unparse, call.args)) or str(self.spec.expr)
             clause = suggestions.clause(reduction.name, inside, keyword, call, compiler, constants)
             if clause is not None and keyword.arg not in constants:
                 compiler.fail(keyword, "DL304.clause", function=reduction.name, name=keyword.arg, fix=clause)
@@ -270,13 +273,10 @@ class _Metric:
                     fix = f"mean({reduction.name}({inside}, over=completion)), the mean over groups"
                 compiler.fail(keyword, "DL304.axis", function=reduction.name, name=keyword.arg, fix=fix)
             compiler.fail(keyword, "DL304.parameter", function=reduction.name, name=keyword.arg, known=constants)
-        bins = constants.get("bins")
-        if not (bins is None or bins is REQUIRED or (isinstance(bins, int) and 1 <= bins <= 10_000)):
+        if not ((bins := constants.get("bins")) in (None, REQUIRED) or (isinstance(bins, int) and 1 <= bins <= 10_000)):
             compiler.fail(call, "DL304.bins")
-        for name, value in constants.items():
-            if value is REQUIRED:
-                fix = f"{reduction.name}({name}=...)"
-                compiler.fail(call, "DL304.misses", function=reduction.name, name=name, fix=fix)
+        if (name := next((name for name, value in constants.items() if value is REQUIRED), None)) is not None:
+            compiler.fail(call, "DL304.misses", function=reduction.name, name=name, fix=f"{reduction.name}({name}=...)")
         return tuple(constants.items())
 
     def _reductions(self, reduce: str | list[str | dict[str, str]]) -> Reduced:

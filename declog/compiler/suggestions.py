@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Collection, Container, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial, reduce
 from typing import Any
@@ -21,7 +22,7 @@ from declog.language.reductions import BUILTIN, Reduction, Reductions, quantile_
 from declog.language.scope import Scope
 from declog.language.smoothing import Smoothing
 from declog.language.spec import MetricSpec, Observed
-from declog.language.syntax import tree_of
+from declog.language.syntax import ExpressionError, tree_of
 from declog.language.tracker_names import in_formula, reductions_of
 
 _PLAIN = frozenset({"expr", "name", "tags"})  # keys that a formula has, too
@@ -319,6 +320,41 @@ def clause(
         return None
     options = wrong_calls.without(ast.Call(call.func, [], call.keywords), keyword)
     return in_flow({"expr": inside, "reduce": options.removesuffix("()")})
+
+
+_LOW, _HIGH = ("min", "low", "lower", "start", "range_min"), ("max", "high", "upper", "stop", "end", "range_max")
+MOST_EDGES = 64
+
+
+def of_edges(draft: Draft, id: str, expr: str, call: ast.Call, compiler: Compiler) -> str | None:
+    """``histogram(length, edges=[0, 8, 16])`` as counts by bucket; None where it does not say where its bins are.
+
+    A bucket has its upper edge, and numpy's bins the lower one, so that those of whole numbers end one before. The
+    first and the last bucket have what is beyond.
+    """
+    said: dict[str | None, Any] = {}
+    for keyword in call.keywords:
+        with suppress(ValueError):
+            said[keyword.arg] = ast.literal_eval(keyword.value)
+    lists = [value for value in said.values() if isinstance(value, list | tuple) and len(value) > 1]
+    ends = [next((said[word] for word in words if word in said), None) for words in (_LOW, _HIGH)]
+    low, high = lists[0] if lists and len(lists[0]) == 2 else ends
+    edges = list(lists[0]) if lists and len(lists[0]) > 2 else []
+    if not edges and isinstance(low, int | float) and isinstance(high, int | float):
+        bins = said.get("bins", 10)
+        count = bins if isinstance(bins, int) and 1 < bins <= MOST_EDGES else 10
+        edges = [low + (high - low) * at / count for at in range(count + 1)]
+    try:
+        whole = compiler.visit(tree_of(expr).body).type.dtype is DType.INT
+    except (ExpressionError, SyntaxError):
+        return None
+    inner = [edge - 1 if whole and edge == int(edge) else edge for edge in edges[1:-1]]
+    if not inner or len(inner) > MOST_EDGES or not all(isinstance(edge, int | float) for edge in edges):
+        return None
+    by = f"bucket({expr}, {', '.join(f'{edge:g}' for edge in inner)})"
+    kept = draft.spec.metrics[id].model_dump(exclude_unset=True, exclude={"expr", "reduce", "by"}, by_alias=True)
+    entry = {"expr": expr, "reduce": "count", "by": by, **kept}
+    return f"metrics: {in_flow({id: entry})}: so many in each part"
 
 
 def of_no_signal(id: str, spec: MetricSpec, names: Collection[str]) -> str:

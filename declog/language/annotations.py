@@ -21,8 +21,10 @@ def signature(noun: str, name: str, run: Callable[..., Any]) -> inspect.Signatur
     """The signature of a user's function, its annotations read where they are texts, as `from __future__` makes them.
 
     They stay texts where one is a name that is only there for type checkers. Raises ``UsageError`` DL304 for what is
-    asynchronous or has no signature.
+    asynchronous, is a class, or has no signature.
     """
+    if inspect.isclass(run):
+        raise UsageError.of("DL304.no_function", noun=noun, name=name, what="a class came")
     if inspect.iscoroutinefunction(run):
         raise UsageError.of("DL304.asynchronous", noun=noun, name=name)
     try:

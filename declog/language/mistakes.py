@@ -286,9 +286,9 @@ def _of_combine(name: str, entry: Mapping[str, Any]) -> str | None:
         lag = f"lag({said[2] or 1})"
         if said[1] in BEFORE:
             return f"combine: {lag}"
-        shown = {word: rest.pop(word) for word in ("name", "tags") if word in rest}
+        shown: dict[str, Any] = {word: rest.pop(word) for word in ("name", "tags") if word in rest}
         spans = {word: value for word, value in rest.items() if word != "over" or value == "run"}
-        hidden: dict[str, Any] = {"expr": name, **spans, "log": False}
+        hidden = {"expr": name, **spans, "log": False}
         before = {"formula": f"{name}_value", "combine": lag, "log": False}
         change = {"formula": f"{name}_value - {name}_before", **shown}
         entries = {f"{name}_value": hidden, f"{name}_before": before, name: change}

@@ -8,7 +8,6 @@ To add one: a formula in ``moments`` or a ``@_values`` function below, and a tes
 
 from __future__ import annotations
 
-import inspect
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -19,8 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from declog.errors import UsageError
 from declog.errors.habits import shown_at_the_call
 from declog.language import quantile_sketch as sketch
+from declog.language.annotations import signature
 from declog.language.dtypes import DType
 from declog.language.moments import FORMULAS, Stat
 from declog.registry import REQUIRED, Registry
@@ -71,8 +72,10 @@ class Reductions(Registry[Reduction]):
 
     def adopt(self, name: str, run: Callable[..., Any]) -> Reduction:
         """Register a plain function of arrays under a name."""
-        items = inspect.signature(run).parameters.values()
+        items = signature(self.noun, name, run).parameters.values()
         arity = sum(item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD) for item in items)
+        if not arity:
+            raise UsageError.of("DL304.no_function", noun=self.noun, name=name, what="there is none")
         constants = [item for item in items if item.kind is item.KEYWORD_ONLY]
         params = {item.name: REQUIRED if item.default is item.empty else item.default for item in constants}
         texts = frozenset(index for index, item in enumerate(list(items)[:arity]) if "str" in str(item.annotation))
