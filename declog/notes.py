@@ -173,12 +173,15 @@ def _of_another_schema(config: Composed) -> Iterator[str]:
 
 def _redefined(config: Composed, plan: Plan) -> Iterator[str]:
     """A note on the user's own metrics with the id of a preset's, of which they compute something else."""
-    exprs: dict[str, str] = {}  # by id, as the lowest layer has them
+    from declog.config.search_path import package_of
+
+    exprs: dict[str, str] = {}  # by id, as the lowest preset has them
     for name, entry in _said(config, "metrics"):
         expr = next((entry.entries[key] for key in ("expr", "formula") if key in entry.entries), None)
         text = name if expr is None else str(expr.plain)
-        before = exprs.setdefault(name, text)
-        if expr is not None and text not in (before, name) and config.home(("metrics", name)) is None:
+        if package_of(getattr(entry.location, "file", "")) is not None:
+            exprs.setdefault(name, text)
+        elif expr is not None and text not in (exprs.pop(name, text), name):
             names = [item.template for op in plan.outputs if op.id == name for item in op.names[:1]]
             logged = f", logged as `{names[0]}`," if names and names[0] != name else ""
             said = f"`{name}` is a preset's metric{logged} and computes something else now"

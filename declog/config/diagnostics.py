@@ -99,9 +99,7 @@ def _located(problem: Problem, provenance: Provenance | None, prefix: Path) -> P
     if isinstance(location, FileLocation) and key == (*prefix, *problem.path):
         problem = _as_written(problem, location)
     where = where_of(problem, location, ".".join(map(str, key)))
-    if isinstance(location, FileLocation) and (
-        location.style == "plain" or (location.style == '"' and "\\" in str(problem.fix))
-    ):
+    if isinstance(location, FileLocation) and problem.fix is not None:
         problem = _quoted(problem, location)
     related = tuple(_related(problem, provenance, prefix))
     below = problem.path[len(key) - len(prefix) :]
@@ -136,8 +134,10 @@ def _quoted(problem: Problem, location: FileLocation) -> Problem:
 
     Where the fix is for a part of the text, the whole of it stands in the quotes.
     """
-    value = location.written_value if location.style == "plain" else problem.source or ""
     fix, in_flow_style = problem.fix or "", location.in_flow
+    if location.style != "plain" and (location.style != '"' or "\\" not in fix):  # it stands in quotes already
+        return problem
+    value = location.written_value if location.style == "plain" else problem.source or ""
 
     def needs_quotes(text: str) -> bool:
         return is_expression(text) and not (location.style == "plain" and stays_plain(text, in_flow=in_flow_style))

@@ -129,7 +129,7 @@ def _edit(problem: Problem, data: Mapping[str, Any]) -> _Edit | None:
 
 
 def _edited(data: Mapping[str, Any], problem: Problem, edit: _Edit) -> Mapping[str, Any]:
-    """The data after an edit: in place of an unknown key, and beside what a map has already."""
+    """The data after an edit: in place of an unknown key or of its entry, and beside what a map has already."""
     copied: dict[str, Any] = copy.deepcopy(dict(data))
     if edit.path != problem.path and problem.code == "DL201" and has(copied, problem.path):
         entry = at(copied, problem.path[:-1])
@@ -141,7 +141,8 @@ def _edited(data: Mapping[str, Any], problem: Problem, edit: _Edit) -> Mapping[s
     for key in above:
         holder[key] = holder.get(key) if isinstance(holder.get(key), dict) else {}
         holder = holder[key]
-    before = None if edit.path == problem.path else holder.get(name)
+    entire = edit.path == problem.path[: len(edit.path)] and edit.said.startswith(f"{name}: ")
+    before = None if entire or edit.path == problem.path else holder.get(name)
     holder[name] = edit.value
     if isinstance(before, Mapping) and isinstance(edit.value, Mapping):
         holder[name] = {**before, **edit.value}

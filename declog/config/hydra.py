@@ -28,7 +28,7 @@ from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.core.utils import setup_globals
-from hydra.errors import ConfigCompositionException
+from hydra.errors import CompactHydraException, ConfigCompositionException
 from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -156,6 +156,10 @@ jobs: set[str] = set()  # of applications of this process in which a config was 
 started_with: list[tuple[str, str]] = []  # the place and the name of the configuration that an application starts with
 
 
+class NotYaml(yaml.MarkedYAMLError, CompactHydraException):
+    """A config that is not YAML, which Hydra says without the calls that led there."""
+
+
 class ConfigFiles(ConfigSource):
     """The files of another source, those that hold a config in the long form: ``declog-files://file:///app/conf``."""
 
@@ -183,7 +187,12 @@ class ConfigFiles(ConfigSource):
     def _in_long_form(self, name: str) -> ConfigResult:
         from declog.config.long_form import lengthened  # an application without a config does not pay for it
 
-        result = lengthened(self.source.load_config(name), name)
+        try:
+            result = lengthened(self.source.load_config(name), name)
+        except yaml.MarkedYAMLError as error:
+            if not name.startswith(f"{GROUP}/"):
+                raise
+            raise NotYaml(error.context, error.context_mark, error.problem, error.problem_mark, error.note) from error
         places = OmegaConf.select(result.config, "hydra.searchpath") if "hydra" in result.config else None
         if isinstance(places, ListConfig) and all(isinstance(entry, str) for entry in places):
             OmegaConf.update(result.config, "hydra.searchpath", [with_configs(entry) or entry for entry in places])

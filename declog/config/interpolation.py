@@ -224,7 +224,12 @@ def _unresolved(container: DictConfig | ListConfig, source: str | None, error: O
     if (value := tree.at((GROUP, named[1]))) is not None and named[1] not in keys_of(LogSpec):
         fix = f"run: {{config: {{{named[1]}: {in_flow(value.plain)}}}}}, and `${{{GROUP}.run.config.{named[1]}}}`"
         return Problem.of("DL103.no_key", source=source, span=span, key=named[1], fix=fix)
-    leaf = named[1].rpartition(".")[2]
+    section, _, leaf = named[1].rpartition(".")
+    values = tree.at((GROUP, section)) if section not in keys_of(LogSpec) else None
+    if values is not None and leaf in values.entries:  # `params: {clip: 0.2}`
+        constants, here = in_flow(values.plain), (source or "").replace(written, leaf)
+        fix = f"constants: {constants}, and `{here}`: a constant stands alone"
+        return Problem.of("DL103.no_key", source=source, span=span, key=named[1], fix=fix)
     if tree.at((GROUP, "constants", leaf)) is not None:
         fix = f"write `{(source or '').replace(written, leaf)}`: a constant stands alone"
         return Problem.of("DL103.no_key", source=source, span=span, key=named[1], fix=fix)

@@ -294,7 +294,7 @@ def _of_combine(name: str, entry: Mapping[str, Any]) -> str | None:
         entries = {f"{name}_value": hidden, f"{name}_before": before, name: change}
         return f"metrics: {in_flow(entries)}"
     count = int(said[2]) if said is not None and said[2] and said[1][:4] == "pool" else Smoothing.other(combine)
-    if count is None:
+    if count is None or Smoothing.meant(combine) is not None:
         return None
     rest = {word: value for word, value in rest.items() if word != "over"}
     way = next((word for word in COMBINE if word in combine), "p50" if "med" in combine else None)

@@ -38,6 +38,7 @@ _AXIS_WORDS = {
     **dict.fromkeys(("per_group", "groups", "prompt", "prompts", "question"), "group"),
     **dict.fromkeys(("tensor", "array", "ndarray", "list", "vector", "number", "series", "column"), "completion"),
 }
+PARTS = ("turn", "message", "call", "tool_call", "action")  # of a completion
 _LENGTHS = {  # of a shape: a batch is one of completions
     **dict.fromkeys(("t", "time", "seq", "seq_len", "sequence_length", "max_len", "length", "l", "s"), "token"),
     **dict.fromkeys(("b", "n", "bs", "batch", "batch_size"), "completion"),

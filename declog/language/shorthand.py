@@ -85,7 +85,10 @@ class _Writer:
         word = " ".join(words)  # `score`, a description of one word
         described = at[0] == "signals" and WORD.match(word) and word not in self.signals and nearest(word, AXES) is None
         if (axis := self._with_axis(words) or ("completion" if described else None)) is not None:
-            return Problem.of("DL202.no_axis", at, words=word, fix=f"{name}: {axis}")
+            fix = f"{name}: {axis}"
+            if words[0] in notation.PARTS and at[0] == "signals":
+                fix = f"signals: {{{words[0]}s: {{{fix}}}}}: a phase of its own, with a row for each"
+            return Problem.of("DL202.no_axis", at, words=word, fix=fix)
         if at[0] == "metrics":
             return Problem.of("DL202.observe_axis", at, name=node.value, known=list(AXES))
         return self._refused(node, at)

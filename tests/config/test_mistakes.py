@@ -32,6 +32,7 @@ UNANSWERED = {
     "tenth_stranger": 0,
     "eleventh_stranger": 0,
     "twelfth_stranger": 0,
+    "thirteenth_stranger": 0,
     "third_stranger": 0,
     "yaml": 0,
 }
