@@ -345,10 +345,10 @@ def of_edges(draft: Draft, id: str, expr: str, call: ast.Call, compiler: Compile
         count = bins if isinstance(bins, int) and 1 < bins <= MOST_EDGES else 10
         edges = [low + (high - low) * at / count for at in range(count + 1)]
     try:
-        whole = compiler.visit(tree_of(expr).body).type.dtype is DType.INT
+        integers = compiler.visit(tree_of(expr).body).type.dtype is DType.INT
     except (ExpressionError, SyntaxError):
         return None
-    inner = [edge - 1 if whole and edge == int(edge) else edge for edge in edges[1:-1]]
+    inner = [edge - 1 if integers and edge == int(edge) else edge for edge in edges[1:-1]]
     if not inner or len(inner) > MOST_EDGES or not all(isinstance(edge, int | float) for edge in edges):
         return None
     by = f"bucket({expr}, {', '.join(f'{edge:g}' for edge in inner)})"

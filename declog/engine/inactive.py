@@ -222,10 +222,10 @@ class Inactive:
         count = sum(map(len, reasons.values()))
         slower = min(self._every[id] for id in first)
         log.warning(
-            "%s%d of %d metric%s%s %s inactive: %s",
+            "%s%d of %d metric%s%s %s inactive:%s",
             "" if mode == "train" else f"{mode}: ", count, len(first), "s" * (len(first) > 1),
             f" over {slower} steps" if slower > self._plan.every else "", "is" if count == 1 else "are",
-            ", ".join(some),
+            f" {some[0]}" if len(some) == 1 else "".join(f"\n  {one}" for one in some),
         )  # fmt: skip
 
     def _absent(self, id: str, state: _Mode) -> list[Clause]:

@@ -275,7 +275,7 @@ def test_the_line_is_bounded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
 def test_nothing_at_all_is_said_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Steps in which nothing is observed have a log event in which everything is inactive; a run without steps ends."""
     told, missing = run(AB, steps(3), tmp_path / "steps", caplog)
-    assert told == ["2 of 2 metrics are inactive: a (a never came), b (b never came)"]
+    assert told == ["2 of 2 metrics are inactive:\n  a (a never came)\n  b (b never came)"]
     assert set(missing) == {"a", "b"}
     (ended,), missing = run(AB, steps(0), tmp_path / "none", caplog)
     assert "the run ends, and no step came" in ended and missing == {}

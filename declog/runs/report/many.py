@@ -55,8 +55,8 @@ class RunsReport:
                 period = every if run.state == "running" else None
                 if not is_current(page, [run], samples=self._samples, every=period):
                     write(page, run, samples=self._samples, every=period)
-                place = {"place": str(position), "page": quote((position / FILE).as_posix())}
-                rows.append({**self._row(path, run, stamp), **place})
+                row = {"place": str(position), "page": quote((position / FILE).as_posix())}
+                rows.append({**self._row(path, run, stamp), **row})
                 runs[str(position)] = run
             except DeclogError as error:
                 rows.append({"place": str(position), "problem": str(error)})
