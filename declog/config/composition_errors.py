@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path as FilePath
 
+import yaml
 from hydra.core.override_parser.types import Override
 
 from declog.config.file_errors import file_problem, first_line
@@ -52,7 +53,7 @@ def composition_error(loader: Loader, origin: Origin, error: Exception) -> Compo
     except HYDRA_ERRORS as other:
         error = other
     order = {line: index for index, line in reversed([*enumerate(origin.overrides)])}
-    problems.sort(key=lambda problem: order[str(problem.source)])
+    problems.sort(key=lambda problem: order.get(str(problem.source), -1))
     return CompositionError(problems or [file_problem(loader, origin, error, composition)])
 
 
@@ -107,6 +108,8 @@ def _of_group(loader: Loader, origin: Origin, good: list[str], line: str, tree: 
     if loader.repository.group_exists(key):
         try:
             loader.defaults(origin.root, [*good, line])
+        except yaml.YAMLError as error:  # of the file that it chooses
+            return file_problem(loader, origin, error)
         except HYDRA_ERRORS as error:
             return _group_problem(loader, override, line, error)
         return None

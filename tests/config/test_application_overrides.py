@@ -55,6 +55,23 @@ def test_what_hydra_refuses_is_answered(line: str, fix: str, tmp_path: Path) -> 
     assert f"override '{line}'\n" in ours and ours.partition("fix: ")[2].strip() == fix
 
 
+def test_a_config_that_is_no_yaml(tmp_path: Path) -> None:
+    """Class: the calls of a library in which a mistake of a config was found, above what to write.
+
+    A file of the application's own is said by Hydra as it was.
+    """
+    for file in ("mine", "other"):
+        folder = tmp_path / file / "conf"
+        (folder / "declog").mkdir(parents=True)
+        (folder / "declog" / "mine.yaml").write_text("defaults: [grpo, _self_]\nrun: {name: a}\n", "utf-8")
+        wrong = folder / ("declog/mine.yaml" if file == "mine" else "other.yaml")
+        wrong.write_text("run: {name: s3-${seed}, config: {}}\n", "utf-8")
+        refused = run(tmp_path / file, "declog=mine" if file == "mine" else "--config-name=other")
+        assert refused.returncode == 1 and "expected ',' or '}'" in refused.stderr
+        assert ("Traceback" in refused.stderr) == (file == "other")
+        assert ('fix: "s3-${seed}"' in refused.stderr) == (file == "mine")
+
+
 START = """\
 import hydra, declog
 @hydra.main(version_base=None, config_path=PATH, config_name=NAME)

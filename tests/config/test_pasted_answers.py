@@ -199,6 +199,38 @@ def test_values_of_earlier_steps_with_other_keys_beside_each_other() -> None:
         np.testing.assert_allclose(logged[1:], np.diff(values), rtol=1e-3, err_msg=name)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("name", "call", "bins"),
+    [
+        ("length", "histogram(length, edges=[0, 8, 16, 24, 32])", [0, 8, 16, 24, 32]),
+        ("length", "histogram(length, bins=[0, 8, 16, 24, 32])", [0, 8, 16, 24, 32]),
+        ("score", "histogram(score, bins=4, min=0, max=1)", [0, 0.25, 0.5, 0.75, 1]),
+        ("score", "histogram(score, range=[0, 1])", np.linspace(0, 1, 11)),
+        ("score", "histogram(score, low=0, high=1, bins=5)", np.linspace(0, 1, 6)),
+    ],
+)
+def test_a_histogram_with_its_edges_counts_as_numpy_does(name: str, call: str, bins: Sequence[float]) -> None:
+    """Class: an answer that leaves out where the bins are; of whole numbers, which lie at edges, and of others."""
+    random = np.random.default_rng(0)
+    data = {"length": random.integers(0, 33, 300), "score": random.random(300)}
+    config: dict[str, Any] = {
+        "run": {"name": "pasted"}, "signals": {"any": {"length": "completion int", "score": "completion"}},
+        "metrics": {"h": call, "other": "mean(length)"},
+    }  # fmt: skip
+    with pytest.raises(declog.ConfigError) as caught:
+        declog.plan(config)
+    match = re.fullmatch(r"metrics: (\{.+\}): so many in each part", str(caught.value.problems[0].fix))
+    assert match is not None
+    config["metrics"] |= yaml.safe_load(match[1])
+    sink = MemorySink()
+    with declog.start(config, sinks=[sink]) as log, log.step(0):
+        log.observe(**data)
+    logged = {key.removeprefix("h/"): value for key, value in sink.scalars[0].items() if key.startswith("h/")}
+    uppers = {label: float(re.findall(r"[\d.]+", label)[-1]) + (">" in label or "+" in label) for label in logged}
+    counts = [logged[label] for label in sorted(logged, key=uppers.__getitem__)]
+    assert counts == np.histogram(data[name], np.asarray(bins))[0].tolist()
+
+
 def of_last(function: str, **keys: float) -> np.ndarray:
     return np.array([getattr(np, function)(VALUES[max(0, at - 49) : at + 1], **keys) for at in range(len(VALUES))])
 

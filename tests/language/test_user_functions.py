@@ -7,7 +7,7 @@ import math
 import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -298,3 +298,20 @@ def test_an_installed_name_is_not_replaced_in_silence(functions: Functions) -> N
     """Whichever comes first."""
     with pytest.raises(UsageError, match="`team_scaled` is registered already"):
         declog.function(lambda x: x, name="team_scaled", registry=functions)
+
+
+@pytest.mark.parametrize("decorator", [declog.function, declog.reducer])
+def test_what_is_no_function_of_values(
+    decorator: Callable[..., Any], functions: Functions, reductions: Reductions
+) -> None:
+    """Class: what is accepted and fails where it is used: a class, of another library's protocol; a function of nothing."""
+
+    class Geomean:
+        def update(self, values: Any) -> None: ...
+
+    registry = reductions if decorator is declog.reducer else functions
+    with pytest.raises(declog.UsageError, match=r"a class came\n  fix: def Geomean\(values\): ..., which"):
+        decorator(registry=registry)(Geomean)
+    if decorator is declog.reducer:
+        with pytest.raises(declog.UsageError, match="`nothing` is a function with a parameter for each"):
+            decorator(lambda *values: 1.0, name="nothing", registry=registry)
