@@ -304,7 +304,7 @@ def test_an_installed_name_is_not_replaced_in_silence(functions: Functions) -> N
 def test_what_is_no_function_of_values(
     decorator: Callable[..., Any], functions: Functions, reductions: Reductions
 ) -> None:
-    """Class: what is accepted and fails where it is used: a class, of another library's protocol; a function of nothing."""
+    """Class: what is accepted and fails where it is used: a class, and a function of nothing."""
 
     class Geomean:
         def update(self, values: Any) -> None: ...
