@@ -86,7 +86,7 @@ ANSWERS = {
     "declog samples run": "worst",
     "declog report run --output run.html": "run.html",
     "declog add run 'spread: std(reward)'": "4 values, steps 0 to 3",
-    "declog check grpo 'declog.metrics.x=p95(rewrad)'": "did you mean `reward`?",
+    "declog check grpo 'declog.metrics.x=p95(rewrad)'": "fix: 'declog.metrics.x=\"p95(reward)\"'",
     'python -c \'import declog; print(*declog.read("run")["reward"].values)\'': "3.5 4.5 5.5 6.5",
 }
 WITHOUT_TORCH = {"declog preview grpo": "`declog preview` needs torch", "declog test grpo": "`declog test` needs torch"}
