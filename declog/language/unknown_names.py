@@ -14,7 +14,6 @@ from declog.errors import did_you_mean, in_flow, nearest
 from declog.errors.elsewhere import SYNONYMS
 from declog.language import earlier_steps, idioms, library_calls
 from declog.language.dtypes import AXES, MEMBER
-from declog.language.moments import AGGREGATES
 from declog.language.nodes import BUILTIN, LABEL, LABELLED, MODE, Node
 from declog.language.notation import SIGNS, WORD, both, is_reduction, reduced
 from declog.language.scope import Scope
@@ -38,6 +37,7 @@ _CURVE = re.compile(
     r"(\w+?)_(?:ema|ewma|smooth|smoothed|running|"
     r"((?:rolling|moving)(?:_mean|_avg|_average)?|sma|ma|(?:last|mean|avg)(?=_?\d))_?(\d*))"
 )
+_OF_LABELS = ("mean", "sum", "min", "max", "count", "std", "pstd", "var")  # reductions of numbers with `over=label`
 _LIMIT = re.compile(r"(^|_)(max|min|limit|threshold|budget)(_|$)")
 
 
@@ -278,9 +278,7 @@ def _over_labels(text: str, scope: Scope) -> str:
         name, (metric, _, ending) = idioms.reduction(match[1]), match[2].partition(".")
         value = scope.attribute(metric, ending) if ending else scope.resolve(metric)
         labelled = isinstance(value, Node) and LABELLED in dict(value.params)
-        return (
-            f"{name}({match[2]}, over={LABEL})" if labelled and name in AGGREGATES.keys() - {"any", "all"} else match[0]
-        )
+        return f"{name}({match[2]}, over={LABEL})" if labelled and name in _OF_LABELS else match[0]
 
     return re.sub(r"\b(\w+)\(\s*([a-z_]\w*(?:\.\w+)?)\s*\)", named, text)
 
