@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from declog.compiler import labels
@@ -14,11 +14,11 @@ from declog.errors import Path
 from declog.language.dtypes import DType
 from declog.language.expression import compile_expression
 from declog.language.moments import FORMULAS
-from declog.language.nodes import BUILTIN, Node, walk
+from declog.language.nodes import BUILTIN, LABEL, Node, walk
 from declog.language.spec import MetricSpec
 from declog.language.syntax import ExpressionError, parse, refuse
 from declog.plans.modes import ModesOfMetrics
-from declog.plans.needs import needs, ordered, read, sources
+from declog.plans.needs import needs, ordered, read, read_by_label, sources
 from declog.plans.ops import FormulaOp, MetricOp
 
 
@@ -76,26 +76,24 @@ def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
     if wider:
         alone = " and ".join(sorted(modes.of_expr(node)))
         draft.warn(f"metrics.{name}: has values in {alone} alone, and reads `{'`, `'.join(wider)}` of {alone}")
-    of_all_labels = [ops[key] for key in read(node, labels=False)]
-    by_names = _labels(_below(draft, of_all_labels, labels=False), text)
     if spec.smoothing is not None and pool in ("rank", "rank_batch"):
         draft.report("DL312.over_run", ("metrics", name, "combine"), way=spec.smoothing.way, pool=pool)
     draft.formulas.append(FormulaOp(
         expr=node, pool=pool, combine=combine, max_labels=max((op.max_labels for op in used), default=64),
         every=used[0].every if used else draft.window(spec.every, "metrics", name, "every"),
-        **of_output(draft, name, spec, None, family=node.type.family, labels=by_names),
+        **of_output(draft, name, spec, None, family=node.type.family, labels=_labels(draft, node, text)),
     ))  # fmt: skip
 
 
 def _below(
-    draft: Draft, used: Iterable[MetricOp | FormulaOp], *, labels: bool = True
+    draft: Draft, used: Iterable[MetricOp | FormulaOp], keys: Callable[[Node], Iterable[str]] = read
 ) -> Iterator[MetricOp | FormulaOp]:
-    """Some metrics, and those that formulas among them read, which may be one ``label`` only."""
+    """Some metrics, and those that formulas among them read; ``keys``: all of these, or those with their labels."""
     ops = {op.key: op for op in draft.outputs}
     for op in used:
         yield op
         if isinstance(op, FormulaOp):
-            yield from _below(draft, [ops[key] for key in read(op.expr, labels=labels)], labels=labels)
+            yield from _below(draft, [ops[key] for key in keys(op.expr)], keys)
 
 
 def _facts(node: Node) -> set[str]:
@@ -112,6 +110,8 @@ def over_metrics(draft: Draft, text: str, *, of_alert: str | None = None, holds:
         function = draft.functions.get(item.op)
         if function is not None and function.stage == "rows" and item.op != "member":
             refuse("DL310.formula_rows", text, function=item.op)
+        if item.over == LABEL:
+            _labels(draft, item.args[0], text)
     modes = ModesOfMetrics(draft.outputs, draft.modes)
     if not modes.of_expr(node, holds=holds):
         of_each = {source: " and ".join(sorted(of)) for source in sources(node) if (of := modes.of(*source))}
@@ -145,8 +145,10 @@ def _pieces(used: Sequence[MetricOp | FormulaOp]) -> list[tuple[str, str]]:
     return [("window", "mean") if spread or op.over_run is not None else (op.pool, op.combine) for op in used]
 
 
-def _labels(below: Iterable[MetricOp | FormulaOp], text: str) -> tuple[str, ...]:
-    """The labels of a formula: those of its metrics, of which some may have none."""
+def _labels(draft: Draft, node: Node, text: str) -> tuple[str, ...]:
+    """The labels of an expression over metrics: those of its metrics, of which some may have none."""
+    ops = {op.key: op for op in draft.outputs}
+    below = _below(draft, [ops[key] for key in read_by_label(node)], read_by_label)
     by = {op.by: op.labels for op in below if isinstance(op, MetricOp) and op.by is not None}
     if len(by) > 1:
         refuse("DL310.formula_labels", text, labels=", ".join(f"`{node}`" for node in by))

@@ -21,9 +21,9 @@ from declog.engine.evaluator import Value, applied
 from declog.engine.partials import Names, reindexed
 from declog.language.absence import absent
 from declog.language.functions import DEFAULT, Functions
-from declog.language.nodes import BUILTIN, CONST, METRIC, Node, label_of, walk
+from declog.language.nodes import BUILTIN, CONST, METRIC, Node, aligned, label_of
 from declog.language.segmented import Segments, present, truth
-from declog.plans.needs import read, sources
+from declog.plans.needs import read
 from declog.plans.ops import FormulaOp
 
 Array = NDArray[Any]
@@ -47,10 +47,10 @@ class Sheet:
         facts: Mapping[str, float] = NO_FACTS,
     ) -> None:  # fmt: skip
         self._facts = facts
-        here = {source: cells[source[0]] for source in sources(expr) if source[0] in cells}
-        of_labels = {source: item if source[1] is None else item.of_label(source[1]) for source, item in here.items()}
-        self.cells = {source: item for source, item in of_labels.items() if item is not None}
         self._functions = functions
+        self._leaves = aligned(expr)
+        leaves = {leaf.index: self._leaf(leaf, cells) for leaf in self._leaves}
+        self.cells = {index: item for index, item in leaves.items() if item is not None}
         names = frozenset([(item.members, item.labels, item.pieces, item.rest) for item in self.cells.values()])
         self._names, self.rest, self._unlike = _axes(names)
         self.members, self.labels, self.pieces = self._names
@@ -66,7 +66,23 @@ class Sheet:
             cached = self._memo[node.index] = values, kind
         return cached
 
-    def nonfinite(self, expr: Node, shape: tuple[int, ...]) -> tuple[Array, Array]:
+    def computed(self, value: Value, *, family: bool, labels: bool) -> Cells:
+        """A value as a metric, with the members and labels of the sheet or without."""
+        values, kind = value
+        names = self.members if family else (), self.labels if labels else ()
+        shape = (max(len(names[0]), 1), max(len(names[1]), 1), len(self.pieces))
+        result, where = np.empty(shape), np.zeros(shape, bool)
+        result[...], where[...] = values, kind
+        missing = where | ~present(result)
+        kept = infinite = np.zeros(shape, bool)
+        if missing.any() and any(item.kept is not None or np.isinf(item.values).any() for item in self.cells.values()):
+            nonfinite, infinite = self._nonfinite(shape)
+            kept = missing & ~where & nonfinite
+        cells = Cells(result, *names, pieces=self.pieces, rest=self.rest if labels else None)
+        cells.mark(kept, kept & infinite)
+        return cells
+
+    def _nonfinite(self, shape: tuple[int, ...]) -> tuple[Array, Array]:
         """The cells in which a metric that the expression reads is NaN or infinite, and those due to infinities.
 
         A NaN in these cells is a value; the cell is not absent.
@@ -75,14 +91,14 @@ class Sheet:
 
         def add(total: Array, marks: Array) -> None:
             if marks.size:  # a metric with labels, of which none came, marks nothing
-                total |= marks if len(marks) <= shape[0] else marks.any(0, keepdims=True)
+                total |= marks.any(tuple(np.flatnonzero(np.array(marks.shape) > shape)), keepdims=True)
 
-        for node in walk(expr):
-            values, kind = self.value(node) if node.op == METRIC else NOWHERE
+        for leaf in self._leaves:
+            values, kind = self.value(leaf)
             if kind is not True:
                 marks = ~np.isfinite(values) & ~np.asarray(kind)
                 add(nonfinite, marks)
-                cells = self.cells.get((node.leaf, label_of(node)))
+                cells = self.cells.get(leaf.index)
                 if cells is not None:
                     add(infinite, marks & self._reindexed(cells, cells.infinities, False))
         return nonfinite, infinite
@@ -93,7 +109,7 @@ class Sheet:
         if node.op == BUILTIN:
             value = self._facts.get(node.leaf)
             return NOWHERE if value is None else (np.full((1, 1, 1), value), False)
-        if node.op == METRIC:
+        if node in self._leaves:
             return self._metric(node)
         function = self._functions.get(node.op)
         assert function is not None
@@ -101,22 +117,39 @@ class Sheet:
         if function.stage == "elementwise":
             values, kind = applied(node, function, args)
             return values, absent(kind)  # a comparison with a metric that is NaN is false
+        if node.op != "member":
+            return self._reduced(node, 0)
         ((values, kind),) = args
-        if node.op == "member":
-            if kind is True or node.param("member") not in self.members:
-                return NOWHERE
-            at = self.members.index(node.param("member"))
-            return values[at : at + 1], np.broadcast_to(kind, values.shape)[at : at + 1]
-        shape = (max(len(self.members), 1), *np.broadcast_shapes(values.shape, (1, 1, 1))[1:])  # over=member
-        last = np.moveaxis(np.broadcast_to(values, shape), 0, -1)
-        reduced = function.run(last.reshape(-1, shape[0]), Segments.single(shape[0])).reshape(1, *shape[1:])
-        kind = np.broadcast_to(kind, shape).all(0, keepdims=True)
-        return np.where(kind, np.nan, reduced), kind
+        if kind is True or node.param("member") not in self.members:
+            return NOWHERE
+        at = self.members.index(node.param("member"))
+        return values[at : at + 1], np.broadcast_to(kind, values.shape)[at : at + 1]
+
+    def _reduced(self, node: Node, axis: int) -> Value:
+        """A reduction over the members (axis 0) or the labels (1), of the argument's values."""
+        function, (values, kind) = self._functions.get(node.op), self.value(node.args[0])
+        assert function is not None
+        if not values.size:  # no label came
+            return NOWHERE
+        shape = [*np.broadcast_shapes(values.shape, (1, 1, 1))]
+        shape[axis] = count = max(len(self._names[axis]), 1)
+        last = np.moveaxis(np.broadcast_to(values, shape), axis, -1)
+        reduced = function.run(last.reshape(-1, count), Segments.single(count)).reshape(last.shape[:-1])
+        kind = np.broadcast_to(kind, shape).all(axis, keepdims=True)
+        return np.where(kind, np.nan, np.expand_dims(reduced, axis)), kind
+
+    def _leaf(self, leaf: Node, cells: Mapping[str, Cells]) -> Cells | None:
+        """A metric, one label of it, or what is reduced over labels, which has its own sheet. None: it did not come."""
+        if leaf.op == METRIC:
+            item, label = cells.get(str(leaf.leaf).rpartition(":")[2]), label_of(leaf)
+            return item if item is None or label is None else item.of_label(label)
+        sheet = Sheet(cells, leaf.args[0], self._functions, self._facts)
+        return sheet.computed(sheet._reduced(leaf, 1), family=leaf.type.family, labels=False) if sheet.cells else None
 
     def _metric(self, node: Node) -> Value:
-        """The value of a metric, or of ``members:id`` or ``nan_count:id``, which are counts and never absent."""
-        function, _, key = str(node.leaf).rpartition(":")
-        cells = self.cells.get((key, label_of(node)))
+        """The value of a leaf. ``members:id`` and ``nan_count:id`` are counts and never absent."""
+        cells = self.cells.get(node.index)
+        function = str(node.leaf).rpartition(":")[0] if node.op == METRIC else ""
         if function:
             count = 0 if cells is None else len(cells.members) if function == "members" else cells.skipped
             return np.full((1, 1, 1), float(count)), False
@@ -159,21 +192,9 @@ def formula(
     if keys and cells.keys().isdisjoint(keys):
         return None
     sheet = Sheet(cells, op.expr, functions, facts)
-    metrics = sheet.cells.values()
-    values, kind = sheet.value(op.expr)
-    members = sheet.members if op.family else ()
-    shape = (max(len(members), 1), max(len(sheet.labels), 1), len(sheet.pieces))
-    result, where = np.empty(shape), np.zeros(shape, bool)
-    result[...], where[...] = values, kind
-    missing = where | ~present(result)
-    logged = Cells(result, members, sheet.labels, pieces=sheet.pieces, rest=sheet.rest)
-    kept = infinite = np.zeros(shape, bool)
-    if missing.any() and any(metric.kept is not None or np.isinf(metric.values).any() for metric in metrics):
-        nonfinite, infinite = sheet.nonfinite(op.expr, shape)
-        kept = missing & ~where & nonfinite
+    logged = sheet.computed(sheet.value(op.expr), family=op.family, labels=True)
     if op.empty is not None and (sheet.labels or not op.labels):  # a formula by label has no cell before a label comes
-        logged.values = np.where(missing & ~kept, op.empty, result)
-    logged.mark(kept, kept & infinite)
+        logged.values = np.where(logged.there, logged.values, op.empty)
     return logged
 
 

@@ -356,14 +356,15 @@ class Compiler:
 
     def _axis(self, node: ast.expr) -> Axis | str:
         name = node.id if isinstance(node, ast.Name) else node.value if isinstance(node, ast.Constant) else None
-        if name == MEMBER:
-            return MEMBER
+        if name in (MEMBER, LABEL):
+            return str(name)
+        axes = [*AXES, MEMBER] if self.scope.noun == "signal" else [MEMBER, LABEL]
         if not isinstance(name, str):
-            self.fail(node, "DL306.axis_named", fix=did_you_mean("", [*AXES, MEMBER], what="axes"))
+            self.fail(node, "DL306.axis_named", fix=did_you_mean("", axes, what="axes"))
         if name not in AXES and (name == "prompt" or same_signal(name, ("group", "prompt"))):
             self.fail(node, "DL306.prompt", name=name)
         if name not in AXES:
-            self.fail(node, "DL306.axis", name=name, known=[*AXES, MEMBER])
+            self.fail(node, "DL306.axis", name=name, known=axes)
         return AXES[name]
 
     def _parameter(self, call: ast.Call, node: ast.expr, slot: Param, function: Function) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 from declog.language.dtypes import Axis, DType, Type
@@ -25,7 +25,7 @@ COMPUTED = frozenset({FOLD, TEXTVALUE, CARRIED})  # columns that hold the values
 LEAVES = frozenset({CONST, SIGNAL, BUILTIN, METRIC, FOLD, TEXTVALUE, CARRIED})
 PLAIN = frozenset({CONST, BUILTIN})  # values that every process has
 MODE = "mode"  # the built-in name whose values are names of modes
-LABEL = "label"  # the function that names one label of a metric, and the parameter of a metric that says which
+LABEL = "label"  # the function that names one label of a metric, the parameter that says which, and `over=label`
 LABELLED = "labelled"  # the parameter of a metric with one value per label
 
 
@@ -174,6 +174,14 @@ class Graph:
 def label_of(node: Node) -> str | None:
     """The one label of a metric that a leaf reads; None: it has no labels, or the leaf reads all of them."""
     return dict(node.params).get(LABEL) if node.op == METRIC else None
+
+
+@lru_cache(maxsize=4096)  # each log event asks this for all formulas, conditions and alerts
+def aligned(node: Node) -> tuple[Node, ...]:
+    """The metrics whose labels an expression aligns, and each part that it reduces over labels, which has none."""
+    if node.op == METRIC or node.over == LABEL:
+        return (node,)
+    return tuple(dict.fromkeys(leaf for arg in node.args for leaf in aligned(arg)))
 
 
 def members_of(*nodes: Node) -> tuple[str, ...] | None:

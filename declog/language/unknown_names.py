@@ -14,7 +14,7 @@ from declog.errors import did_you_mean, in_flow, nearest
 from declog.errors.elsewhere import SYNONYMS
 from declog.language import earlier_steps, idioms, library_calls
 from declog.language.dtypes import AXES, MEMBER
-from declog.language.nodes import BUILTIN, LABEL, MODE, Node
+from declog.language.nodes import BUILTIN, LABEL, LABELLED, MODE, Node
 from declog.language.notation import SIGNS, WORD, both, is_reduction, reduced
 from declog.language.scope import Scope
 from declog.language.smoothing import Smoothing
@@ -37,6 +37,7 @@ _CURVE = re.compile(
     r"(\w+?)_(?:ema|ewma|smooth|smoothed|running|"
     r"((?:rolling|moving)(?:_mean|_avg|_average)?|sma|ma|(?:last|mean|avg)(?=_?\d))_?(\d*))"
 )
+_OF_LABELS = ("mean", "sum", "min", "max", "count", "std", "pstd", "var")  # reductions of numbers with `over=label`
 _LIMIT = re.compile(r"(^|_)(max|min|limit|threshold|budget)(_|$)")
 
 
@@ -257,6 +258,8 @@ def refuse_reduction(node: ast.Call, text: str, span: Span, scope: Scope) -> Non
     if not all(isinstance(part, ast.Name | ast.Attribute | ast.BinOp | ast.Div | ast.expr_context) for part in parts):
         return
     metric = "".join(ast.unparse(node.args[0]).split())
+    if _over_labels(f"{word}({metric})", scope) != f"{word}({metric})":
+        refuse("DL306.needs_over", text, span, function=word, fix=f"write `{_over_labels(text, scope)}`")
     written = _of_rows(metric, word, scope)
     if written is None:
         return
@@ -266,6 +269,18 @@ def refuse_reduction(node: ast.Call, text: str, span: Span, scope: Scope) -> Non
     if again:  # compared with its own mean
         smooth = f"{{formula: {scope.of_tracker(metric) or metric}, combine: ema(0.9)}}"
         refuse("DL303.of_a_metric", text, span, name=word, fix=library_calls.with_metric(smooth, node, text))
+
+
+def _over_labels(text: str, scope: Scope) -> str:
+    """An expression with `over=label` in each reduction of a metric with `by` that has no axis."""
+
+    def named(match: re.Match[str]) -> str:
+        name, (metric, _, ending) = idioms.reduction(match[1]), match[2].partition(".")
+        value = scope.attribute(metric, ending) if ending else scope.resolve(metric)
+        labelled = isinstance(value, Node) and LABELLED in dict(value.params)
+        return f"{name}({match[2]}, over={LABEL})" if labelled and name in _OF_LABELS else match[0]
+
+    return re.sub(r"\b(\w+)\(\s*([a-z_]\w*(?:\.\w+)?)\s*\)", named, text)
 
 
 def of_library(node: ast.Call, name: str, text: str, scope: Scope) -> str | None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from declog.language.absence import PRESENT, asks
 from declog.language.dtypes import Axis
-from declog.language.nodes import CARRIED, FOLD, METRIC, SIGNAL, TEXTVALUE, Node, label_of, reads_groups, walk
+from declog.language.nodes import CARRIED, FOLD, METRIC, SIGNAL, TEXTVALUE, Node, aligned, label_of, reads_groups, walk
 from declog.plans.fingerprint import expressions
 from declog.plans.ops import AlertOp, FilterOp, FormulaOp, MetricOp, Plan, TableOp
 
@@ -37,9 +37,14 @@ def sources(*nodes: Node) -> tuple[Source, ...]:
     return tuple(dict.fromkeys((str(node.leaf).rpartition(":")[2], label_of(node)) for node in leaves))
 
 
-def read(*nodes: Node, labels: bool = True) -> tuple[str, ...]:
-    """The keys of the metrics that expressions read; ``labels=False``: not those of which they read one label only."""
-    return tuple(dict.fromkeys(key for key, label in sources(*nodes) if labels or label is None))
+def read(*nodes: Node) -> tuple[str, ...]:
+    """The keys of the metrics that expressions read."""
+    return tuple(dict.fromkeys(key for key, _ in sources(*nodes)))
+
+
+def read_by_label(node: Node) -> tuple[str, ...]:
+    """The keys of the metrics whose labels an expression has: not of one label only, nor reduced over labels."""
+    return tuple(key for key, label in sources(*(leaf for leaf in aligned(node) if leaf.op == METRIC)) if label is None)
 
 
 def judged(plan: Plan, alert: AlertOp) -> set[int]:

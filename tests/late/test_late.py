@@ -57,6 +57,7 @@ LINES: dict[str, Any] = {
     "smooth": {"expr": "reward", "combine": "ema(0.9)"}, "rolling": {"expr": "reward", "combine": "rolling(7)"},
     "rolling_by": {"expr": "reward", "by": "source", "over": "batch", "combine": "rolling(20)"},
     "rolling_of": {"formula": "2 * mean", "combine": "rolling(3)"},
+    "worst": {"formula": "min(by_source, over=label)"}, "worst_rolling": {"formula": "min(rolling_by, over=label)"},
 }  # fmt: skip
 
 
@@ -125,7 +126,7 @@ def values(events: list[tuple[int, Records]], prefix: str) -> dict[tuple[Any, ..
 
 def lines(prefix: str) -> dict[str, Any]:
     """The lines under ids with a prefix."""
-    text = yaml.safe_dump(LINES).replace("2 * mean", f"2 * {prefix}mean")
+    text = yaml.safe_dump(LINES).replace("2 * mean", f"2 * {prefix}mean").replace("min(", f"min({prefix}")
     return {f"{prefix}{name}": line for name, line in yaml.safe_load(text).items()}
 
 

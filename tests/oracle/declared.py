@@ -305,8 +305,15 @@ class Declared:
         tree: Tree = self.random.choice([
             ("/", a, ("+", ("abs", b), ("constant", 1))), ("-", b, a), ("minimum", b, a), ("*", a, ("constant", 2)),
         ])  # fmt: skip
+        how = self.random.choice(("mean", "min", "max", "sum", "std", "pstd", "var", "count"))
+        reduced: Tree = ("aggregate", how, "label", tree)
+        tree, labelled = self.random.choice([
+            (tree, True), (("-", a, reduced), True), (reduced, False), (("/", reduced, ("constant", 2)), False),
+        ])  # fmt: skip
         self.metrics[name] = {"formula": text(tree)}
-        self.trees[name] = {"formula": tree, "family": False, "reads": first, "by": by}
+        self.trees[name] = {"formula": tree, "family": False, "reads": first}
+        if labelled:
+            self.trees[name]["by"] = by
 
     def sketched(self, key: str) -> bool:
         """Whether a value is only known to a percent."""
@@ -349,6 +356,14 @@ class Declared:
                 ("aggregate", "max", "member", ("name", self.random.choice(families))),
                 ("constant", self.random.choice(ODD)),
             )
+        labelled = [
+            name for name, trees in self.trees.items()
+            if "by" in trees and "reduce" in trees and "" in trees["reduce"] and name <= last and not self.binned(name)
+            and not self.sketched(name) and self.window(name)[0] == self.window(keys[0])[0]
+        ]  # fmt: skip
+        if choice == 3 and labelled:
+            inner = ("aggregate", self.random.choice(("min", "max")), "label", ("name", self.random.choice(labelled)))
+            return (">", inner, ("constant", self.random.choice(ODD)))
         return first
 
     def readable(self, every: int) -> list[str]:

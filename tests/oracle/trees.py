@@ -83,7 +83,7 @@ def axis_of(tree: Tree, signals: Signals) -> str | None:
     op, *args = tree
     if op == "signal":
         return str(signals[args[0]]["axis"])
-    if op == "aggregate" and args[1] != "member":
+    if op == "aggregate" and args[1] not in ("member", "label"):
         return REMOVED[args[1]]
     if op == "index":
         return str(args[0])
@@ -148,6 +148,13 @@ def masks_of(tree: Tree, signals: Signals, default: str | None) -> set[str]:
     if (tree[0] == "aggregate" and tree[2] != "member") or tree[0] == "size":
         return set()
     return {mask for item in tree[1:] if isinstance(item, tuple) for mask in masks_of(item, signals, default)}
+
+
+def leaves_of(tree: Tree) -> list[Tree]:
+    """The metrics that a formula reads, and what it reduces over their labels, each as one."""
+    if tree[0] == "name" or (tree[0] == "aggregate" and tree[2] == "label"):
+        return [tree]
+    return [leaf for item in tree[1:] if isinstance(item, tuple) for leaf in leaves_of(item)]
 
 
 def names_in(tree: Tree) -> list[str]:

@@ -10,7 +10,7 @@ from tests.oracle.cases import Case
 from tests.oracle.pieces import Cells, Piece, combine, is_odd
 from tests.oracle.reduced import Reduced
 from tests.oracle.reductions import Bins
-from tests.oracle.trees import Tree, family_of, names_in
+from tests.oracle.trees import Tree, family_of, leaves_of, names_in
 from tests.oracle.values import ABSENT, OPERATIONS, aggregate, number, there
 
 AT_ONCE: Piece = ()  # all pieces of a window
@@ -66,26 +66,38 @@ class Metrics(Reduced):
 
     def formula(self, tree: Tree) -> Cells:
         """A formula, cell by cell and piece by piece."""
-        read = names_in(tree)
         members: Sequence[str | None] = self.members(tree) or [None]
         found: Cells = {}
-        unlike = self.unlike(tree)
         for cell in members:
-            if unlike and cell == "_other":
-                continue
-            inputs = {key: self.of(key, cell) for key in read}
-            pieces = dict.fromkeys(piece for values in inputs.values() for piece in values)
-            for piece in sorted(pieces):
+            for piece in self.pieces_of(tree, cell):
                 value = self.computed(tree, cell, piece)
-                if value is None and any(self.is_odd(key, cell, piece) for key in read):
+                if value is None and any(self.is_odd(leaf, cell, piece) for leaf in leaves_of(tree)):
                     value = math.nan
                 if there(value):
                     found.setdefault(cell or "", {})[piece] = value
         return found
 
+    def pieces_of(self, tree: Tree, cell: str | None) -> list[Piece]:
+        """The pieces in which a formula reads something in a cell."""
+        return sorted({piece for leaf in leaves_of(tree) for piece in self.of(leaf, cell)})
+
+    def over_labels(self, tree: Tree) -> dict[Piece, Any]:
+        """What a formula reduces over the labels of a metric, piece by piece; it has none itself."""
+        _, name, _, inner = tree
+        labels = self.members(inner)
+        found = {}
+        for piece in sorted({piece for label in labels for piece in self.pieces_of(inner, label)}):
+            value = aggregate(name, [self.computed(inner, label, piece) for label in labels])
+            if value is None and any(self.is_odd(leaf, label, piece) for leaf in leaves_of(inner) for label in labels):
+                value = math.nan
+            if there(value):
+                found[piece] = value
+        return found
+
     def unlike(self, tree: Tree) -> bool:
         """Whether the pooled rests that a formula reads are of other labels each."""
-        read = [key.partition(".")[0] for key in names_in(tree) if self.cells(key) is not None]
+        read = [key.partition(".")[0] for leaf in leaves_of(tree) if leaf[0] == "name" for key in names_in(leaf)
+                if self.cells(key) is not None]  # fmt: skip
         labels = [self.labels(name) for name in read]
         found = [item for item in labels if item]
         return any("_other" in item for item in found) and any(item != found[0] for item in found)
@@ -95,10 +107,14 @@ class Metrics(Reduced):
         formula = self.metrics[name].get("formula")
         if formula is None:
             return self._labels.get(name, set())
-        return {label for key in names_in(formula) for label in self.labels(key.partition(".")[0])}
+        keys = [key for leaf in leaves_of(formula) if leaf[0] == "name" for key in names_in(leaf)]
+        return {label for key in keys for label in self.labels(key.partition(".")[0])}
 
-    def of(self, key: str, cell: str | None) -> dict[Piece, Any]:
-        """A metric's pieces for a cell: a family's or label's own, which may be empty, or a plain metric's for each."""
+    def of(self, leaf: Tree, cell: str | None) -> dict[Piece, Any]:
+        """A leaf's pieces for a cell: a family's or label's own, which may be empty, or a plain metric's for each."""
+        if leaf[0] == "aggregate":
+            return self.over_labels(leaf)
+        key = leaf[1]
         cells = self.read(key)
         if self.is_family(key):
             if cell is not None:
@@ -106,11 +122,11 @@ class Metrics(Reduced):
             return {piece: 0.0 for pieces in cells.values() for piece in pieces}
         return cells.get("", {})
 
-    def is_odd(self, key: str, cell: str | None, piece: Piece) -> bool:
+    def is_odd(self, leaf: Tree, cell: str | None, piece: Piece) -> bool:
         """Whether a formula reads a NaN or an infinity; of a family that it aggregates, in any member."""
-        if self.is_family(key) and cell is None:
-            return any(is_odd(pieces.get(piece)) for pieces in self.read(key).values())
-        return is_odd(self.of(key, cell).get(piece))
+        if leaf[0] == "name" and self.is_family(leaf[1]) and cell is None:
+            return any(is_odd(pieces.get(piece)) for pieces in self.read(leaf[1]).values())
+        return is_odd(self.of(leaf, cell).get(piece))
 
     def is_family(self, key: str) -> bool:
         trees = self.metrics[key.partition(".")[0]]
@@ -128,20 +144,23 @@ class Metrics(Reduced):
         for item in tree[1:]:
             if isinstance(item, tuple):
                 found.update(dict.fromkeys(self.members(item)))
-        return list(found)
+        return [member for member in found if member != "_other" or not self.unlike(tree)]
 
     def computed(self, tree: Tree, cell: str | None, piece: Piece) -> Any:
         """A formula's value in one cell and piece."""
         op, *args = tree
         match op:
             case "name":
-                value = self.of(args[0], cell).get(piece, ABSENT)
+                value = self.of(tree, cell).get(piece, ABSENT)
                 return None if isinstance(value, float) and math.isnan(value) else value
             case "constant":
                 return args[0]
             case "if":
                 condition = self.computed(args[0], cell, piece)
                 return ABSENT if condition is ABSENT else self.computed(args[1 if condition else 2], cell, piece)
+            case "aggregate" if args[1] == "label":
+                value = self.over_labels(tree).get(piece, ABSENT)
+                return None if isinstance(value, float) and math.isnan(value) else value
             case "aggregate":
                 members = self.members(args[2])
                 found = [self.computed(args[2], member, piece) for member in members]

@@ -16,15 +16,21 @@ from declog.language.dtypes import ABOVE, MEMBER, NUMERIC, Axis, DType, Type, pe
 from declog.language.functions.base import BUILTIN, OVER, PATTERN, Function, Param, View
 from declog.language.functions.rules import Call, Rule, broadcast, need, readable_pattern
 from declog.language.moments import AGGREGATES, FORMULAS
-from declog.language.nodes import LABEL, LABELLED, METRIC, Node, members_of
+from declog.language.nodes import LABEL, LABELLED, METRIC, Node, aligned, members_of, walk
 from declog.language.patterns import pattern
+
+
+def _names(node: Node) -> str | None:
+    """The axis of a value's members, or of its labels, by name; None for a value that has neither."""
+    labelled = any(LABELLED in dict(leaf.params) for leaf in aligned(node))
+    return LABEL if labelled else MEMBER if node.type.family else None
 
 
 def _without_axis(call: Call, node: Node) -> str:
     """The fix for an aggregate without `over`: the finest axis, or all rows, which are reduced by a metric."""
     axis = node.type.axis
     if axis in (None, Axis.BATCH):
-        return f"`{call.name}({node}, over={MEMBER})`" if node.type.family else f"`{node}`: it is one value"
+        return f"`{call.name}({node}, over={over})`" if (over := _names(node)) else f"`{node}`: it is one value"
     assert axis is not None
     nearest = f"`{call.name}({node}, over={axis.label})`"
     row = "window" if axis is Axis.STEP else ABOVE[axis].row
@@ -55,6 +61,12 @@ def remove_axis(call: Call, *, accept: Sequence[DType]) -> Type:
         if not node.type.family:
             call.fail("DL306.no_family", arg=0, node=node)
         return replace(node.type, family=False)
+    if over == LABEL:
+        if all(item.op != METRIC for item in walk(node)):
+            call.fail("DL306.no_metric", node=node, function=call.name)
+        if _names(node) != LABEL:
+            call.fail("DL306.no_labels", arg=0, node=node, fix=_without_axis(call, node))
+        return node.type
     axis = node.type.axis
     if axis is None or axis < over or (axis is Axis.BATCH):
         call.fail("DL306.no_axis", arg=0, node=node, axis=per(axis), label=over.label)
