@@ -310,7 +310,8 @@ def in_override_terms(problem: Problem, prefix: Path) -> Problem:
     name = line.partition("=")[0].lstrip("+")
     sign = line[: line.index(name)]
     edit = edit_of(fix, problem.path, prefix)
-    declares = edit is not None and edit[0].startswith(".".join([*map(str, prefix), "signals."]))
+    sections = tuple(".".join([*map(str, prefix), section]) for section in ("signals.", "schemas."))
+    declares = edit is not None and edit[0].startswith(sections)
     if edit is None or not (f"{name}.".startswith((f"{key}.", f"{edit[0]}.")) or declares):
         return problem
     path, data, (start, end) = edit
