@@ -7,7 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+import numpy as np
+from numpy.typing import NDArray
+
 from declog.engine.cells import Cells, MetricValues
+from declog.engine.partials import Names
 from declog.errors import RuntimeFailure
 from declog.language.dtypes import DType
 from declog.language.functions.text import BETWEEN
@@ -156,12 +160,28 @@ def _entry(op: Op) -> _Entry:
 
 
 def _present(cells: Cells, how: str) -> Iterable[tuple[int, int, float]]:
-    """The present values as (member, label, value)."""
+    """The present values as (member, label, value), labels that begin with numbers in the order of these."""
     values, there = cells.combined(how)
     if values.size == 1:  # most metrics
         return ((0, 0, float(values[0, 0])),) if there[0, 0] else ()
-    members, labels = there.nonzero()
+    order = _in_order(cells.labels) if cells.labels else np.arange(values.shape[1])
+    members, places = there[:, order].nonzero()
+    labels = order[places]
     return zip(members.tolist(), labels.tolist(), values[members, labels].tolist(), strict=True)
+
+
+@lru_cache(maxsize=512)
+def _in_order(labels: Names) -> NDArray[np.int64]:
+    """The places of labels: `0-7`, `8-15`, `16+` of a bucket, and then words."""
+
+    def key(place: int) -> list[tuple[bool, float, str]]:
+        parts = [(part, _NUMBER.match(part)) for part in labels[place].split(BETWEEN)]
+        return [(number is None, float(number[1]) if number else 0.0, part) for part, number in parts]
+
+    return np.array(sorted(range(len(labels)), key=key), np.int64)
+
+
+_NUMBER = re.compile(r"(-?(?:inf|\d+(?:\.\d+)?(?:e[+-]?\d+)?))(?:[+-]|\Z)")
 
 
 def shown_name(op: Op, member: str | None, label: str | None) -> str | None:

@@ -182,3 +182,23 @@ def test_a_formula_of_labels_of_which_none_came_is_absent(formula: str, other: A
         log.observe(**ONE[0])
     assert log.failures == {}
     assert not any(scalar.name.startswith("f") for _, records in sink.events if records for scalar in records.scalars)
+
+
+def test_labels_of_numbers_are_logged_in_their_order() -> None:
+    """Class: names in the order of texts, `10` before `2`: of buckets, of integers and others, and of two labels."""
+    config = {
+        "run": {"name": "order"},
+        "signals": {"any": {"n": "completion int", "x": "completion", "t": "completion text"}},
+        "metrics": {
+            "n": {"by": "bucket(n, 7, 15, 100)"}, "x": {"by": "bucket(x, -1, 0.25, 10, 100)"},
+            "i": {"expr": "x", "by": "n"}, "two": {"expr": "x", "by": ["t", "n"]}, "t": {"expr": "x", "by": "t"},
+        },
+    }  # fmt: skip
+    sink = MemorySink()
+    with declog.start(config, sinks=[sink]) as log, log.step(0):
+        log.observe(n=[200, 8, 20, 1], x=[1000.0, -5.0, 50.0, -0.5], t=["b", "a", "b", "a"])
+    names = [name for name in sink.scalars[0] if "/" in name]
+    assert names == [
+        "n/0-7", "n/8-15", "n/16-100", "n/101+", "x/-inf--1", "x/-1-0.25", "x/10-100", "x/100+",
+        "i/1", "i/8", "i/20", "i/200", "two/a/1", "two/a/8", "two/b/20", "two/b/200", "t/a", "t/b",
+    ]  # fmt: skip
