@@ -165,17 +165,17 @@ def _present(cells: Cells, how: str) -> Iterable[tuple[int, int, float]]:
     if values.size == 1:  # most metrics
         return ((0, 0, float(values[0, 0])),) if there[0, 0] else ()
     order = _in_order(cells.labels) if cells.labels else np.arange(values.shape[1])
-    members, places = there[:, order].nonzero()
-    labels = order[places]
+    members, ordered = there[:, order].nonzero()
+    labels = order[ordered]
     return zip(members.tolist(), labels.tolist(), values[members, labels].tolist(), strict=True)
 
 
 @lru_cache(maxsize=512)
 def _in_order(labels: Names) -> NDArray[np.int64]:
-    """The places of labels: `0-7`, `8-15`, `16+` of a bucket, and then words."""
+    """The indices of labels: `0-7`, `8-15`, `16+` of a bucket, and then words."""
 
-    def key(place: int) -> list[tuple[bool, float, str]]:
-        parts = [(part, _NUMBER.match(part)) for part in labels[place].split(BETWEEN)]
+    def key(index: int) -> list[tuple[bool, float, str]]:
+        parts = [(part, _NUMBER.match(part)) for part in labels[index].split(BETWEEN)]
         return [(number is None, float(number[1]) if number else 0.0, part) for part, number in parts]
 
     return np.array(sorted(range(len(labels)), key=key), np.int64)
