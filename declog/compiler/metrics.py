@@ -119,7 +119,7 @@ class _Metric:
             return []
         where = self._where()
         per_token = any(node.type.axis is Axis.TOKEN for node in args)
-        buckets = [token_labels.buckets(self.draft, text) if per_token else {} for text in self._by_texts()]
+        buckets = [token_labels.buckets(self.draft, self.spec, text) if per_token else {} for text in self._by_texts()]
         by = self._by([not of_tokens for of_tokens in buckets])
         weight = self._compile(self.spec.weight, self.path("weight"))
         clauses: Clauses = {"where": where, "by": by, "weight": weight}

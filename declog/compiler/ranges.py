@@ -21,7 +21,7 @@ UP: Range = (0.0, math.inf)
 SHARE: Range = (0.0, 1.0)
 _ORDERED = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 _WITHIN = frozenset({"mean", "min", "max", "last", "first"})  # of some values, and between them
-_SIZES = frozenset({"std", "var", "pstd", "pvar", "count", "abs", "exp", "size", "sqrt"})
+_SIZES = frozenset({"std", "var", "pstd", "pvar", "count", "abs", "exp", "size", "index", "sqrt"})
 MOST = 1000  # cases that are tried
 
 
@@ -39,7 +39,20 @@ def of_node(node: Node, metrics: Mapping[str, Range]) -> Range:
         return min(yes[0], no[0]), max(yes[1], no[1])
     if node.op in _WITHIN and len(node.args) == 1:
         return of_node(node.args[0], metrics)
+    if node.op in ("mod", "floordiv") and (divisor := _positive(node.args[1])) is not None:
+        if node.op == "floordiv":
+            low, high = (
+                bound // divisor if abs(bound) < math.inf else bound for bound in of_node(node.args[0], metrics)
+            )
+            return low, high
+        return 0.0, divisor - (node.type.dtype is DType.INT)  # of a float it can be rounded to the divisor
     return UP if node.op in _SIZES else ANY
+
+
+def _positive(node: Node) -> float | None:
+    """The value of a constant above 0."""
+    value = node.param("value") if node.op == CONST else None
+    return value if isinstance(value, int | float) and 0 < value < math.inf else None
 
 
 def of_outputs(outputs: Sequence[MetricOp | FormulaOp]) -> dict[str, Range]:

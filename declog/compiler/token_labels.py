@@ -1,31 +1,40 @@
-"""Labels of tokens: `by: bucket(...)` of a value per token is a metric for each bucket, with a condition of its own."""
+"""Labels of tokens: `by: bucket(...)` of a value per token is a metric for each bucket, with a condition of its own.
+
+So is `by: index(token) // 10`, for each whole number.
+"""
 
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise, product
 
+from declog.compiler import ranges
 from declog.compiler.draft import Draft
 from declog.compiler.scopes import SignalScope
-from declog.language.dtypes import Axis
+from declog.language.dtypes import Axis, DType
 from declog.language.expression import Compiler
-from declog.language.functions.text import bucket_labels
+from declog.language.functions.text import OTHER, bucket_labels, label_text
+from declog.language.nodes import Node
+from declog.language.spec import MetricSpec
 from declog.language.syntax import ExpressionError, parse
 from declog.plans.ops import MetricOp
 
 
-def buckets(draft: Draft, text: str) -> dict[str, str]:
+def buckets(draft: Draft, spec: MetricSpec, text: str) -> dict[str, str]:
     """The labels of a `bucket` of values per token, each with the condition that its tokens meet; else empty.
 
-    The edges are constants, so each label is a metric of its own, which is folded where the tokens are.
+    The edges are constants, so each label is a metric of its own, which is folded where the tokens are. Of whole
+    numbers, such as `index(token) // 10` and `place % 4`, the first `max_labels` are labels.
     """
     try:
         parsed = parse(text)
+        compiler = Compiler(text, SignalScope(draft), draft.graph, draft.functions)
         if parsed.call != "bucket" or not isinstance(parsed.body, ast.Call) or not parsed.body.args:
-            return {}
-        compiler, (value, *edges) = Compiler(text, SignalScope(draft), draft.graph, draft.functions), parsed.body.args
+            return _numbers(compiler.visit(parsed.body), f"({ast.unparse(parsed.body)})", spec.max_labels)
+        value, *edges = parsed.body.args
         node = compiler.visit(value)
         if node.type.axis is not Axis.TOKEN:
             return {}
@@ -40,6 +49,19 @@ def buckets(draft: Draft, text: str) -> dict[str, str]:
     if bounds[0] >= 0 and node.op not in ("index", "size"):
         labelled["<0"] = f"{shown} < 0"
     return labelled
+
+
+def _numbers(node: Node, shown: str, most: int) -> dict[str, str]:
+    """The labels of a whole number per token that lies in a known range; `_other` is what the places beyond share."""
+    low, high = ranges.of_node(node, {})
+    of_places = node.op == "index" or (node.op == "floordiv" and node.args[0].op == "index")
+    if node.type.axis is not Axis.TOKEN or node.type.dtype is not DType.INT or low == -math.inf:
+        return {}
+    if high - low >= most and not of_places:  # it is not known which are the most frequent
+        return {}
+    beyond = low + min(high - low + 1, most)
+    labelled = {label_text(number): f"{shown} == {number}" for number in range(int(low), int(beyond))}
+    return labelled if beyond > high else {**labelled, OTHER: f"{shown} >= {int(beyond)}"}
 
 
 def conditions(where: str | None, buckets: Sequence[Mapping[str, str]]) -> Iterator[tuple[str, str]]:

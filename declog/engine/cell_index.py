@@ -16,13 +16,12 @@ from declog.engine.blocks import Batches, shared
 from declog.engine.evaluator import View
 from declog.engine.frame import Frame
 from declog.language.dtypes import Axis, DType
-from declog.language.functions.text import label_text, tags
+from declog.language.functions.text import OTHER, label_text, tags
 from declog.language.nodes import BUILTIN
 from declog.language.segmented import Segments, ordered, present, truth
 from declog.plans.ops import MetricOp
 
 Array = NDArray[Any]
-OTHER = "_other"  # the label of the rows beyond max_labels; it gets more underscores if a real label has this name
 PIECES: Mapping[str, Callable[[Batches], tuple[Array, ...]]] = {  # the columns that name the pieces of a pool
     "window": lambda of: (), "step": lambda of: (of.step,), "batch": lambda of: (of.step, of.batch),
     "rank": lambda of: (-of.rank,), "rank_batch": lambda of: (of.step, of.batch, -of.rank),

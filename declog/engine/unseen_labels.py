@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from declog.engine.cell_index import OTHER
 from declog.engine.cells import MetricValues
-from declog.language.functions.text import BETWEEN
+from declog.language.functions.text import BETWEEN, OTHER
 from declog.plans.needs import sources
 from declog.plans.ops import FormulaOp, Plan
 

@@ -32,8 +32,9 @@ _WORDS = (MISSING, "inf", "true", "false")  # which are values
 MAX_POWER = 64  # the greatest constant exponent
 
 _BINARY: dict[type[ast.operator], str] = {
-    ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.Pow: "pow",
-}  # fmt: skip
+    ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.Pow: "pow", ast.FloorDiv: "floordiv",
+    ast.Mod: "mod"}  # fmt: skip
+_DIVISIONS = ("div", "floordiv", "mod")
 _COMPARE: dict[type[ast.cmpop], str] = {
     ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge", ast.Eq: "eq", ast.NotEq: "ne",
 }  # fmt: skip
@@ -406,7 +407,7 @@ class Compiler:
         constant = function.stage == "elementwise" and args and all(item.op == CONST for item in args)
         if constant and function.takes == "arrays":
             return self._folded(node, function, args, result)
-        if name == "div" and args[1].op == CONST and args[1].param("value") == 0:
+        if name in _DIVISIONS and args[1].op == CONST and args[1].param("value") == 0:
             self.graph.not_finite.append((self.text, self.part(node), None))
         return typed
 
@@ -437,11 +438,13 @@ class Compiler:
                 value = function.of_constants(*values)
         except (OverflowError, ValueError, TypeError, ArithmeticError) as error:
             self.fail(node, "DL308.constant", error=error)
-        if type.dtype is DType.INT and isinstance(value, float):  # a float would drop digits of the constant
+        if (
+            type.dtype is DType.INT and isinstance(value, float) and math.isfinite(value)
+        ):  # a float would drop digits of the constant
             self.fail(node, "DL308.number")
         finite = all(isinstance(item, str) or math.isfinite(item) for item in values)
         if isinstance(value, float) and finite and not math.isfinite(value):
-            self.graph.not_finite.append((self.text, self.part(node), None if function.name == "div" else value))
+            self.graph.not_finite.append((self.text, self.part(node), None if function.name in _DIVISIONS else value))
         return self.graph.constant(value)
 
 

@@ -114,13 +114,6 @@ def _of_subscript(node: ast.Subscript, text: str) -> str:
     return "a member of a family is member(family, 'name')"
 
 
-def _of_division(node: ast.BinOp, text: str) -> str:
-    """``a // b`` and ``a % b``, by `floor`."""
-    quotient = ast.Call(ast.Name("floor"), [ast.BinOp(node.left, ast.Div(), node.right)], [])
-    remainder = ast.BinOp(node.left, ast.Sub(), ast.BinOp(node.right, ast.Mult(), quotient))
-    return f"write `{ast.unparse(quotient if isinstance(node.op, ast.FloorDiv) else remainder)}`"
-
-
 def _of_comprehension(node: ast.ListComp | ast.GeneratorExp | ast.SetComp, text: str) -> str:
     """A comprehension is an aggregate; its condition is the `where` of a metric."""
     inner = node.generators[0]
@@ -183,8 +176,8 @@ def _of_power(node: ast.BinOp, text: str) -> str:
 # Constructs of Python that the language does not have: their names, and the fix or a function that gives it.
 _CONSTRUCTS: Mapping[type[ast.AST], tuple[str, str | Callable[[Any, str], str]]] = {
     ast.BitAnd: ("`&`", "write `and`"), ast.BitOr: ("`|`", "write `or`"), ast.Invert: ("`~`", "write `not`"),
-    ast.BitXor: ("`^`", _of_power), ast.Mod: ("`%`", _of_division), ast.FloorDiv: ("`//`", _of_division),
-    ast.MatMult: ("`@`", _OWN), ast.LShift: ("`<<`", _OWN), ast.RShift: ("`>>`", _OWN), ast.NamedExpr: ("`:=`", _OWN),
+    ast.BitXor: ("`^`", _of_power), ast.MatMult: ("`@`", _OWN),
+    ast.LShift: ("`<<`", _OWN), ast.RShift: ("`>>`", _OWN), ast.NamedExpr: ("`:=`", _OWN),
     ast.Subscript: ("a subscript", _of_subscript), ast.Attribute: ("an attribute", _OWN),
     ast.Lambda: ("a lambda", "register a function with @declog.function"),
     ast.Tuple: ("a tuple", _of_tuple), ast.List: ("a list", _OWN), ast.Set: ("a set", _of_template),

@@ -70,7 +70,7 @@ class Node:
 
 
 _INFIX = {
-    "add": "+", "sub": "-", "mul": "*", "div": "/", "pow": "**",
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "pow": "**", "floordiv": "//", "mod": "%",
     "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "and": "and", "or": "or",
 }  # fmt: skip
 

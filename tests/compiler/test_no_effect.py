@@ -18,6 +18,7 @@ ROWS: dict[str, Any] = {
 METRICS: dict[str, Any] = {
     "a": "mean(a)", "spread": {"expr": "a", "reduce": "std"}, "share": "mean(b)", "hit": "mean(1 if a > 0 else 0)",
     "n": {"expr": "a", "reduce": "count"}, "size": "mean(abs(a))", "odds": {"formula": "share if share > 0 else 1"},
+    "cycle": {"formula": "step % 4"}, "tens": {"formula": "n // 10"},
     "total": {"expr": "b", "reduce": "sum"},
     "summed": {"expr": "b", "reduce": "mean", "over": "step", "combine": "sum"},
 }  # fmt: skip
@@ -56,6 +57,9 @@ ALERTS: Mapping[str, tuple[Any, str | None]] = {
     "a comparison of metrics": ("a > n", None),
     "a function": ("not isfinite(a)", None),
     "arithmetic": ("share * 100 > 90", None),
+    "a remainder": ("cycle >= 4", "never holds: `cycle` is 0 to 3"),
+    "one that comes": ("cycle >= 3", None),
+    "a quotient": ("tens < 0", "never holds: `tens` is at least 0"),
     "an ordinary one": ("share > 0.5", None),
 }  # fmt: skip
 

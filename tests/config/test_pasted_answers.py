@@ -47,10 +47,10 @@ REWARDS = {name: text.replace("entropy", "reward") for name, text in PLACES.item
         (REWARDS, "where", "length > p90(length)"),
         (REWARDS, "where", "reward > mean(reward) and length > 3"),
         (REWARDS, "where", "rank(length) > 3"),
-        (REWARDS, "by", "length // 10"),
+        (REWARDS, "by", "floor(reward / 10)"),
         (REWARDS, "where", "length > median(length)"),
         (PLACES, "where", "entropy > p80(entropy)"),
-        (PLACES, "by", "index(token) // 10"),
+        (PLACES, "by", "floor(entropy / 10)"),
     ],
 )
 def test_an_expression_is_pasted_as_it_stands(

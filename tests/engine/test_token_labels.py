@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,31 @@ def test_buckets_of_tokens(ranks: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
+def test_whole_numbers_of_tokens(ranks: int, tmp_path: Path) -> None:
+    """Of places the first `max_labels` have their own value; other numbers must lie in a range that is known."""
+    values = logged(
+        {
+            "index": {"expr": "x", "by": "index(token) // 2", "max_labels": 3},
+            "few": {"expr": "x", "by": "index(token) // 4"},
+            "cycle": {"expr": "x", "by": ["side > 0", "place % 3"]},
+        },
+        tmp_path, ranks,
+    )  # fmt: skip
+    every = [batch for rank in range(ranks) for batch in batches(rank)]
+    x, mask, place = (torch.cat([batch[name] for batch in every]).double().numpy() for name in ("x", "mask", "place"))
+    side, there = torch.cat([batch["side"] for batch in every]).numpy()[:, None] > 0, mask.astype(bool)
+    index = np.cumsum(there, axis=1) - 1
+    expected = {
+        f"few/{label}": x[there & (index // 4 == label)].mean() for label in (0, 1, 2) if (index // 4 == label).any()
+    }
+    for label, tokens in {0: index // 2 == 0, 1: index // 2 == 1, 2: index // 2 == 2, "_other": index >= 6}.items():
+        expected[f"index/{label}"] = x[there & tokens].mean()
+    for label, sign in product((0, 1, 2), (True, False)):
+        expected[f"cycle/{str(sign).lower()}/{label}"] = x[there & (place % 3 == label) & (side == sign)].mean()
+    assert values == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_labels_of_tokens_and_of_rows_together(ranks: int, tmp_path: Path) -> None:
     """`by` with several labels has a value for each combination, be they of tokens, of completions or of the rank."""
     bucket, positive = "bucket(place, 2, 5)", "side > 0"
@@ -143,6 +169,9 @@ def first_index(folder: Path) -> float:
         ({"expr": "x", "by": "bucket(plce, 2)"}, "DL302"),
         ({"expr": "x", "by": "bucket(place, 2)", "where": "sid > 0"}, "DL302"),
         ({"expr": "x", "by": "place"}, "DL310"),
+        ({"expr": "x", "by": "place // 3"}, "DL310"),  # of any number of labels, in no order
+        ({"expr": "x", "by": "place % 9", "max_labels": 8}, "DL310"),
+        ({"expr": "x", "by": "x // 2"}, "DL305"),
         ({"expr": "x", "by": "bucket(place, 2)", "name": "x"}, "DL404"),
         ({"expr": "x", "by": "bucket(place, 2)", "prefer": "given_x"}, "DL310"),  # one number for all buckets
     ],

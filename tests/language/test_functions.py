@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -150,6 +152,14 @@ EXAMPLES["operators"] = [
     ("x - 1", [0, M, -4, 3]),
     ("n * n", [9, M, 0, 4]),
     ("x / y", [0.5, M, -1.5, M]),
+    ("x // 2", [0, M, -2, 2]),
+    ("x % 2.5", [1, M, 2, 1.5]),
+    ("n // n", [1, M, M, 1]),
+    ("n % (x - 4)", [0, M, 0, M]),
+    ("7 // n", [2, M, M, -4]),
+    ("-7 % n", [2, M, M, -1]),
+    ("sum(u % 2, over=token)", [2, 0, M, 1]),
+    ("sum(u // (u - 3), over=token)", [-1, 2, M, 1]),
     ("x ** 2", [1, M, 9, 16]),
     ("-n", [-3, M, 0, 2]),
     ("x < 2", [1, 0, 1, 0]),
@@ -243,6 +253,24 @@ def test_a_member_of_comparisons_is_the_comparison_of_a_member(picked: str) -> N
         assert one_step({"signals": {"any": signals}, "metrics": {"m": metric}}, observed) == {"m": 1.0}
 
 
+@pytest.mark.parametrize("op", ["%", "//"])
+def test_whole_divisions_are_those_of_python(op: str) -> None:
+    """Class: any two numbers, ints with all their digits, in numpy and in torch; by zero there is no value."""
+    ints, floats = [0, 7, -7, 3, -3, 2**62 + 1], [0.0, 5.5, -5.5, 0.25, -0.25, math.inf, -math.inf, NAN]
+    function = BUILTIN.get({"%": "mod", "//": "floordiv"}[op])
+    assert function is not None
+    for a, b in [*product(ints, ints), *product(floats, floats), *product(ints[:5], floats)]:
+        right, of_floats = ((x % b if op == "%" else x // b) if b else NAN for x in (a, float(a)))
+        pairs = [(np.array([a]), np.array([b])), (np.array([a]), b), (a, np.array([b]))]
+        with np.errstate(invalid="ignore"):
+            of_numpy = [function.run(np, *pair)[0] for pair in pairs]
+        one, other = (torch.tensor([float(item)], dtype=torch.float64) for item in (a, b))
+        of_torch = [function.run(torch, *pair).item() for pair in ((one, other), (one, b), (a, other))]
+        if b and isinstance(right, int):
+            assert (of_numpy, {item.dtype.kind for item in of_numpy}) == ([right] * 3, {"i"})
+        assert [*of_numpy, *of_torch] == pytest.approx([*[right] * 3, *[of_floats] * 3], nan_ok=True), (a, op, b)
+
+
 def test_every_function_has_an_example() -> None:
     """A function that is added brings its example; those of `label`, which is of metrics, have a test of their own."""
     names = {entry.name for entry in BUILTIN} - {*OPERATORS, LABEL}
@@ -285,6 +313,24 @@ def test_labels_of_buckets_of_ints() -> None:
 
     assert one_step(profile, {"x": [-3, 0, 1, 32, 33, 64, 65]}) == {
         "n/<0": 1, "n/0-0": 1, "n/1-32": 2, "n/33-64": 2, "n/65+": 1,
+    }  # fmt: skip
+
+
+def test_whole_numbers_are_labels_and_conditions() -> None:
+    """`length // 100` counts hundreds, as ints are shown; a missing or a zero divisor makes no label."""
+    profile = {
+        "signals": {"any": {"x": ROWS, "n": {**ROWS, "type": "int"}, "d": {**ROWS, "type": "int"}}},
+        "metrics": {
+            "by": {"expr": "x", "by": "n // 100"}, "cycle": {"expr": "x", "reduce": "count", "by": "n % d"},
+            "odd": {"expr": "x", "where": "n % 2 == 1"}, "now": {"expr": "x", "where": "step % 4 == 0"},
+            "never": {"expr": "x", "where": "step % 4 == 1"},
+            "large": {"expr": "x", "reduce": "count", "by": "big // 1", "where": "n == 99"},
+        },
+        "derived": {"big": "n * 0 + 9007199254740993"},
+    }  # fmt: skip
+    assert one_step(profile, {"x": [1.0, 2.0, 3.0, 4.0], "n": [99, 100, -1, 250], "d": [2, 0, 2, 7]}) == {
+        "by/-1": 3.0, "by/0": 1.0, "by/1": 2.0, "by/2": 4.0, "cycle/1": 2, "cycle/5": 1, "odd": 2.0, "now": 2.5,
+        "large/9007199254740993": 1,
     }  # fmt: skip
 
 

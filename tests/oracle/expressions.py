@@ -95,6 +95,11 @@ class Expressions:
             ]
             random.shuffle(sides)
             return ("if", self.boolean(axis, event, depth - 1, device=device), *sides)
+        if choice == 8 and self.maybe(0.3):  # of exact numbers: it jumps
+            sides = [self.number(axis, event, depth - 1, exact=True, device=device),
+                     self.other(axis, event, depth - 1, True, device)]  # fmt: skip
+            random.shuffle(sides)
+            return (random.choice(("%", "//")), *sides)
         if choice < 10:
             sides = [
                 self.number(axis, event, depth - 1, exact=exact, device=device),
@@ -102,9 +107,9 @@ class Expressions:
             ]
             random.shuffle(sides)
             op = random.choice(
-                ["+", "-", "minimum", "maximum"] if exact else ["+", "-", "*", "minimum", "maximum", "/", "//"]
+                ["+", "-", "minimum", "maximum"] if exact else ["+", "-", "*", "minimum", "maximum", "/", "ratio"]
             )
-            if op == "//":
+            if op == "ratio":
                 return ("/", sides[0], ("+", ("abs", sides[1]), ("constant", 1)))
             if op == "/":
                 return (
@@ -294,6 +299,8 @@ class Expressions:
     def label(self, event: str) -> Tree:
         """What a metric per completion is distinguished by."""
         found: list[Tree] = [("signal", name) for name in self.names("completion", ("text", "int", "bool"), event)]
+        found += [("//", ("signal", name), ("constant", self.random.choice((2, -3, 0))))
+                  for name in self.names("completion", ("int",), event)]  # fmt: skip
         halved: Tree = ("/", self.number("completion", event, 1, exact=True), ("constant", 2))  # a float, for sure
         edges = self.random.choice(((0, 1, 4), (0.5, 1.5, 4.0625)))
         found.append(("bucket", self.random.choice((halved, self.leaf("completion", event) or halved)), *edges))

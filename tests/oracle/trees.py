@@ -15,7 +15,7 @@ AXES = ("token", "completion", "group", "step", "batch")  # from fine to coarse:
 REMOVED = {"token": "completion", "completion": "group", "group": "batch"}
 WORDS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}  # comparisons may be written as words
 COMPARED = (*WORDS, *WORDS.values())
-INFIX = ("+", "-", "*", "/", "**", "and", "or", *COMPARED)
+INFIX = ("+", "-", "*", "/", "**", "%", "//", "and", "or", *COMPARED)
 BOOLS = (*COMPARED, "and", "or", "not", "present", "isnan", "isfinite", "isclose", "contains", "startswith", "matches",
          "in", "chain")  # fmt: skip
 COUNTS = ("count", "len", "words", "rank", "index", "size", "members")

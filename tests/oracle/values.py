@@ -86,6 +86,8 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "-": _arithmetic(lambda a, b: a - b),
     "*": _arithmetic(lambda a, b: a * b),
     "/": _arithmetic(_divided),
+    "%": _arithmetic(lambda a, b: a % b if b else math.nan),
+    "//": _arithmetic(lambda a, b: a // b if b else math.nan),
     "**": _arithmetic(lambda a, b: float(a) ** b),
     "minimum": _arithmetic(min),
     "maximum": _arithmetic(max),

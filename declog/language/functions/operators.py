@@ -37,11 +37,33 @@ def _exact(run: Callable[..., Any]) -> Callable[..., Any]:
     return lambda xp, *args: _fitting(xp, run, *args)
 
 
+def _rounded_down(run: Callable[..., Any]) -> Callable[..., Any]:
+    """A division with a whole quotient: by zero it is missing, of integers too."""
+
+    def divided(xp: Any, a: Any, b: Any) -> Any:
+        zero = b == 0
+        if xp is np:
+            b = np.where(zero, np.nan, b) if np.any(zero) else b
+        else:  # without a look at the device's values
+            b = xp.where(zero, np.nan, b) if hasattr(b, "dtype") else b or np.nan
+        return _fitting(xp, run, a, b)
+
+    return divided
+
+
 _ONE_LINERS: tuple[tuple[str, str, Rule, Callable[..., Any], str], ...] = (
     ("add", "a b", same, _exact(operator.add), "operator +"),
     ("sub", "a b", same, _exact(operator.sub), "operator -"),
     ("mul", "a b", product, _exact(operator.mul), "operator *; a bool is 0 or 1"),
     ("div", "a b", number, lambda xp, a, b: xp.true_divide(a, b), "operator /"),
+    (
+        "floordiv",
+        "a b",
+        same,
+        _rounded_down(operator.floordiv),
+        "operator //: the quotient, rounded down; by 0 missing",
+    ),
+    ("mod", "a b", same, _rounded_down(operator.mod), "operator %: the remainder, with the sign of b; by 0 missing"),
     ("neg", "x", same, _exact(operator.neg), "unary -"),
     ("lt", "a b", predicate, lambda xp, a, b: a < b, "<"),
     ("le", "a b", predicate, lambda xp, a, b: a <= b, "<="),

@@ -89,14 +89,15 @@ def of_type(node: Node, dtypes: Sequence[DType]) -> str | None:
 
 
 def of_quotient(node: Node, dtypes: Sequence[DType]) -> str | None:
-    """The fix for ``floor(x / 10)`` as a label: ranges of that width; None for another expression."""
-    inner = node.args[0] if node.op == "floor" else node
-    divisor = inner.args[1].param("value") if inner.op == "div" and inner.args[1].op == CONST else None
-    if node is inner or not isinstance(divisor, int) or divisor < 2 or DType.TEXT not in dtypes:
+    """The fix for ``floor(x / 10)`` and ``x // 10`` as labels; None for another expression."""
+    inner = node.args[0] if node.op == "floor" and node.args[0].op == "div" else node
+    divisor = inner.args[1].param("value") if inner.op in ("div", "floordiv") and inner.args[1].op == CONST else None
+    if not isinstance(divisor, int) or divisor < 2 or DType.TEXT not in dtypes or node.op == "div":
         return None
     value = inner.args[0]
-    edges = [str(count * divisor - (value.type.dtype is DType.INT)) for count in (1, 2, 3)]
-    return f"write `bucket({value}, {', '.join(edges)})`"
+    if value.type.dtype is DType.INT:
+        return f"write `{value} // {divisor}`"
+    return f"write `bucket({value}, {divisor}, {2 * divisor}, {3 * divisor})`"
 
 
 def readable_pattern(call: Call) -> None:

@@ -187,6 +187,7 @@ def bucket_labels(edges: Sequence[float]) -> list[str]:
 
 # ---- labels of several values, and of lists: what `by` makes, and no expression can name
 
+OTHER = "_other"  # the label of the rows beyond max_labels; it gets more underscores if a real label has this name
 BETWEEN = "\x1f"  # the parts of one label; shown as a slash
 
 
