@@ -240,9 +240,9 @@ class Compiler:
 
     def _member(self, node: ast.Compare, value: ast.expr, choices: ast.expr, *, negated: bool) -> Node:
         if not isinstance(choices, ast.Tuple | ast.List | ast.Set) or not choices.elts:
-            call = idioms.of_membership(value, choices)
-            fix = "x in ('a', 'b')" if call is None else f"`{'not ' * negated}{call}`"
-            self.fail(choices if call is None else node, "DL307.list", fix=fix)
+            if (call := idioms.of_membership(value, choices)) is not None:
+                self.fail(node, "DL307.list", fix=f"`{'not ' * negated}{call}`")
+            self.fail(choices, "DL307.list", fix="x in ('a', 'b')")
         item = self.visit(value)
         compare, join = ("ne", "and") if negated else ("eq", "or")  # false of a missing value, either way
         for one in choices.elts:
@@ -428,8 +428,7 @@ class Compiler:
                     part, "DL313.expression", name=tokens, phase=tokens.type.phase, other=arg,
                     other_phase=arg.type.phase, fix=fix,
                 )  # fmt: skip
-        order = self.scope.phase_order
-        return [join(self.graph, arg, target, order) for arg in args]
+        return [join(self.graph, arg, target, self.scope.phase_order) for arg in args]
 
     def _folded(self, node: ast.expr, function: Function, args: list[Node], type: Type) -> Node:
         values = [item.param("value") for item in args]
@@ -438,9 +437,7 @@ class Compiler:
                 value = function.of_constants(*values)
         except (OverflowError, ValueError, TypeError, ArithmeticError) as error:
             self.fail(node, "DL308.constant", error=error)
-        if (
-            type.dtype is DType.INT and isinstance(value, float) and math.isfinite(value)
-        ):  # a float would drop digits of the constant
+        if type.dtype is DType.INT and isinstance(value, float) and math.isfinite(value):  # it would drop digits
             self.fail(node, "DL308.number")
         finite = all(isinstance(item, str) or math.isfinite(item) for item in values)
         if isinstance(value, float) and finite and not math.isfinite(value):
