@@ -11,7 +11,7 @@ from typing import Any
 
 from declog.compiler import suggestions, token_labels
 from declog.compiler.axis_labels import refuse_axis
-from declog.compiler.draft import NAME, PREFERRED, Draft, fits
+from declog.compiler.draft import PREFERRED, Draft, fits
 from declog.compiler.names import RANK, of_output
 from declog.compiler.scopes import FACTS, SignalScope, typed
 from declog.errors import Path, Problem, nearest
@@ -22,7 +22,7 @@ from declog.language.functions import REQUIRED
 from declog.language.nodes import LOGGED, PLAIN, SIGNAL, Node, walk
 from declog.language.notation import SEVERAL
 from declog.language.phases import labels
-from declog.language.reductions import Reduction, quantile_level
+from declog.language.reductions import Reduction, out_of_range, quantile_level
 from declog.language.spec import MetricSpec
 from declog.language.syntax import ExpressionError, Parsed, parse, refuse
 from declog.plans.ops import MetricOp
@@ -117,8 +117,8 @@ class _Metric:
         args, reductions = self._expressions()
         if args is None:
             return []
-        where = self._where()
         per_token = any(node.type.axis is Axis.TOKEN for node in args)
+        where = self._where(per_token)
         buckets = [token_labels.buckets(self.draft, self.spec, text) if per_token else {} for text in self._by_texts()]
         by = self._by([not of_tokens for of_tokens in buckets])
         weight = self._compile(self.spec.weight, self.path("weight"))
@@ -222,16 +222,13 @@ class _Metric:
     def _compile(self, text: str | None, path: Path) -> Node | None:
         return None if text is None else typed(self.draft, text, *path)
 
-    def _where(self) -> Node | None:
+    def _where(self, per_token: bool) -> Node | None:
         """Which rows; a condition that names metrics, and no signal, is one for ``when``."""
-        text, problems = self.spec.where, self.draft.problems
-        before = len(problems)
-        node = self._compile(text, self.path("where"))
-        if problems[before:] and self.draft.signals.keys().isdisjoint(NAME.findall(str(text))):
-            fix, metrics = f"a condition over metrics is `when: {text}`", self.draft.spec.metrics
-            for at, one in enumerate(problems[before:], before):
-                said = f"{one.fix}, of each row; {fix}" if str(one.fix).startswith("write `") else fix
-                problems[at] = replace(one, fix=said) if one.marked in metrics else one
+        before = len(self.draft.problems)
+        node = self._compile(self.spec.where, self.path("where"))
+        wrong = self.draft.problems[before:]
+        answer = partial(suggestions.of_condition, self.draft, self.id, self.spec, per_token)
+        self.draft.problems[before:] = map(answer, wrong)
         return node
 
     def _short(self, parsed: Parsed) -> tuple[tuple[Node, ...] | None, Reduced] | None:
@@ -273,8 +270,8 @@ class _Metric:
                     fix = f"mean({reduction.name}({inside}, over=completion)), the mean over groups"
                 compiler.fail(keyword, "DL304.axis", function=reduction.name, name=keyword.arg, fix=fix)
             compiler.fail(keyword, "DL304.parameter", function=reduction.name, name=keyword.arg, known=constants)
-        if not ((bins := constants.get("bins")) in (None, REQUIRED) or (isinstance(bins, int) and 1 <= bins <= 10_000)):
-            compiler.fail(call, "DL304.bins")
+        if (message := out_of_range(reduction, constants)) is not None:
+            compiler.fail(call, message)
         if (name := next((name for name, value in constants.items() if value is REQUIRED), None)) is not None:
             compiler.fail(call, "DL304.misses", function=reduction.name, name=name, fix=f"{reduction.name}({name}=...)")
         return tuple(constants.items())

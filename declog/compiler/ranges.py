@@ -20,7 +20,7 @@ ANY: Range = (-math.inf, math.inf)
 UP: Range = (0.0, math.inf)
 SHARE: Range = (0.0, 1.0)
 _ORDERED = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
-_WITHIN = frozenset({"mean", "min", "max", "last", "first"})  # of some values, and between them
+_WITHIN = frozenset({"mean", "min", "max", "last", "first", "top_mean", "bottom_mean"})  # between some values
 _SIZES = frozenset({"std", "var", "pstd", "pvar", "count", "abs", "exp", "size", "index", "sqrt"})
 MOST = 1000  # cases that are tried
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial, reduce
 from typing import Any
 
-from declog.compiler.draft import Draft
+from declog.compiler.draft import NAME, Draft
 from declog.errors import Problem, in_flow, misspelt, nearest
 from declog.errors.elsewhere import SYNONYMS
 from declog.language import earlier_steps, idioms, library_calls, unknown_names, wrong_calls
@@ -293,6 +293,47 @@ def entire(problem: Problem, id: str, spec: MetricSpec) -> Problem:
     further = (_PLAIN | _OF_ROWS) - {"expr", *re.findall(r", (\w+): ", fix)}
     kept = {key: getattr(spec, key) for key in sorted(further & spec.model_fields_set)}
     return replace(problem, fix=f"metrics: {{{id}: {fix[:-1]}, {in_flow(kept)[1:]}}}") if kept else problem
+
+
+def of_condition(draft: Draft, id: str, spec: MetricSpec, per_token: bool, problem: Problem) -> Problem:
+    """The problem of a metric's `where`, with a fix that keeps the intended meaning if one is known."""
+    if problem.code == "DL303" and (tail := _of_tail(id, spec, per_token)) is not None:
+        return replace(problem, fix=tail)
+    if problem.marked not in draft.spec.metrics or not draft.signals.keys().isdisjoint(NAME.findall(str(spec.where))):
+        return problem
+    fix = f"a condition over metrics is `when: {spec.where}`"
+    return replace(problem, fix=f"{problem.fix}, of each row; {fix}" if str(problem.fix).startswith("write `") else fix)
+
+
+def _of_tail(id: str, spec: MetricSpec, per_token: bool) -> str | None:
+    """``where: entropy > p80(entropy)`` of a mean of the same values: the entry of the mean of the greatest fifth.
+
+    None where the mean is of something else.
+    """
+    try:
+        condition = tree_of(str(spec.where)).body
+    except SyntaxError:  # `p99.9(x)`
+        return None
+    parts = condition.values if isinstance(condition, ast.BoolOp) and isinstance(condition.op, ast.And) else [condition]
+    reduced = re.sub(r"\s", "", id if spec.expr is None else str(spec.expr))
+    for part in parts:
+        if not isinstance(part, ast.Compare) or len(part.ops) > 1 or spec.reduce not in (None, "mean"):
+            continue
+        level, value = library_calls.level_of(part.comparators[0]), ast.unparse(part.left)
+        call = ast.unparse(part.comparators[0])
+        if level is None or not re.match(rf"\w+\({re.escape(value)}[,)]", call):
+            continue
+        top = isinstance(part.ops[0], ast.Gt | ast.GtE)
+        share = 1 - level if top else level
+        if share > 0 and reduced in (plain := re.sub(r"\s", "", value), f"mean({plain})"):
+            kept = {key: getattr(spec, key) for key in sorted(spec.model_fields_set - {"expr", "reduce", "where"})}
+            kept |= {"prefer": None} if "prefer" in kept else {}  # which is a mean of all
+            kept |= {"nan": "skip"} if "nan" in kept and per_token else {}  # as a sketch does
+            rest = [ast.unparse(other) for other in parts if other is not part]
+            kept |= {"where": reduce(both, rest)} if rest else {}
+            way = f"{'top' if top else 'bottom'}_mean(share={share:.6g})"
+            return f"{id}: {in_flow({'expr': value, 'reduce': way, **kept})}"
+    return None
 
 
 def clause(

@@ -391,7 +391,7 @@ def by_sketch(op: MetricOp, view: View) -> Cells:
                 histograms[0, 0] = result
             else:
                 values[0, 0, position] = result
-    between = (counted > 0) & np.isnan(values) & (op.reduction.level is not None)
+    between = (counted > 0) & np.isnan(values) & (not op.reduction.histogram)
     missing = np.maximum(asked - counted, 0)
     block = Rules([op], [()], [1]).apply(values, missing, counted, np.ones(values.shape, bool), between)
     cells = block.cells(0, slice(None), histograms=histograms, pieces=pieces)

@@ -274,8 +274,8 @@ class Compiler:
             if isinstance(value := self.scope.resolve(name), Node):
                 self.fail(node.func, "DL303.called_value", name=name, noun=self.scope.noun, type=value.type)
             if self.scope.noun == "signal" and (fix := library_calls.ranked(node, self.text)) is not None:
-                if self.visit(node.args[0]).type.axis is Axis.TOKEN:
-                    self.fail(node, "DL303.tokens", name=name, fix=library_calls.of_tokens(node, self.text))
+                if (value := self.visit(node.args[0])).type.axis is Axis.TOKEN:
+                    self.fail(node, "DL303.tokens", name=name, fix=library_calls.of_tokens(node, self.text, value))
                 self.fail(node, "DL303.rows", name=name, fix=fix)
             names = {*self.registry.names()} - OPERATORS
             unknown_names.refuse_function(name, names, self.text, self.span(node.func), self.scope)

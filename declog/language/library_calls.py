@@ -11,6 +11,7 @@ from collections.abc import Container, Mapping, Sequence
 from functools import cache
 
 from declog.errors import Problem, elsewhere
+from declog.language.nodes import Node
 from declog.language.smoothing import Smoothing
 
 QUANTILES = frozenset({"quantile", "percentile", "nanquantile", "nanpercentile", "histogram_quantile"})
@@ -93,11 +94,7 @@ def with_metric(fix: str, call: ast.Call, text: str, taken: Container[str] = ())
 
 def ranked(call: ast.Call, text: str) -> str | None:
     """``length > median(length)`` by the rank in a group; None where no quantile of the compared value is called."""
-    from declog.language.reductions import quantile_level  # numpy, which composing alone needs not
-
-    name = call.func.id if isinstance(call.func, ast.Name) else ""
-    level = quantile(name, call.args[1]) if len(call.args) == 2 else elsewhere.SYNONYMS.get(name, name)
-    share = None if level is None else quantile_level(level)
+    share = level_of(call)
     compared = re.search(rf"([\w.]+)\s*([<>])=?\s*{re.escape(ast.get_source_segment(text.strip(), call) or '')}", text)
     if share is None or compared is None or compared[1] != ast.unparse(call.args[0]):
         return None
@@ -106,12 +103,29 @@ def ranked(call: ast.Call, text: str) -> str | None:
     return f"of each group: write `{here.strip()}`"
 
 
-def of_tokens(call: ast.Call, text: str) -> str:
-    """The fix for a token that is compared with a quantile of all of them: the mean of those of its completion."""
-    written = ast.get_source_segment(text.strip(), call) or ast.unparse(call)
-    here = text.replace(written, f"mean({ast.unparse(call.args[0])}, over=token)").strip()
-    shown = f"`{ast.unparse(call)}` is a metric of its own, and a number that it has shown may stand here, too"
-    return f"write `{here}`, of each completion; {shown}"
+def of_tokens(call: ast.Call, text: str, value: Node) -> str:
+    """The fix for a token that is compared with a quantile of all of them: a signal that the loop computes."""
+    share, of = level_of(call) or 0.0, ast.unparse(call.args[0])
+    written = re.escape(ast.get_source_segment(text.strip(), call) or ast.unparse(call))
+    (sign, equal) = re.search(rf"([<>])(=?)\s*{written}", text).groups()  # type: ignore[union-attr]
+    name = f"{re.sub(r'[^a-z0-9]+', '_', of.lower()).strip('_')}_{'above' if sign == '>' else 'below'}_p{100 * share:g}"
+    name = name.replace(".", "_")
+    here = re.sub(rf"{re.escape(of)}\s*{sign}{equal}\s*{written}", name, text).strip()
+    signal = f"signals: {{{value.type.phase or 'any'}: {{{name}: token bool}}}}"
+    mask = "".join(f"[{node}]" for node in value.mask)
+    observed = f"{name}={of} {sign}{equal} {of}{mask}.quantile({share:g})"
+    return f"observe it: `{signal}`, `log.observe({observed})` and `where: {here}`"
+
+
+def level_of(call: ast.expr) -> float | None:
+    """The level of a call of a quantile, such as 0.8 of ``p80(x)``; None for anything else."""
+    from declog.language.reductions import quantile_level  # numpy, which composing alone needs not
+
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+        return None
+    name = call.func.id
+    level = quantile(name, call.args[1]) if len(call.args) == 2 else elsewhere.SYNONYMS.get(name, name)
+    return None if level is None else quantile_level(level)
 
 
 def quantile(name: str, level: ast.expr | None) -> str | None:

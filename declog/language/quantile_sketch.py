@@ -76,6 +76,22 @@ class Sketch:
             return first + second
         return first + (second - first) * (position - below)
 
+    def tail(self, level: float, *, top: bool) -> float:
+        """The mean of the values from a quantile on, to the greatest (``top``) or the smallest; NaN of none.
+
+        The number of values is that of distinct ones: those that share the quantile's bin are not known apart.
+        """
+        edge = self.quantile(level)
+        if not math.isfinite(edge):
+            return edge + (self.high if top else self.low)
+        values = np.clip(VALUES, self.low, self.high)
+        values[self._infinite] = [self.high if bin else self.low for bin in self._infinite]
+        way, total = (-1 if top else 1), int(self.counts.sum())
+        count = total - math.ceil(level * (total - 1)) if top else math.floor(level * (total - 1)) + 1
+        taken = np.diff(np.minimum(np.cumsum(self.counts[::way]), count), prepend=0)
+        used = np.flatnonzero(taken)
+        return float(taken[used] @ values[::way][used]) / count
+
     def _value(self, bin: int, rank: int, total: int) -> float:
         if rank == 0:
             return self.low

@@ -180,6 +180,35 @@ def _histogram(values: Array, bins: int) -> tuple[Array, Array] | float:
     return np.histogram(finite, sketch.edges_of(float(finite.min()), float(finite.max()), bins))
 
 
+def _tail(name: str, beyond: Callable[[Any, Any], Array], level: Callable[[float], float], help: str) -> None:
+    """Register the mean of the values at or beyond a quantile."""
+
+    def run(values: Array, share: float) -> float:
+        chosen = values[beyond(values, quantiles(values, [level(share)])[0])]  # none where infinities have no quantile
+        with np.errstate(invalid="ignore"):  # inf - inf
+            return float(chosen.mean()) if len(chosen) else float("nan")
+
+    _values(
+        name, params={"share": 0.2}, help=help,
+        sketch=lambda counts, share: counts.tail(level(share), top=beyond is np.greater_equal),
+    )(run)  # fmt: skip
+
+
+_tail(
+    "top_mean", np.greater_equal, lambda share: 1 - share, "the mean of the values at or above the 1 - share quantile"
+)
+_tail("bottom_mean", np.less_equal, lambda share: share, "the mean of the values at or below the share quantile")
+
+
+def out_of_range(reduction: Reduction, constants: Mapping[str, Any]) -> str | None:
+    """The key of the message about a constant that a reduction cannot take; None where there is none."""
+    bins = constants.get("bins")
+    if bins not in (None, REQUIRED) and not (isinstance(bins, int) and 1 <= bins <= 10_000):
+        return "DL304.bins"
+    share = constants.get("share", 1) if builtin(reduction.name) is reduction else 1
+    return None if 0 < share <= 1 else "DL304.share"
+
+
 @_values(
     "ece",
     arity=2,

@@ -20,10 +20,10 @@ from declog.testing import MemorySink
 HEADER = "defaults: [grpo, _self_]\nsignals: {rollout: {level: completion int, source: completion text}}\n"
 
 
-def problems_of(text: str, folder: Path) -> Sequence[Problem]:
+def problems_of(text: str, folder: Path, header: str = HEADER) -> Sequence[Problem]:
     """What is wrong with a file that says so."""
     (folder / "declog").mkdir(exist_ok=True)
-    (folder / "declog" / "mine.yaml").write_text(HEADER + text, encoding="utf-8")
+    (folder / "declog" / "mine.yaml").write_text(header + text, encoding="utf-8")
     try:
         declog.plan(declog.compose("mine", config_dir=folder))
     except declog.ConfigError as error:
@@ -49,7 +49,6 @@ REWARDS = {name: text.replace("entropy", "reward") for name, text in PLACES.item
         (REWARDS, "where", "rank(length) > 3"),
         (REWARDS, "by", "floor(reward / 10)"),
         (REWARDS, "where", "length > median(length)"),
-        (PLACES, "where", "entropy > p80(entropy)"),
         (PLACES, "by", "floor(entropy / 10)"),
     ],
 )
@@ -65,6 +64,54 @@ def test_an_expression_is_pasted_as_it_stands(
     of_part = str(problem.fix).startswith("`") and written[1][0] != '"'  # it stands for what is marked
     pasted = value.replace(problem.marked, written[1]) if of_part else written[1]
     assert problems_of(text.replace("{VALUE}", pasted), tmp_path) == []
+
+
+@pytest.mark.parametrize("ending", ["", ", every: 2", ', tags: [core], name: "a/{label}", by: source'])
+@pytest.mark.parametrize(
+    ("expr", "where", "reduce", "rest"),
+    [
+        ("entropy", "entropy > p80(entropy)", "top_mean(share=0.2)", None),
+        ("entropy", "entropy >= p90(entropy) and kl > 0", "top_mean(share=0.1)", "kl > 0"),
+        ("mean(entropy)", "kl > 0 and entropy < median(entropy)", "bottom_mean(share=0.5)", "kl > 0"),
+        ("reward", "reward > p75(reward)", "top_mean(share=0.25)", None),
+        ("reward", "reward <= p25(reward) and length > 3", "bottom_mean(share=0.25)", "length > 3"),
+        ("reward - 1", "reward - 1 < p5(reward - 1)", "bottom_mean(share=0.05)", None),
+    ],
+)
+def test_a_mean_of_the_values_beyond_a_quantile(
+    expr: str, where: str, reduce: str, rest: str | None, ending: str, tmp_path: Path
+) -> None:
+    """Class: the same values in the mean and in its condition: the entry of the tail's mean, with the other keys."""
+    if "entropy" in expr:
+        ending = ending.replace(", by: source", "").replace("{label}", "b")  # a sketch has no labels
+    text = f'metrics: {{m: {{expr: "{expr}", where: "{where}"{ending}}}}}\n'
+    problem = problems_of(text, tmp_path)[0]
+    entry = yaml.safe_load(f"metrics: {{{problem.fix}}}")["metrics"]["m"]
+    said = yaml.safe_load(text)["metrics"]["m"]
+    kept = {key: value for key, value in said.items() if key not in ("expr", "where")}
+    condition = {} if rest is None else {"where": rest}
+    assert entry == {"expr": expr.removeprefix("mean(").removesuffix(")"), "reduce": reduce, **condition, **kept}
+    assert problems_of(f"metrics: {{{problem.fix}}}\n", tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "where", ["entropy > p80(entropy)", "entropy <= p99.9(entropy)", "kl > 0 and entropy > p80(entropy)"]
+)
+def test_a_mean_of_other_tokens_than_those_of_its_condition(where: str, tmp_path: Path) -> None:
+    """The condition is a signal that the loop observes; what is said of it compiles, and its line is torch's."""
+    (problem,) = problems_of(f'metrics: {{m: {{expr: kl, where: "{where}"}}}}\n', tmp_path)
+    if "99.9" in where:  # no expression of Python
+        return
+    signals, observed, condition = re.findall(r"`([^`]+)`", str(problem.fix))
+    assert (
+        problems_of(
+            f"metrics: {{m: {{expr: kl, {condition}}}}}\n", tmp_path, HEADER.replace("signals: {", f"{signals[:-1]}, ")
+        )
+        == []
+    )
+    assert re.fullmatch(
+        r"log.observe\(entropy_above_p80=entropy > entropy\[completion_mask\].quantile\(0.8\)\)", observed
+    )
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 MOMENTS = ("mean", "sum", "min", "max", "std", "pstd", "var", "count")
 POOLS = ("window", "window", "step", "batch", "rank", "rank_batch")
+SKETCHED = ("p", "top_mean", "bottom_mean")
 RANK: Tree = ("name", "rank")
 COMBINE = ("mean", "min", "max", "sum", "last", "var", "std")
 
@@ -106,7 +107,15 @@ class Declared:
             trees["expr"] = [draw.number(axis, event, 2, exact=True)]
             trees["reduce"] = {
                 "": random.choice(
-                    ("p05", "p50", "p99.9", "p90", *(("histogram(bins=4)", "histogram") if axis != "batch" else ()))
+                    (
+                        "p05",
+                        "p50",
+                        "p99.9",
+                        "p90",
+                        "top_mean",
+                        "bottom_mean(share=0.35)",
+                        *(("histogram(bins=4)", "histogram") if axis != "batch" else ()),
+                    )
                 )
             }
         else:
@@ -321,7 +330,9 @@ class Declared:
         if "formula" in trees:
             return False
         axis = self.draw_axis(trees)
-        return axis == "token" and any(item.startswith("p") and item != "pstd" for item in trees["reduce"].values())
+        return axis == "token" and any(
+            item.startswith(SKETCHED) and item != "pstd" for item in trees["reduce"].values()
+        )
 
     def draw_axis(self, trees: dict[str, Any]) -> str | None:
         return axis_of(trees["expr"][0], self.signals)

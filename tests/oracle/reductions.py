@@ -65,6 +65,8 @@ def reduced(name: str, rows: Sequence[tuple[Any, ...]], *, tokens: bool = False)
         return min(values) if name == "min" else max(values)
     if name.startswith("histogram"):
         return histogram(values, int(name.partition("=")[2].rstrip(")") or 32), loose=tokens)
+    if name.startswith(("top_mean", "bottom_mean")):
+        return tail([float(item) for item in values], name, tokens=tokens)
     return quantile([float(item) for item in values], float(name[1:]) / 100, tokens=tokens)
 
 
@@ -92,6 +94,27 @@ def quantile(values: list[float], share: float, *, tokens: bool) -> Any:
     if tokens:
         return Between.neighbours(ordered[max(below - 1, 0)] if place == below else low, high)
     return low + (high - low) * (place - below) if high != low else low
+
+
+def tail(values: list[float], name: str, *, tokens: bool) -> Any:
+    """The mean of the values at or beyond a quantile; over tokens those of its bin are not known apart."""
+    share = float(name.partition("=")[2].rstrip(")") or 0.2)
+    top = name.startswith("top")
+    edge = quantile(values, 1 - share if top else share, tokens=False)
+    if math.isnan(edge):
+        return math.nan
+    exact = mean_of([value for value in values if (value >= edge if top else value <= edge)])
+    if not tokens or not math.isfinite(exact):
+        return exact
+    place = (1 - share if top else share) * (len(values) - 1)
+    fewest = len(values) - math.ceil(place) if top else math.floor(place) + 1
+    found = mean_of(sorted(values, reverse=top)[:fewest])
+    off = 0.0101 * mean_of([abs(value) for value in values]) * len(values) / fewest + 1e-9
+    return Between(min(exact, found) - off, max(exact, found) + off)
+
+
+def mean_of(values: list[float]) -> float:
+    return total(values) / len(values)
 
 
 def histogram(values: list[float], bins: int, *, loose: bool) -> Bins:
