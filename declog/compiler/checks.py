@@ -19,6 +19,7 @@ from declog.language.reductions import builtin, quantile_level, tried
 from declog.plans.needs import read
 from declog.plans.ops import MetricOp, between
 
+_PATTERNS = ("matches", "only", "without")  # functions of a regular expression
 _ORDERED = {"lt": ">=", "le": ">", "gt": "<=", "ge": "<"}
 
 
@@ -81,9 +82,9 @@ def escapes(draft: Draft) -> None:
         for node in walk(root):
             for text in (value for _, value in node.params if isinstance(value, str)):
                 meant = None
-                if node.op != "matches" and re.search(r"\\([nt])(?![A-Za-z])", text):
+                if node.op not in _PATTERNS and re.search(r"\\([nt])(?![A-Za-z])", text):
                     meant = f"matches(x, '{text}') is of a regular expression, which has them"
-                twice = "\\" * (4 if node.op == "matches" else 2)
+                twice = "\\" * (4 if node.op in _PATTERNS else 2)
                 if twice in text:
                     meant = f"'{text.replace(twice, twice[: len(twice) // 2])}' says it once"
                 if meant is not None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
-from collections.abc import Callable, Collection, Container, Mapping
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial, reduce
+from itertools import pairwise
 from typing import Any
 
 from declog.compiler.draft import NAME, Draft
@@ -145,9 +147,12 @@ def of_earlier_steps(draft: Draft, id: str, body: ast.expr, problem: Problem) ->
         len(of_signals) == len(asked) and all(_names(node) <= {*steps} for node in of_signals)
     ):
         return None
-    beside = {key: getattr(spec, key) for key in ("name", "tags") if getattr(spec, key)}
+    beside = {key: getattr(spec, key) for key in ("name", "tags", "when", "empty") if getattr(spec, key) is not None}
+    beside = {key: value for key, value in beside.items() if value != []}
     several = reductions_of({"reduce": spec.reduce})
     reductions: dict[str, Any] = {**several} or {"": spec.reduce}
+    if any(str(one).partition("(")[0] in ("count", "histogram") for one in reductions.values()):
+        return None
     formulas: dict[str, Any] = {}
     for ending, reduction in reductions.items():
         needed = earlier_steps.over_metrics(body, partial(named, reduction), lambda _: None)
@@ -377,11 +382,11 @@ def of_edges(draft: Draft, id: str, expr: str, call: ast.Call, compiler: Compile
     for keyword in call.keywords:
         with suppress(ValueError):
             said[keyword.arg] = ast.literal_eval(keyword.value)
-    lists = [value for value in said.values() if isinstance(value, list | tuple) and len(value) > 1]
+    lists = [value for value in said.values() if isinstance(value, list | tuple) and len(value) > 1 and _grow(value)]
     ends = [next((said[word] for word in words if word in said), None) for words in (_LOW, _HIGH)]
     low, high = lists[0] if lists and len(lists[0]) == 2 else ends
     edges = list(lists[0]) if lists and len(lists[0]) > 2 else []
-    if not edges and isinstance(low, int | float) and isinstance(high, int | float):
+    if not edges and low is not None and high is not None and _grow([low, high]):
         bins = said.get("bins", 10)
         count = bins if isinstance(bins, int) and 1 < bins <= MOST_EDGES else 10
         edges = [low + (high - low) * at / count for at in range(count + 1)]
@@ -390,12 +395,19 @@ def of_edges(draft: Draft, id: str, expr: str, call: ast.Call, compiler: Compile
     except (ExpressionError, SyntaxError):
         return None
     inner = [edge - 1 if integers and edge == int(edge) else edge for edge in edges[1:-1]]
-    if not inner or len(inner) > MOST_EDGES or not all(isinstance(edge, int | float) for edge in edges):
+    spec = draft.spec.metrics[id]
+    if not inner or len(inner) > MOST_EDGES or spec.by is not None or isinstance(spec.reduce, list):
         return None
-    by = f"bucket({expr}, {', '.join(f'{edge:g}' for edge in inner)})"
-    kept = draft.spec.metrics[id].model_dump(exclude_unset=True, exclude={"expr", "reduce", "by"}, by_alias=True)
+    by = f"bucket({expr}, {', '.join(f'{edge:.12g}' for edge in inner)})"
+    kept = spec.model_dump(exclude_unset=True, exclude={"expr", "reduce", "by"}, by_alias=True)
     entry = {"expr": expr, "reduce": "count", "by": by, **kept}
     return f"metrics: {in_flow({id: entry})}: so many in each part"
+
+
+def _grow(edges: Sequence[Any]) -> bool:
+    """Whether they are finite numbers, each above the one before."""
+    numbers = [edge for edge in edges if isinstance(edge, int | float) and math.isfinite(edge)]
+    return len(numbers) == len(edges) and all(low < high for low, high in pairwise(numbers))
 
 
 def of_no_signal(id: str, spec: MetricSpec, names: Collection[str]) -> str:

@@ -19,6 +19,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import yaml
+
 from declog.config.quoting import is_expression, stays_plain, value_end, within
 from declog.config.source_map import FileLocation, Location, OverrideLocation, Provenance, StoreLocation
 from declog.config.yaml_lint import surprise
@@ -137,7 +139,9 @@ def _quoted(problem: Problem, location: FileLocation) -> Problem:
     fix, in_flow_style = problem.fix or "", location.in_flow
     if location.style != "plain" and (location.style != '"' or "\\" not in fix):  # it stands in quotes already
         return problem
-    value = location.written_value if location.style == "plain" else problem.source or ""
+    value = location.written_value if location.style == "plain" else str(yaml.safe_load(location.written_value))
+    if location.style != "plain" and value != problem.source:
+        return problem
 
     def needs_quotes(text: str) -> bool:
         return is_expression(text) and not (location.style == "plain" and stays_plain(text, in_flow=in_flow_style))

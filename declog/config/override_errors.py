@@ -317,7 +317,8 @@ def in_override_terms(problem: Problem, prefix: Path) -> Problem:
     path, data, (start, end) = edit
     entries = {f"{path}.{word}": value for word, value in data.items()} if path == name.rpartition(".")[0] else {}
     settings = [setting((sign if to == name else "++") + to, value) for to, value in (entries or {path: data}).items()]
-    return replace(problem, fix=f"{fix[:start]}{' '.join(settings)}{fix[end:]}")
+    words = re.sub(r"\A: (.+)", r" (\1)", fix[end:])  # what a shell must not take for a part of it
+    return replace(problem, fix=f"{fix[:start]}{' '.join(settings)}{words}")
 
 
 def edit_of(fix: str, path: Path, prefix: Path) -> tuple[str, Any, tuple[int, int]] | None:

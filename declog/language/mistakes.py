@@ -28,6 +28,7 @@ from declog.language.wrong_forms import (
     as_sinks,
     entry_names,
     in_one_form,
+    of_each,
     of_prometheus,
     sinks_and_options,
 )  # fmt: skip
@@ -229,10 +230,7 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
     if key == "per" and entry[key] not in ("group", "prompt"):
         return f"by: {in_flow(entry[key])}"
     if key in ("per", "within", "per_group", "groupwise"):  # of a group it is an aggregate, of all else a label
-        reduction, expr = str(entry.get("reduce", "mean")), str(entry.get("expr", name))
-        calls = re.sub(r"\b(\w+)\(([^()]+)\)", lambda call: _over_group(call[1], call[2]), expr)
-        inside = calls if calls != expr else _over_group(reduction, expr)
-        return _rewritten(name, entry, key, expr=inside, **{"reduce": "mean"} if "reduce" in entry else {})
+        return _rewritten(name, entry, key, **of_each(name, entry, "completion"))
     if key in SPANS and (fix := _of_last_steps(key, name, entry)) is not None:
         return fix
     if key == "window" and not isinstance(entry[key], int):
@@ -283,18 +281,20 @@ def _of_combine(name: str, entry: Mapping[str, Any]) -> str | None:
     rest = {word: value for word, value in entry.items() if word != "combine"}
     said = re.fullmatch(r"([a-z_]+)(?:\((\d+)\))?", combine)
     if said is not None and said[1] in BEFORE | CHANGES:
-        lag = f"lag({said[2] or 1})"
+        lag = f"lag({int(said[2] or 1) or 1})"
         if said[1] in BEFORE:
             return f"combine: {lag}"
+        if isinstance(rest.get("reduce"), list) or "observe" in rest:
+            return None
         shown: dict[str, Any] = {word: rest.pop(word) for word in ("name", "tags") if word in rest}
         spans = {word: value for word, value in rest.items() if word != "over" or value == "run"}
-        hidden = {"expr": name, **spans, "log": False}
+        hidden = {**({} if "formula" in rest else {"expr": name}), **spans, "log": False}
         before = {"formula": f"{name}_value", "combine": lag, "log": False}
         change = {"formula": f"{name}_value - {name}_before", **shown}
         entries = {f"{name}_value": hidden, f"{name}_before": before, name: change}
         return f"metrics: {in_flow(entries)}"
     count = int(said[2]) if said is not None and said[2] and said[1][:4] == "pool" else Smoothing.other(combine)
-    if count is None or Smoothing.meant(combine) is not None:
+    if not count or Smoothing.meant(combine) is not None or "formula" in rest:
         return None
     rest = {word: value for word, value in rest.items() if word != "over"}
     way = next((word for word in COMBINE if word in combine), "p50" if "med" in combine else None)
@@ -309,11 +309,6 @@ def _rewritten(name: str, entry: Mapping[str, Any], key: str, **new: Any) -> str
     """An entry with new keys in place of one that there is not."""
     rest = {word: value for word, value in entry.items() if word in keys(MetricSpec) and word not in (key, *new)}
     return f"{name}: {in_flow({**new, **rest})}"
-
-
-def _over_group(reduction: str, inside: str) -> str:
-    """A call of a reduction with its value for each group; any other call as it is."""
-    return f"{reduction}({inside}{', over=completion' if is_reduction(reduction, 1) else ''})"
 
 
 def _moved_of_alert(key: str, name: str, entry: Mapping[str, Any]) -> str | None:

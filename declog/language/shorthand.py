@@ -86,7 +86,7 @@ class _Writer:
         described = at[0] == "signals" and WORD.match(word) and word not in self.signals and nearest(word, AXES) is None
         if (axis := self._with_axis(words) or ("completion" if described else None)) is not None:
             fix = f"{name}: {axis}"
-            if words[0] in notation.PARTS and at[0] == "signals":
+            if words[0] in notation.PARTS and at[0] == "signals" and at[1] not in (words[0], f"{words[0]}s"):
                 fix = f"signals: {{{words[0]}s: {{{fix}}}}}: a phase of its own, with a row for each"
             return Problem.of("DL202.no_axis", at, words=word, fix=fix)
         if at[0] == "metrics":
@@ -160,10 +160,6 @@ class _Writer:
         for key in ("expr", "by"):
             if (texts := entry.get(key)) is not None and isinstance(texts.value, list) and len(texts.value) == 1:
                 entry[key] = texts.value[0]
-        text = entry.get("expr")
-        if text is not None and isinstance(text.value, str) and "reduce" not in entry and not _open(text):
-            reduced = notation.reduced(text.value) or {}  # over a layer that says another reduction
-            entry |= {key: said(value, text.location, replaces=True) for key, value in reduced.items()}
         return node.holding(entry)
 
     # -- tables, alerts

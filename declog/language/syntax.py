@@ -23,6 +23,7 @@ MAX_DEPTH = 60
 WORDS = {"lt": "< ", "le": "<=", "gt": "> ", "ge": ">=", "eq": "==", "ne": "!="}
 # strings are passed over, backslashes in them too; `p99.9(x)` is a quantile, not an attribute
 _WORD = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|\b(?:lt|le|gt|ge|eq|ne)\b(?!\()|\bp\d{1,3}\.\d+(?=\s*\()|[\r\n]")
+_TEXT = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"")
 _BACKSLASH = "\x7f"  # what stands for one while Python parses: texts have no escapes, as YAML had its own
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
@@ -63,9 +64,13 @@ def refuse(key: str, source: str, span: tuple[int, int] | None = None, /, **fact
 
 
 def tree_of(text: str) -> ast.Expression:
-    """Python's tree of an expression, from any thread; raises what ``ast.parse`` does."""
+    """Python's tree of an expression, from any thread, with texts as they stand; raises what ``ast.parse`` does."""
     with _PARSER:
-        return ast.parse(text, mode="eval")
+        tree = ast.parse(_TEXT.sub(lambda match: match[0].replace("\\", _BACKSLASH), text), mode="eval")
+    for node in ast.walk(tree) if "\\" in text else ():
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            node.value = _Raw(node.value.replace(_BACKSLASH, "\\"))
+    return tree
 
 
 @lru_cache(maxsize=512)  # ranks of a process, and its next plan, have the same expressions; nobody changes a tree
@@ -95,8 +100,6 @@ def parse(text: str) -> Parsed:
         count += 1
         if count > MAX_NODES or depth > MAX_DEPTH:
             refuse("DL308.size", text, nodes=MAX_NODES, depth=MAX_DEPTH)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            node.value = _Raw(node.value.replace(_BACKSLASH, "\\"))
         if isinstance(node, ast.expr | ast.keyword) and node.end_col_offset is not None:
             node.col_offset += lead
             node.end_col_offset += lead
@@ -108,7 +111,7 @@ def _plain(match: re.Match[str]) -> str:
     """A piece of an expression as Python can parse it, of the same length."""
     word = match.group()
     if word[0] in "'\"":
-        return word.replace("\\", _BACKSLASH)
+        return word
     return " " if word in "\r\n" else WORDS.get(word) or word.replace(".", "_")
 
 

@@ -204,9 +204,9 @@ def refuse_tracker_name(node: ast.expr, text: str, span: Span, scope: Scope) -> 
     plain = all(isinstance(part, ast.Name | ast.Constant | ast.BinOp | ast.Div | ast.expr_context) for part in parts)
     if scope.noun == "signal" or not plain or all(scope.resolve(name) is not None for name in names):
         return
-    _refuse_name_of_a_mode(text, span, scope)
     start, end = span
     if (written := scope.of_tracker("".join(text[start:end].split()))) is None:
+        _refuse_name_of_a_mode(text, span, scope)
         return
     defined = scope.definition(written)
     fix = f"write `{text[:start]}{written}{text[end:]}`" + (f", and define it: {defined}" if defined else "")
@@ -219,7 +219,7 @@ def _refuse_name_of_a_mode(text: str, span: Span, scope: Scope) -> None:
     modes = dict.fromkeys(match[1] for match in of_mode.finditer(text))
     if of_mode.match(text, span[0]) is None:
         return
-    rest = re.findall(r"[a-z_][\w.]*(?! *\()", of_mode.sub("0", re.sub(of_mode.pattern + r"[\w.]+", "0", text)))
+    rest = re.findall(r"\b[a-z_][\w.]*\b(?! *\()", of_mode.sub("0", re.sub(of_mode.pattern + r"[\w.]+", "0", text)))
     if len(modes) > 1 or any(scope.of_tracker(name) is not None for name in rest):
         shown = f"`{text[slice(*span)]}` has those of {next(iter(modes))}"
         refuse("DL310.formula_modes", text, span, modes=shown)

@@ -33,10 +33,10 @@ def without(call: ast.Call, keyword: ast.keyword) -> str:
     """A call without one of its named arguments; ``ddof=0`` is `pstd`, whose square is the variance."""
     func, name = call.func, ast.unparse(call.func)
     of_all = keyword.arg in ("ddof", "correction", "unbiased") and ast.unparse(keyword.value) in ("0", "False")
-    if of_all and name in ("std", "var"):
+    if of_all and name in ("std", "var") and call.args:
         func = ast.Name("pstd")
     rest = ast.unparse(ast.Call(func, call.args, [item for item in call.keywords if item is not keyword]))
-    return f"{rest} ** 2" if func is not call.func and name == "var" else rest
+    return f"square({rest})" if func is not call.func and name == "var" else rest
 
 
 def spread(call: ast.Call) -> str | None:

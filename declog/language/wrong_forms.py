@@ -18,6 +18,21 @@ from declog.language.spec import LogSpec
 from declog.language.spec_of_tables import ColumnType
 
 
+def of_each(name: str, entry: Mapping[str, Any], axis: str) -> dict[str, Any]:
+    """What a metric says of one value for each group, or completion, whose values lie along ``axis``."""
+    expr, reduce = entry.get("expr", name), entry.get("reduce")
+    one = isinstance(reduce, str) and not isinstance(expr, list) and is_reduction(reduce, 1)
+    if isinstance(expr, list):
+        expr = f"{reduce}({', '.join(map(str, expr))})"
+
+    def over_axis(call: re.Match[str]) -> str:
+        return f"{call[1]}({call[2]}, over={axis})" if is_reduction(call[1], 1) else call[0]
+
+    calls = re.sub(r"\b(\w+)\(([^()]+)\)", over_axis, str(expr))
+    inside = calls if calls != expr else f"{reduce if one else 'mean'}({expr}, over={axis})"
+    return {"expr": inside, **({} if isinstance(reduce, list | None) else {"reduce": "mean"})}
+
+
 def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
     """The fix for a value in another form than its key takes: a map for a list, or a list for a map."""
     value: Any = data
@@ -86,11 +101,8 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
         case ["metrics", name, "over"], "token" | "completion" | "group" | "tokens" | "completions" | "groups":
             axis = "token" if value.startswith("token") else "completion"  # the mean of a group is over its completions
             entry = {key: item for key, item in data["metrics"][name].items() if key != "over"}
-            reduction = str(entry.pop("reduce", "mean"))
-            inside = f"{reduction if is_reduction(reduction, 1) else 'mean'}({entry.get('expr', name)}, over={axis})"
-            return (
-                f"{name}: {in_flow({**entry, 'expr': inside})}: `over` of a metric says which steps or ranks it covers"
-            )
+            edit = in_flow({**entry, **of_each(name, entry, axis)})
+            return f"{name}: {edit}: `over` of a metric says which steps or ranks it covers"
         case ["metrics", _, "reduce"], int() | float() | [*_] if not isinstance(value, bool):
             levels = [_level(item) for item in (value if isinstance(value, list) else [value])]
             return f"reduce: {in_flow(levels if isinstance(value, list) else levels[0])}"

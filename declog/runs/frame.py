@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
-from declog.errors import UsageError, did_you_mean
+from declog.errors import UsageError
 from declog.errors.habits import meant, no_attribute
 from declog.runs.guarded import parsed
 
@@ -86,14 +86,7 @@ class Frame(Sequence[dict[str, Any]]):
 def _rows(table: Any) -> Iterator[dict[str, Any]]:
     names = table.column_names
     columns = [_values(table, name) if _is_object(table, name) else table.column(name).to_pylist() for name in names]
-    return (_Row(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
-
-
-class _Row(dict[str, Any]):
-    """A row: an error for a column that there is not names those that there are."""
-
-    def __missing__(self, name: object) -> NoReturn:
-        raise KeyError(f"{name}; {did_you_mean(str(name), self, what='columns')}")
+    return (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
 
 
 def _is_object(table: Any, name: str) -> bool:

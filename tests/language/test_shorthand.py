@@ -114,12 +114,7 @@ SAME = {
     ),
     "a list of one label, and of one expression": (
         "metrics: {a: {expr: [p95(reward)], by: ['bucket(reward, 1)']}}",
-        "metrics: {a: {expr: reward, reduce: p95, by: 'bucket(reward, 1)'}}",
-    ),
-    "a reduction in a map": (
-        "metrics: {a: {expr: p95(reward), where: n > 1}, b: {expr: max(reward), reduce: mean}, c: {expr: 'lift(n)'}}",
-        "metrics: {a: {expr: reward, reduce: p95, where: n > 1}, b: {expr: max(reward), reduce: mean},"
-        " c: {expr: lift(n)}}",
+        "metrics: {a: {expr: p95(reward), by: 'bucket(reward, 1)'}}",
     ),
     "axes": (
         "axes: {group: 4, token: mask, completion: {ids: id}}",

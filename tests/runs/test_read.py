@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import pickle
 import re
 import sys
 from pathlib import Path
@@ -346,16 +345,6 @@ def test_an_empty_run(tmp_path: Path) -> None:
     (tmp_path / "plan.json").unlink()
     with pytest.raises(KeyError, match="there are no tables in files of this run here"):
         declog.read(tmp_path).tables["samples"]
-
-
-def test_a_column_that_a_row_lacks(tmp_path: Path) -> None:
-    """Class: a bare KeyError of a name. A row is a dict, and says which columns it has."""
-    train(tmp_path, range(2), 0.0)
-    read = declog.read(tmp_path)
-    for row in (read.scalars[0], next(iter(read.tables["samples"]))):
-        assert row == dict(row) == pickle.loads(pickle.dumps(row)) and row.get("nobody") is None
-        with pytest.raises(KeyError, match=r"rewrd; (did you mean `reward`|columns: .*step)"):
-            row["rewrd"]
 
 
 def test_a_resumed_run(tmp_path: Path) -> None:
