@@ -103,14 +103,14 @@ def tail(values: list[float], name: str, *, tokens: bool) -> Any:
     edge = quantile(values, 1 - share if top else share, tokens=False)
     if math.isnan(edge):
         return math.nan
-    exact = mean_of([value for value in values if (value >= edge if top else value <= edge)])
+    beyond = [value for value in values if (value >= edge if top else value <= edge)]
+    exact = mean_of(beyond)
     if not tokens or not math.isfinite(exact):
         return exact
     place = (1 - share if top else share) * (len(values) - 1)
-    fewest = len(values) - math.ceil(place) if top else math.floor(place) + 1
-    found = mean_of(sorted(values, reverse=top)[:fewest])
-    off = 0.0101 * mean_of([abs(value) for value in values]) * len(values) / fewest + 1e-9
-    return Between(min(exact, found) - off, max(exact, found) + off)
+    first = sorted(values, reverse=top)[: len(values) - math.ceil(place) if top else math.floor(place) + 1]
+    off = 0.0101 * max(mean_of([abs(value) for value in some]) for some in (beyond, first)) + 1e-9
+    return Between(min(exact, mean_of(first)) - off, max(exact, mean_of(first)) + off)
 
 
 def mean_of(values: list[float]) -> float:
