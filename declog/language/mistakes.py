@@ -298,10 +298,11 @@ def _of_combine(name: str, entry: Mapping[str, Any]) -> str | None:
         return None
     rest = {word: value for word, value in rest.items() if word != "over"}
     way = next((word for word in COMBINE if word in combine), "p50" if "med" in combine else None)
-    if way in COMBINE and way != entry.get("reduce", "mean"):
+    call = reduced(str(rest.get("expr"))) or {"reduce": rest.get("reduce", "mean")}
+    if way in COMBINE and way != call["reduce"]:
         rest |= {"over": "step", "combine": way}
-    elif way is not None:
-        rest["reduce"] = way
+    elif way not in (None, call["reduce"]):
+        rest |= {**call, "reduce": way}
     return f"{name}: {in_flow({**rest, 'every': count})}: one value for each {count} steps"
 
 
