@@ -201,12 +201,12 @@ _tail("bottom_mean", np.less_equal, lambda share: share, "the mean of the values
 
 
 def out_of_range(reduction: Reduction, constants: Mapping[str, Any]) -> str | None:
-    """The key of the message about a constant that a reduction cannot take; None where there is none."""
+    """The name of a constant that a reduction cannot take; None where there is none."""
     bins = constants.get("bins")
     if bins not in (None, REQUIRED) and not (isinstance(bins, int) and 1 <= bins <= 10_000):
-        return "DL304.bins"
+        return "bins"
     share = constants.get("share", 1) if builtin(reduction.name) is reduction else 1
-    return None if 0 < share <= 1 else "DL304.share"
+    return None if 0 < share <= 1 else "share"
 
 
 @_values(

@@ -276,9 +276,12 @@ def _over_labels(text: str, scope: Scope) -> str:
 
     def named(match: re.Match[str]) -> str:
         name, (metric, _, ending) = idioms.reduction(match[1]), match[2].partition(".")
+        several = isinstance((scope.metrics.get(metric) or {}).get("reduce"), list)
+        if name not in _OF_LABELS or (several and not ending):
+            return match[0]
         value = scope.attribute(metric, ending) if ending else scope.resolve(metric)
         labelled = isinstance(value, Node) and LABELLED in dict(value.params)
-        return f"{name}({match[2]}, over={LABEL})" if labelled and name in _OF_LABELS else match[0]
+        return f"{name}({match[2]}, over={LABEL})" if labelled else match[0]
 
     return re.sub(r"\b(\w+)\(\s*([a-z_]\w*(?:\.\w+)?)\s*\)", named, text)
 

@@ -75,4 +75,4 @@ def test_a_list_that_only_takes_a_sink_away() -> None:
     for line in ("sinks=[-wandb]", "sinks=[~wandb]"):
         with pytest.raises(declog.ConfigError, match="a list names those that are used") as error:
             declog.plan("grpo", [line])
-        assert str(error.value.problems[0].fix).startswith("'declog.sinks=[console, jsonl]': ")
+        assert str(error.value.problems[0].fix).startswith("'declog.sinks=[console, jsonl]' (")
