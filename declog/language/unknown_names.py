@@ -38,6 +38,7 @@ _CURVE = re.compile(
     r"((?:rolling|moving)(?:_mean|_avg|_average)?|sma|ma|(?:last|mean|avg)(?=_?\d))_?(\d*))"
 )
 _OF_LABELS = ("mean", "sum", "min", "max", "count", "std", "pstd", "var")  # reductions of numbers with `over=label`
+_TRACKED = re.compile(r"[A-Za-z_]\w*(?:/[A-Za-z_]\w*)+")  # names of metrics in trackers
 _LIMIT = re.compile(r"(^|_)(max|min|limit|threshold|budget)(_|$)")
 
 
@@ -199,6 +200,8 @@ def refuse_mode(value: Node, other: ast.expr, text: str, span: Span, scope: Scop
 
 def refuse_tracker_name(node: ast.expr, text: str, span: Span, scope: Scope) -> None:
     """Refuse ``completions/mean_length``, a metric as trackers show it. A quotient of two metrics is none."""
+    if scope.noun != "signal":
+        _refuse_tracker_names(text, scope)
     parts = [*ast.walk(node)]
     names = [part.id for part in reversed(parts) if isinstance(part, ast.Name)]
     plain = all(isinstance(part, ast.Name | ast.Constant | ast.BinOp | ast.Div | ast.expr_context) for part in parts)
@@ -211,6 +214,15 @@ def refuse_tracker_name(node: ast.expr, text: str, span: Span, scope: Scope) -> 
     defined = scope.definition(written)
     fix = f"write `{text[:start]}{written}{text[end:]}`" + (f", and define it: {defined}" if defined else "")
     refuse("DL302.tracker", text, span, name=text[start:end], fix=fix)
+
+
+def _refuse_tracker_names(text: str, scope: Scope) -> None:
+    """Refuse ``len/p90 / len/p10``, in which a slash stands in a name and divides."""
+    names = {match: scope.of_tracker(match[0]) for match in _TRACKED.finditer(text)}
+    shown = [match for match, id in names.items() if id and None in map(scope.resolve, match[0].split("/"))]
+    if shown and (len(names) > 1 or " / " in text):
+        here = _TRACKED.sub(lambda match: scope.of_tracker(match[0]) or match[0], text)
+        refuse("DL302.tracker", text, shown[0].span(), name=shown[0][0], fix=f"write `{here}`")
 
 
 def _refuse_name_of_a_mode(text: str, span: Span, scope: Scope) -> None:
