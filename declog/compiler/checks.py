@@ -14,12 +14,13 @@ from declog.compiler.filters import specs_of
 from declog.errors import Path, Problem, RuntimeFailure, error_text
 from declog.language.dtypes import Axis, DType
 from declog.language.functions import Function
+from declog.language.functions.structure import SELECTIONS
 from declog.language.nodes import CONST, Node, walk
 from declog.language.reductions import builtin, quantile_level, tried
 from declog.plans.needs import read
 from declog.plans.ops import MetricOp, between
 
-_PATTERNS = ("matches", "only", "without")  # functions of a regular expression
+_PATTERNS = ("matches", *SELECTIONS)  # functions of a regular expression
 _ORDERED = {"lt": ">=", "le": ">", "gt": "<=", "ge": "<"}
 
 

@@ -72,9 +72,10 @@ def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
     if node.type.dtype in (DType.TEXT, DType.OBJECT):
         refuse("DL305.formula", text, dtype=node.type.dtype)
     modes = ModesOfMetrics(draft.outputs, draft.modes)
-    wider = [key for key in read(node) if modes.of(key) > modes.of_expr(node)]
+    of_formula = modes.of_expr(node)
+    wider = [op.key for op in used if modes.of(op.key) > of_formula]
     if wider:
-        alone = " and ".join(sorted(modes.of_expr(node)))
+        alone = " and ".join(sorted(of_formula))
         draft.warn(f"metrics.{name}: has values in {alone} alone, and reads `{'`, `'.join(wider)}` of {alone}")
     if spec.smoothing is not None and pool in ("rank", "rank_batch"):
         draft.report("DL312.over_run", ("metrics", name, "combine"), way=spec.smoothing.way, pool=pool)

@@ -271,7 +271,9 @@ class _Metric:
                 compiler.fail(keyword, "DL304.axis", function=reduction.name, name=keyword.arg, fix=fix)
             compiler.fail(keyword, "DL304.parameter", function=reduction.name, name=keyword.arg, known=constants)
         if (name := out_of_range(reduction, constants)) is not None:
-            compiler.fail(call, "DL304.bins") if name == "bins" else compiler.fail(call, "DL304.share")
+            if name == "bins":
+                compiler.fail(call, "DL304.bins")
+            compiler.fail(call, "DL304.share")
         if (name := next((name for name, value in constants.items() if value is REQUIRED), None)) is not None:
             compiler.fail(call, "DL304.misses", function=reduction.name, name=name, fix=f"{reduction.name}({name}=...)")
         return tuple(constants.items())

@@ -96,7 +96,7 @@ class Metrics:
             for op in group:
                 if isinstance(op, FormulaOp):
                     try:
-                        combined = self.logged(of_period.combined[op.key], results)
+                        combined = self.logged(of_period.combined.get(op.key, ()), results)
                         values = ChainMap(combined, results) if combined else results
                         cells = formulas.formula(op, values, self._functions, self._facts)
                         cells = cells if op.over_run is None else self.over_run.of(op, *at, cells)
@@ -167,9 +167,8 @@ class _Period:
         self.preferred = [(op.key, op.prefer) for op in ops if op.prefer is not None]
         self.computed = [group for group in computed if group[0].every == period]
         pieces = {op.key for op in plan.outputs if op.pool != "window" and op.over_run is None}
-        self.combined = {
-            op.key: pieces.intersection(read(op.expr) if op.pool == "window" else ()) for op in plan.formulas
-        }  # fmt: skip
+        of_windows = [op for op in plan.formulas if op.every == period and op.pool == "window"]
+        self.combined = {op.key: pieces.intersection(read(op.expr)) for op in of_windows}
 
 
 def _computed(plan: Plan) -> list[Outputs]:

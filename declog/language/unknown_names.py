@@ -221,7 +221,8 @@ def _refuse_tracker_names(text: str, scope: Scope) -> None:
     names = {match: scope.of_tracker(match[0]) for match in _TRACKED.finditer(text)}
     shown = [match for match, id in names.items() if id and None in map(scope.resolve, match[0].split("/"))]
     if shown and (len(names) > 1 or " / " in text):
-        here = _TRACKED.sub(lambda match: scope.of_tracker(match[0]) or match[0], text)
+        ids = {match.span(): str(names[match]) for match in shown}
+        here = _TRACKED.sub(lambda match: ids.get(match.span(), match[0]), text)
         refuse("DL302.tracker", text, shown[0].span(), name=shown[0][0], fix=f"write `{here}`")
 
 
