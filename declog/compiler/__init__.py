@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from declog.compiler import captures, checks, filters, formulas, lowering, metrics, outputs, signals, tables
+from declog.compiler import captures, checks, filters, formulas, lowering, metrics, names, outputs, signals, tables
 from declog.compiler.draft import Constant, Draft, as_written
 from declog.errors import ConfigError, Problem, Where
 from declog.language import functions as _functions
@@ -49,7 +49,7 @@ PASSES: tuple[tuple[Pass, ...], ...] = (
         Pass(signals.masks, reads="signals"),
         Pass(signals.typing, reads="constants signals default_phase phase_order grouping", adds="inactive"),
         Pass(metrics.metrics, reads="constants signals default_phase phase_order grouping", adds="inactive metrics"),
-        Pass(metrics.about),
+        Pass(names.about),
         Pass(formulas.formulas, reads="modes constants signals metrics", adds="inactive formulas"),
         Pass(formulas.conditions, reads="modes", adds="inactive metrics formulas"),
         Pass(outputs.names, reads="metrics formulas"),

@@ -25,6 +25,7 @@ from declog.language.phases import labels
 from declog.language.reductions import Reduction, out_of_range, quantile_level
 from declog.language.spec import MetricSpec
 from declog.language.syntax import ExpressionError, Parsed, parse, refuse
+from declog.language.tracker_names import suffix_of
 from declog.plans.ops import MetricOp
 
 Params = tuple[tuple[str, Any], ...]
@@ -62,32 +63,29 @@ def _compiles(draft: Draft, id: str, spec: MetricSpec) -> bool:
     return right
 
 
-def about(draft: Draft) -> None:
-    """Refuse an entry of `about` whose metric does not exist; one of a deleted metric is ignored."""
-    for name in draft.spec.about:
-        if name not in (*draft.spec.metrics, LOGGED) and not draft.deleted(f"metrics.{name}"):
-            draft.report("DL403.about", ("about", name), name=name, known=draft.spec.metrics)
-
-
 def _preferred(draft: Draft, name: str, spec: MetricSpec, ops: list[MetricOp]) -> list[MetricOp]:
     """A metric and the hidden metric of `prefer`, whose values replace the metric's where they come.
 
     The hidden metric is the mean of a number per step; any other value is reduced as the metric is. Without it, such as
-    for a signal that is off, the metric stays as it is.
+    for a signal that is off, the metric stays as it is; so does one of some rows, since a number is of all of them.
     """
     node = typed(draft, str(spec.prefer), "metrics", name, "prefer", off=f"metrics.{name}.prefer")
     if node is None:
         return ops
     alone = node.type.axis is None or node.type.axis is Axis.STEP
+    chosen = [node for op in ops for node in (op.where, op.weight) if node is not None]
+    if alone and (spec.by not in (None, RANK) or any(node.type.axis not in (None, Axis.STEP) for node in chosen)):
+        return ops
     keys = {"expr": spec.prefer, "reduce": "mean" if alone else spec.reduce, "log": False, "prefer": None}
     keys |= {"name": None, "alias": [], "tags": []}
-    keys |= {"where": None, "weight": None, "by": RANK if draft.per_rank else None} if alone else {}
+    keys |= {"weight": None, "by": RANK if draft.per_rank else None} if alone else {}
+    problems = [*draft.problems]
     preferred = _Metric(draft, f"{name}{PREFERRED}", spec.model_copy(update=keys)).ops()
+    draft.problems = problems if problems else draft.problems  # those of the metric are its own, too
     by_suffix = {op.suffix: op for op in preferred}
-    labelled = alone and spec.by not in (None, RANK)
     for index, op in enumerate(ops):
         stands = by_suffix.get(op.suffix, by_suffix.get(None))
-        if stands is not None and (labelled or (stands.family, stands.labels) != (op.family, op.labels)):
+        if stands is not None and (stands.family, stands.labels) != (op.family, op.labels):
             draft.report("DL310.prefer", ("metrics", name, "prefer"), name=name, node=node)
         ops[index] = op if stands is None else replace(op, prefer=stands.key)
     return ops + preferred
@@ -288,7 +286,7 @@ class _Metric:
         for index, item in enumerate([reduce] if isinstance(reduce, str) else reduce):
             if isinstance(item, str):
                 for text in SEVERAL.get(item, (item,)):
-                    reduced[text.split("(")[0].replace(".", "_")] = self._reduction(text, (*path, index))
+                    reduced[suffix_of(text)] = self._reduction(text, (*path, index))
             else:
                 reduced |= {suffix: self._reduction(text, (*path, index, suffix)) for suffix, text in item.items()}
         return reduced
@@ -301,11 +299,12 @@ class _Metric:
             name = parsed.call or (parsed.body.id if isinstance(parsed.body, ast.Name) else text)
             reduction = self.draft.reductions.named(name)
             if reduction is None and re.fullmatch(r"p\d+(\.\d+)?", name):
-                refuse(
-                    "DL311.quantile", text, (0, len(name)), name=name, fix=f"did you mean `{nearest(name, ['p95'])}`?"
-                )
+                close = nearest(name, ["p95"])
+                refuse("DL311.quantile", text, (0, len(name)), name=name, fix=f"did you mean `{close}`?")
             if reduction is None and (several := idioms.of_reductions(text)) is not None:
                 refuse("DL311.several", text, (0, len(text)), text=text, fix=several)
+            if reduction is None and (level := library_calls.reduction(parsed.body)) is not None:
+                refuse("DL311.name", text, (0, len(text)), name=name, fix=f"did you mean `{level}`?")
             if reduction is None:
                 names = [*self.draft.reductions.names(), "p50", "p95", "p99.9"]
                 fix = library_calls.of_yours(f"`@declog.reducer` above `def {name}(values): ...`")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import string
 from collections.abc import Set
 from typing import Any
@@ -12,7 +13,7 @@ from declog.errors import Path, did_you_mean, in_flow, nearest
 from declog.language import idioms
 from declog.language.nodes import LOGGED
 from declog.language.spec import AboutSpec, MetricSpec
-from declog.language.tracker_names import in_formula
+from declog.language.tracker_names import in_formula, suffix_of
 from declog.plans.ops import AboutOp, NameOp
 
 RANK = "rank"  # the label that `axes.rank: each` gives
@@ -36,6 +37,13 @@ def of_output(
     }  # fmt: skip
 
 
+def about(draft: Draft) -> None:
+    """Refuse an entry of `about` whose metric does not exist; one of a deleted metric is ignored."""
+    for name in draft.spec.about:
+        if name not in (*draft.spec.metrics, LOGGED) and not draft.deleted(f"metrics.{name}"):
+            draft.report("DL403.about", ("about", name), name=name, known=draft.spec.metrics)
+
+
 def _names(
     draft: Draft, id: str, spec: MetricSpec, suffix: str | None, *, family: bool, labels: tuple[str, ...]
 ) -> tuple[NameOp, ...]:
@@ -57,7 +65,9 @@ def _names(
         if of_ranks and "{label}" not in template:
             template += "/rank{label}"
         check_template(draft, template, path, family=family, labels=labels)
-        return template.replace("{id}", id).replace("{reduce}", suffix or "")
+        if spec.formula is not None:
+            template = re.sub(r"\{reduce\}[_/]?", "", template).rstrip("_/")  # of a preset, for what it reduced
+        return template.replace("{id}", id).replace("{reduce}", suffix or suffix_of(str(spec.reduce or "mean")))
 
     names = [NameOp(template=filled(spec.name or default, ("metrics", id, "name")))]
     for index, template in enumerate(spec.alias):

@@ -21,12 +21,13 @@ from omegaconf.errors import OmegaConfBaseException, UnsupportedValueType
 
 from declog.config.diagnostics import attach_places
 from declog.config.file_errors import first_line
-from declog.config.fold import Composition
+from declog.config.fold import Composition, layer_of
 from declog.config.hydra import jobs, running_loader
 from declog.config.interpolation import Resolved, at, has, key_path, masked
 from declog.config.long_form import without_nulls
 from declog.config.origin import Origin
 from declog.config.override_errors import in_override_terms
+from declog.config.overrides import parsed
 from declog.config.search_path import GROUP, HYDRA_ERRORS, PROVIDER, package_of, provider_of
 from declog.config.source_map import Provenance
 from declog.distribution import NAME
@@ -216,7 +217,7 @@ def _of_data(
     written: dict[str, Any], prefix: Path, origin: Origin | None, composition: Composition | None = None
 ) -> Composed:
     """The config of data in which nothing is to be resolved."""
-    tree, _ = long(tree_of(_deleted(copy.deepcopy(written), prefix, origin)))
+    tree, _ = long(tree_of(_overridden(copy.deepcopy(written), prefix, origin)))
     return Composed(tree.plain, tree.plain, prefix, origin, (), {}, {}, tree, composition)
 
 
@@ -230,9 +231,9 @@ def of_node(node: DictConfig, origin: Origin | None, composition: Composition | 
         if has(written, problem.path):
             at(values.data, problem.path[:-1])[problem.path[-1]] = at(written, problem.path)
     prefix = key_path(node)
-    tree, _ = long(tree_of(_deleted(values.data, prefix, origin)))
+    tree, _ = long(tree_of(_overridden(values.data, prefix, origin)))
     masks = {path: values.masks[inner.location] for path, inner in tree.walk() if inner.location in values.masks}
-    before = long(tree_of(_deleted(written, prefix, origin)))[0].plain
+    before = long(tree_of(_overridden(written, prefix, origin)))[0].plain
     return Composed(
         tree.plain, before, prefix, origin, tuple(values.problems), masks, values.secrets, tree, composition
     )
@@ -244,13 +245,24 @@ def _written(tree: Node, path: Path) -> Path:
     return path if depth == 0 else (*node.location, *path[depth:])
 
 
-def _deleted(data: dict[str, Any], prefix: Path, origin: Origin | None) -> dict[str, Any]:
-    """The config, in which an entry that an override took out with ``~`` is null, as where a file deletes it."""
-    start = f"~{'.'.join(map(str, prefix))}."
-    for line in () if origin is None else origin.overrides:
-        path = tuple(line.removeprefix(start).partition("=")[0].split("."))
-        if line.startswith(start) and is_entry(path) and isinstance(entries := at(data, path[:-1]), dict):
+def _overridden(data: dict[str, Any], prefix: Path, origin: Origin | None) -> dict[str, Any]:
+    """The config that Hydra has overridden, as where files say the same.
+
+    An entry that an override took out with ``~`` is null, and the keys are gone that an override drops.
+    """
+    start, stays = f"{'.'.join(map(str, prefix))}.", set[Path]()
+    for line in () if origin is None else reversed(origin.overrides):
+        path: Path = tuple(line.removeprefix(f"~{start}").partition("=")[0].split("."))
+        if line.startswith(f"~{start}") and is_entry(path) and isinstance(entries := at(data, path[:-1]), dict):
             entries.setdefault(path[-1], None)
+        elif line.lstrip("+").startswith(f"{start}metrics.") and (override := parsed(line)) is not None:
+            layer, _ = long(layer_of(override).at(prefix) or Node({}))
+            nodes = dict(layer.walk())
+            stays.update(nodes)
+            for path in filter(lambda path: has(data, path), nodes):
+                for key in nodes[path].drops:
+                    if (*path, key) not in stays:
+                        at(data, path).pop(key, None)
     return data
 
 

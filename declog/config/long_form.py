@@ -55,11 +55,13 @@ def placed_defaults(data: Mapping[Any, Any], name: str) -> Any:
 def with_nulls(layer: Node, type_: Any = LogSpec) -> Any:
     """A layer as plain data for whoever merges maps only: a text has all keys of its entry, null those it does not say.
 
-    So it replaces what any layer below says of the entry, and an override finds each key of the entry.
+    So it replaces what any layer below says of the entry, and an override finds each key of the entry. A map has those
+    that it drops.
     """
     if not isinstance(layer.value, dict):
         return layer.plain
     data = {key: with_nulls(node, below(type_, key)) for key, node in layer.entries.items()}
+    data |= dict.fromkeys(sorted(layer.drops))
     model = model_of(type_) if layer.replaces else None
     return data if model is None else {**data, **{key: None for key in keys(model) if key not in data}}
 

@@ -139,6 +139,14 @@ def quantile(name: str, level: ast.expr | None) -> str | None:
     return f"p{level.value * (100 if fraction else 1):g}"
 
 
+def reduction(call: ast.expr) -> str | None:
+    """The reduction that a quantile with its level is: `p30` of ``quantile(0.3)``; None for anything else."""
+    levels = [*call.args, *(keyword.value for keyword in call.keywords)] if isinstance(call, ast.Call) else []
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or len(levels) != 1:
+        return None
+    return quantile(call.func.id, levels[0])
+
+
 class Substitution(ast.NodeTransformer):
     """Names become values."""
 

@@ -8,7 +8,7 @@ stays as it is, and the models refuse it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,6 +21,14 @@ from declog.language.spec import SignalSpec
 from declog.language.tree import MISSING, Node, said
 
 SIGNAL_KEYS = frozenset({*keys(SignalSpec), "expr", "phase"})  # the last two are of a derived one and of `observe`
+
+# What a metric is computed from, and the keys that belong to another way: a layer that says the one drops the others of
+# layers below it.
+COMPUTED: Mapping[str, tuple[str, ...]] = {
+    "expr": ("formula", "prefer"),
+    "formula": ("expr", "reduce", "prefer", "where", "by", "weight", "over", "combine", "empty", "nan", "max_labels",
+                "ranks"),
+}  # fmt: skip
 
 
 def long(layer: Node) -> tuple[Node, list[Problem]]:
@@ -160,7 +168,9 @@ class _Writer:
         for key in ("expr", "by"):
             if (texts := entry.get(key)) is not None and isinstance(texts.value, list) and len(texts.value) == 1:
                 entry[key] = texts.value[0]
-        return node.holding(entry)
+        said_here = [key for key in COMPUTED if key in entry and entry[key].value is not None]
+        drops = frozenset(key for way in said_here for key in COMPUTED[way]) - entry.keys()
+        return replace(node.holding(entry), drops=drops)
 
     # -- tables, alerts
 

@@ -196,7 +196,8 @@ class MetricSpec(Named, Conditional, Windowed):
     reduce: Constants | list[Constants | dict[str, Constants]] | None = None
     """A reduction, or several; `{std: pstd}` is `pstd` with the suffix `std`. The default is mean."""
     prefer: Signals | None = None
-    """A signal that replaces the value wherever it arrives, such as a number that the trainer has computed itself."""
+    """A signal that replaces the value wherever it arrives, such as a number that the trainer has computed itself. A
+    number is of all rows: a metric with `by`, or with a `where` or `weight` of rows, does not take it."""
     formula: Metrics | None = None
     """An expression over other metrics' reduced values."""
     where: Signals | None = None

@@ -123,8 +123,13 @@ def _ending(reduction: str) -> str:
 def _reductions(entry: Any) -> list[str]:
     """The reductions of an entry; the mean is the default."""
     reduce = entry.get("reduce") if isinstance(entry, Mapping) else None
-    names = [name for name in (reduce if isinstance(reduce, list) else [reduce]) if isinstance(name, str)]
+    names = [suffix_of(name) for name in (reduce if isinstance(reduce, list) else [reduce]) if isinstance(name, str)]
     return names or ["mean"]
+
+
+def suffix_of(reduction: str) -> str:
+    """What a reduction is called in names: ``p99_9`` of `p99.9`, ``top_mean`` of `top_mean(share=0.2)`."""
+    return reduction.split("(")[0].replace(".", "_")
 
 
 def _by(entry: Any) -> list[str]:

@@ -7,7 +7,7 @@ decides what a location is; this module never looks at one. Imports nothing of d
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from declog.errors import Path
@@ -20,12 +20,13 @@ class Node:
     """A map of nodes, a list of nodes, or a scalar.
 
     A node that ``replaces`` leaves nothing of the node below it, as a text or a list does; this holds for maps and for
-    ``???``.
+    ``???``. One that ``drops`` keys leaves nothing of these.
     """
 
     value: Any
     location: Any = None
     replaces: bool = False
+    drops: frozenset[str] = frozenset()
 
     @property
     def entries(self) -> Mapping[Any, Node]:
@@ -57,7 +58,7 @@ class Node:
 
     def holding(self, value: Any) -> Node:
         """The same location with another value."""
-        return Node(value, self.location, self.replaces)
+        return replace(self, value=value)
 
     def walk(self, path: Path = ()) -> Iterator[tuple[Path, Node]]:
         """Every node below with its path, outer ones first; keys are texts, as in a problem's path."""
@@ -101,7 +102,7 @@ def over(low: Node | None, high: Node) -> Node:
         return low.holding([over(item, high.value[key]) if key in high.value else item for key, item in items.items()])
     if high.replaces or not (isinstance(low.value, dict) and isinstance(high.value, dict)):
         return high
-    merged = dict(low.value)
+    merged = {key: node for key, node in low.value.items() if key not in high.drops}
     for key, node in high.value.items():
         merged[key] = over(merged.get(key), node)
     return Node(merged, low.location if high.location is None else high.location, low.replaces)

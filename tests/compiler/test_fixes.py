@@ -266,7 +266,7 @@ def test_a_quoted_text_is_read_as_it_was(text: str) -> None:
 
 
 FLOW = {
-    "metrics: {m: {expr: reward, name: loss/{reduce}}}": "loss/",
+    "metrics: {m: {expr: reward, name: loss/{reduce}}}": "loss/mean",
     "metrics: {m: {expr: reward, name: what: it is}}": "what: it is",
     "metrics: {m: {expr: reward, name: run #3}}": "run #3",
     "metrics: {m: {expr: reward, name: [a] b}}": "[a] b",

@@ -173,7 +173,6 @@ def first_index(folder: Path) -> float:
         ({"expr": "x", "by": "place % 9", "max_labels": 8}, "DL310"),
         ({"expr": "x", "by": "x // 2"}, "DL305"),
         ({"expr": "x", "by": "bucket(place, 2)", "name": "x"}, "DL404"),
-        ({"expr": "x", "by": "bucket(place, 2)", "prefer": "given_x"}, "DL310"),  # one number for all buckets
     ],
 )
 def test_labels_that_tokens_cannot_have(metric: dict[str, Any], code: str) -> None:
