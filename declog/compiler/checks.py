@@ -77,6 +77,10 @@ def surprises(draft: Draft) -> None:
                 )
 
 
+# Four for one, and two before what has another meaning behind one; two before a word are LaTeX's: `\\boxed`.
+_BACKSLASH, _TWICE_IN_PATTERN = "\\", r"\\{4}|(?<!\\)\\{2}([.?*+|^$]|[dDsSwWbB](?![A-Za-z]))"
+
+
 def escapes(draft: Draft) -> None:
     """A text that says two backslashes for one, or a backslash and an n for a line break: texts have no escapes."""
     for path, root in expressions(draft):
@@ -85,9 +89,8 @@ def escapes(draft: Draft) -> None:
                 meant = None
                 if node.op not in _PATTERNS and re.search(r"\\([nt])(?![A-Za-z])", text):
                     meant = f"matches(x, '{text}') is of a regular expression, which has them"
-                twice = "\\" * (4 if node.op in _PATTERNS else 2)
-                if twice in text:
-                    meant = f"'{text.replace(twice, twice[: len(twice) // 2])}' says it once"
+                if re.search(_TWICE_IN_PATTERN if node.op in _PATTERNS else r"\\\\", text):
+                    meant = f"'{text.replace(_BACKSLASH * 2, _BACKSLASH)}' says it once"
                 if meant is not None:
                     draft.warn(
                         f"{'.'.join(map(str, path))}: '{text}' is looked for as it stands, without escapes; {meant}"
