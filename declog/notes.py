@@ -30,6 +30,7 @@ def notes(config: Composed, plan: Plan) -> Iterator[str]:
     yield from _below_the_run(config)
     yield from _outdented(config)
     yield from _of_one_step(config, plan)
+    yield from _of_means(config, plan)
 
 
 def _unseen(config: Composed, plan: Plan) -> Iterator[str]:
@@ -67,6 +68,20 @@ def _of_one_step(config: Composed, plan: Plan) -> Iterator[str]:
             edit = _edit(config, ("metrics", op.id, "every"), 10)
             never = f"`{op.id}` never has a value{' in training' * several}"
             yield f"{never}: of one step there is no variance, and {edit} has that of 10"
+
+
+def _of_means(config: Composed, plan: Plan) -> Iterator[str]:
+    """A note on the user's own sums of means: that of all rows is hardly meant to depend on how they were cut."""
+    from declog.language.dtypes import Axis
+
+    for op in plan.metrics:
+        means = op.combine == "sum" and op.pool != "window" and op.reduction.name == "mean" and op.axis is not Axis.STEP
+        if means and config.home(("metrics", op.id)) is None:
+            entry = config.data["metrics"][op.id]
+            rest = {key: value for key, value in entry.items() if key not in ("over", "combine", "reduce")}
+            span = {"over": "run"} if op.cumulative else {}
+            edit = _edit(config, ("metrics", op.id), {"expr": op.id, **rest, "reduce": "sum", **span})
+            yield f"`{op.id}` adds up the mean of each {op.pool}; the sum of all rows: {edit}"
 
 
 def _unopened(config: Composed) -> Iterator[str]:
@@ -189,16 +204,20 @@ def _redefined(config: Composed, plan: Plan) -> Iterator[str]:
 
 
 def _replaced(config: Composed) -> Iterator[str]:
-    """A note on a short form that takes out what a preset says of its entry beside: `axes.group=8`, `kl: "> 0.5"`."""
+    """A note on a short form that takes out what a preset says beside: `kl: "> 0.5"`, `reward: p50(reward)`."""
     keys: dict[tuple[str, str], set[str]] = {}  # by entry, what the layers so far say of it
-    for section in ("axes", "alerts"):
+    # what a condition of one's own does without, and what an expression of one's own says anew
+    replaces = {"alerts": {"enabled", "text"}, "metrics": {"expr", "formula", "reduce", "prefer", "over", "combine"}}
+    for section in ("axes", "alerts", "metrics"):
         for name, entry in _said(config, section):
             lost = keys.get((section, name), set()) - entry.entries.keys() if entry.replaces else set()
-            lost -= {"enabled", "text"}  # what a condition of one's own does without
+            lost -= replaces.get(section, set())
             if lost and config.home((section, name)) is None:
                 names = ", ".join(f"`{key}`" for key in sorted(lost))
-                edits = [_edit(config, (section, name, str(key)), node.plain) for key, node in entry.entries.items()]
-                yield f"`{section}.{name}` is replaced as a whole, without {names}; {' '.join(edits)} keeps the rest"
+                said_here = {str(key): node.plain for key, node in entry.entries.items()}
+                path = (section, name, *said_here) if len(said_here) == 1 else (section, name)
+                edit = _edit(config, path, said_here if len(said_here) > 1 else next(iter(said_here.values())))
+                yield f"`{section}.{name}` is replaced as a whole, without {names}; {edit} keeps the rest"
             said = {key for key, node in entry.entries.items() if node.value not in (None, "none")}  # not a default
             keys[section, name] = said if entry.replaces else {*keys.get((section, name), ()), *said}
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from declog.compiler import labels
 from declog.compiler.draft import Draft, has_type
 from declog.compiler.names import of_output
-from declog.compiler.scopes import MetricScope
-from declog.errors import Path
+from declog.compiler.scopes import FACTS, MetricScope
+from declog.errors import Path, in_flow
 from declog.language.dtypes import DType
 from declog.language.expression import compile_expression
 from declog.language.moments import FORMULAS
@@ -28,16 +28,24 @@ def formulas(draft: Draft) -> None:
     for name, spec in draft.active("metrics").items():
         if spec.formula is not None:
             with draft.at("metrics", name, "formula"):
-                waiting[name] = {
-                    node.id for node in ast.walk(_parsed(draft, spec.formula)) if isinstance(node, ast.Name)
-                }
+                waiting[name] = _names(_parsed(draft, spec.formula)) - ({name} & FACTS.keys())
     waiting = {name: read & waiting.keys() for name, read in waiting.items()}
     while circle := ordered(waiting)[1]:
-        draft.report("DL309.formulas", ("metrics", circle[0], "formula"), circle=" -> ".join([*circle, circle[0]]))
+        if len(circle) == 1 and (spec := draft.spec.metrics[circle[0]]):
+            mine = in_flow({f"my_{circle[0]}": {"formula": spec.formula}})
+            draft.report("DL309.itself", ("metrics", circle[0], "formula"), name=circle[0], mine=mine)
+        else:
+            draft.report("DL309.formulas", ("metrics", circle[0], "formula"), circle=" -> ".join([*circle, circle[0]]))
         waiting = {name: read - {*circle} for name, read in waiting.items() if name not in circle}
     for name in ordered(waiting)[0]:
         with draft.at("metrics", name, "formula", off=f"metrics.{name}"):
             _formula(draft, name, draft.spec.metrics[name])
+
+
+def _names(body: ast.expr) -> set[str]:
+    """The names in a formula, but of functions."""
+    called = {id(node.func) for node in ast.walk(body) if isinstance(node, ast.Call)}
+    return {node.id for node in ast.walk(body) if isinstance(node, ast.Name) and id(node) not in called}
 
 
 def _parsed(draft: Draft, text: str) -> ast.expr:

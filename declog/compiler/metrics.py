@@ -110,7 +110,9 @@ class _Metric:
     def ops(self) -> list[MetricOp]:
         self.draft.window(self.spec.every, "metrics", self.id, "every")
         if self.spec.combine is not None and self.spec.pool == "window" and self.spec.smoothing is None:
-            fix = "over: run_step" if self.spec.cumulative else "add `over: batch`, or drop `combine`"
+            first = "`over: run_step`, or `over: step` for that of each window"
+            fix = first if self.spec.combine == "first" else "`over: batch`, or drop `combine`"
+            fix = "over: run_step" if self.spec.cumulative else f"add {fix}"
             self.report("DL202.combine", "combine", fix=fix)
         args, reductions = self._expressions()
         if args is None:
@@ -301,13 +303,14 @@ class _Metric:
             if reduction is None and re.fullmatch(r"p\d+(\.\d+)?", name):
                 close = nearest(name, ["p95"])
                 refuse("DL311.quantile", text, (0, len(name)), name=name, fix=f"did you mean `{close}`?")
-            if reduction is None and (several := idioms.of_reductions(text)) is not None:
-                refuse("DL311.several", text, (0, len(text)), text=text, fix=several)
-            if reduction is None and (level := library_calls.reduction(parsed.body)) is not None:
-                refuse("DL311.name", text, (0, len(text)), name=name, fix=f"did you mean `{level}`?")
             if reduction is None:
+                if (several := idioms.of_reductions(text)) is not None:
+                    refuse("DL311.several", text, (0, len(text)), text=text, fix=several)
+                if (level := library_calls.reduction(parsed.body)) is not None:
+                    refuse("DL311.level", text, (0, len(text)), name=name, fix=f"did you mean `{level}`?")
                 names = [*self.draft.reductions.names(), "p50", "p95", "p99.9"]
-                fix = library_calls.of_yours(f"`@declog.reducer` above `def {name}(values): ...`")
+                fix = library_calls.of_library(name, [parse(str(self.spec.expr or self.id)).body])
+                fix = fix or library_calls.of_yours(f"`@declog.reducer` above `def {name}(values): ...`")
                 refuse("DL311.name", text, (0, len(name)), name=name, known=names, fix=fix)
             compiler, body = self._compiler(text), parsed.body
             call = body if isinstance(body, ast.Call) else ast.copy_location(ast.Call(body, [], []), body)

@@ -17,6 +17,7 @@ from declog import sinks
 from declog.compiler import suggestions
 from declog.compiler.draft import PREFERRED, Draft, op_of
 from declog.compiler.formulas import condition
+from declog.compiler.scopes import FACTS
 from declog.errors import Path, Problem, SinkError, did_you_mean, elsewhere, in_flow
 from declog.language import other_tools
 from declog.language.nodes import Node, members_of
@@ -388,6 +389,8 @@ def _suggestion(draft: Draft, word: str) -> str:
         return f"`{head}` was deleted (null): delete this selector too"
     if (shown := draft.metric_shown(word)) is not None and shown.is_value and shown.key in draft.output_keys:
         return f"did you mean `{shown.key}`?"
+    if head in FACTS:
+        return f"metrics: {{{head}: {{formula: {head}}}}} logs it"
     is_one_of_several = ".".join(word.rsplit("_", 1)) in draft.output_keys
     if not is_one_of_several and (defined := suggestions.definition(word, draft.signals)) is not None:
         near = difflib.get_close_matches(word, draft.output_keys, n=1, cutoff=0.85)

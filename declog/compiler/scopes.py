@@ -156,14 +156,14 @@ class MetricScope(ConstantScope):
             return Problem.of("DL302.several", name=name, choices=choices)
         if ops:
             return self._metric(ops[0])
+        if name in FACTS and name not in draft.constants:  # also within a metric of its name
+            return draft.graph.make(BUILTIN, type=FACTS[name], name=name)
         if name not in draft.spec.metrics and (name in draft.constants or name in draft.spec.constants):
             return super().resolve(name)
         if (problem := self._without_value(name)) is not None:
             return problem
         if name in draft.signals:
             return Problem.of("DL302.signal_in_formula", name=name)
-        if name in FACTS:
-            return draft.graph.make(BUILTIN, type=FACTS[name], name=name)
         when = str(draft.spec.alerts[self.of_alert].when) if self.of_alert in draft.spec.alerts else ""
         if re.search(rf"[<>=] *{re.escape(name)}\b", when) is None:
             return None

@@ -291,7 +291,8 @@ def _said_elsewhere(tree: Node, name: str, override: Override) -> str | None:
     """The fix for a key of other tools at the top of a config; None where it is none of them."""
     sinks = tree.at((GROUP, "sinks"))
     data = {name: override.value(), "sinks": None if sinks is None else sinks.plain}
-    return mistakes.answered(Problem.of("DL201.key", (name,), key=name, fix=None), data).fix
+    problem = mistakes.answered(Problem.of("DL201.key", (name,), key=name, fix=None), data)
+    return None if problem is None else problem.fix
 
 
 def in_override_terms(problem: Problem, prefix: Path) -> Problem:

@@ -117,7 +117,9 @@ def combined(values: Array, there: Array, how: str) -> tuple[Array, Array]:
     """The values combined over the last axis, and whether each result is there."""
     if values.shape[-1] == 1 and FORMULAS[how].least == 1:  # the variance of one value is absent
         return values[..., 0], there[..., 0]
-    if how == "last":
+    if how in ("first", "last"):
+        if how == "first":
+            values, there = values[..., ::-1], there[..., ::-1]
         position = np.where(there, np.arange(values.shape[-1]), -1).max(-1, initial=-1)
         padded = np.concatenate([values, np.full((*values.shape[:-1], 1), np.nan)], -1)  # position -1 reads this NaN
         return np.take_along_axis(padded, position[..., None], -1)[..., 0], position >= 0

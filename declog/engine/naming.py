@@ -152,7 +152,7 @@ def _entry(op: Op) -> _Entry:
     integer = (
         isinstance(op, MetricOp)
         and op.dtype is DType.INT
-        and op.combine in ("sum", "min", "max", "last", "mean")
+        and op.combine in ("sum", "min", "max", "first", "last", "mean")
         and op.pool == "window"
         and op.smoothing is None
     )

@@ -1,4 +1,4 @@
-"""Metrics over the run so far: reductions of all its rows, latest values, and smooth curves.
+"""Metrics over the run so far: reductions of all its rows, first and latest values, and smooth curves.
 
 Rank 0 only. A total (``sum``, ``count``) covers all modes; everything else covers one mode. Imports no torch.
 """
@@ -99,7 +99,7 @@ class OverRun:
         return _shown(op, Cells(values, merged.members, names.all, rest=names.rest), infinite, n > 0, window)
 
     def _followed(self, op: MetricOp | FormulaOp, mode: str, step: int, window: Cells | None) -> Cells | None:
-        """Update the latest values, or their smooth curves, piece by piece in the order of steps."""
+        """Update the first or the latest values, or their smooth curves, piece by piece in the order of steps."""
         key = _key(op, mode)
         values = self._values.setdefault(key, {})
         if window is not None and _named(op, window) and step < self._steps.get(key, step):
@@ -114,7 +114,8 @@ class OverRun:
                 kept, value = values.setdefault(cell, _kept(op)), float(window.values[member, label, piece])
                 if op.smoothing is not None:
                     value = op.smoothing.following(kept[-1][1] if kept else None, value)
-                kept.append((_step(op, step, window.pieces[piece]), value))
+                if not (kept and op.over_run == "first"):
+                    kept.append((_step(op, step, window.pieces[piece]), value))
             if op.empty is not None:  # a cell that came without a value is logged as `empty` from then on
                 for cell in itertools.product(window.members or [""], window.labels or [""]):
                     values.setdefault(cell, _kept(op))
@@ -184,7 +185,7 @@ def _key(op: MetricOp | FormulaOp, mode: str) -> Key:
 
 def _undone(op: MetricOp | FormulaOp) -> bool:
     """Whether its values of later steps are forgotten where the run goes back."""
-    return op.smoothing is not None and op.smoothing.way != "ema"
+    return op.over_run not in ("last", "ema")
 
 
 def _step(op: MetricOp | FormulaOp, step: int, piece: tuple[int, ...]) -> int | None:
@@ -200,7 +201,7 @@ def _kept(op: MetricOp | FormulaOp, entries: Iterable[tuple[int | None, float]] 
 
 
 def _value(op: MetricOp | FormulaOp, kept: Kept | None) -> float:
-    """The latest value, or that of the curve; NaN where it needs more values."""
+    """The latest value, the first, or that of the curve; NaN where it needs more values."""
     values = [value for _, value in kept or ()]
     if len(values) < (1 if op.smoothing is None else op.smoothing.least):
         return float("nan")

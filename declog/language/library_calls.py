@@ -53,7 +53,7 @@ def of_library(name: str, arguments: Sequence[ast.expr], *, of_metrics: bool = F
         return None
     parameters, template = call
     if template.startswith("write"):
-        return template
+        return template.replace("<x>", ast.unparse(arguments[0]) if arguments else "")
     if template.startswith(YOURS):
         return of_yours(template.removeprefix(YOURS))
     template = template.replace("rolling(50)", str(Smoothing.of_last(steps)))

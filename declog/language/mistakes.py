@@ -13,6 +13,7 @@ from typing import Any
 
 from declog.errors import Path, Problem, elsewhere, in_flow, nearest, nested
 from declog.errors.elsewhere import SYNONYMS
+from declog.language import idioms
 from declog.language.earlier_steps import BEFORE, CHANGES
 from declog.language.keys import SECTIONS, below, entries, keys, model_of, sections_with
 from declog.language.library_calls import SPANS
@@ -24,6 +25,7 @@ from declog.language.spec import COMBINE, AboutSpec, LogSpec, MetricSpec, RunSpe
 from declog.language.spec_of_tables import TableSpec
 from declog.language.unknown_names import of_fewer_values
 from declog.language.wrong_forms import (
+    AXES_OF_METRICS,
     as_map,
     as_sinks,
     entry_names,
@@ -37,16 +39,16 @@ from declog.language.wrong_forms import (
 EXTENDS = "extends", "extend", "base", "_base_", "inherit", "inherits", "parent", "preset", "presets", "use", "from"
 
 
-def answered(problem: Problem, data: Mapping[str, Any]) -> Problem:
-    """A problem with a better fix, if its key or the form of its value is a common mistake."""
+def answered(problem: Problem, data: Mapping[str, Any]) -> Problem | None:
+    """A problem with a better fix, if its key or the form of its value is a common mistake; None if another has it."""
     if problem.code == "DL202":
         return _of_form(problem, data)
     fix = _of_unknown_key(problem, data) if problem.code == "DL201" else None
     return problem if fix is None else replace(problem, fix=fix)
 
 
-def _of_form(problem: Problem, data: Mapping[str, Any]) -> Problem:
-    """The problem of a value in another form than its key takes."""
+def _of_form(problem: Problem, data: Mapping[str, Any]) -> Problem | None:
+    """The problem of a value in another form than its key takes; None of a `combine` beside an axis in `over`."""
     for depth in (3, 4) if problem.path[0] == "schemas" else (3,):
         if (fix := in_one_form(problem.path[:depth], data)) is not None:
             return replace(problem, path=problem.path[:depth], fix=fix)
@@ -54,6 +56,8 @@ def _of_form(problem: Problem, data: Mapping[str, Any]) -> Problem:
         fix = _of_last_steps("over", str(problem.path[1]), at(problem.path[:2], data))
         return problem if fix is None else replace(problem, fix=fix)
     if problem.path[::2] == ("metrics", "combine") and isinstance(entry := at(problem.path[:2], data), Mapping):
+        if entry.get("over") in AXES_OF_METRICS:
+            return None
         fix = _of_combine(str(problem.path[1]), entry)
         return problem if fix is None else replace(problem, fix=fix)
     key, section = str(problem.path[0]), data.get(str(problem.path[0]))
@@ -293,6 +297,12 @@ def _of_combine(name: str, entry: Mapping[str, Any]) -> str | None:
         change = {"formula": f"{name}_value - {name}_before", **shown}
         entries = {f"{name}_value": hidden, f"{name}_before": before, name: change}
         return f"metrics: {in_flow(entries)}"
+    other = idioms.reduction(combine)
+    if is_reduction(other, 1) and other not in COMBINE and not {"formula", "reduce"} & rest.keys():
+        call = reduced(str(rest.get("expr", name))) or {"expr": rest.get("expr", name), "reduce": "mean"}
+        rest = {word: value for word, value in rest.items() if word not in ("over", "expr")}
+        edit = in_flow({**call, "reduce": other, **rest})
+        return f"{name}: {edit}: of all rows of a log event" if call["reduce"] == "mean" else None
     count = int(said[2]) if said is not None and said[2] and said[1][:4] == "pool" else Smoothing.other(combine)
     if not count or Smoothing.meant(combine) is not None or "formula" in rest:
         return None

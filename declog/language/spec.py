@@ -39,7 +39,7 @@ Every = int | Literal["trainer", "epoch"]
 ANY = "any"  # the phase of signals that are observed wherever something needs them
 AxisName = Literal["step", "group", "completion", "token"]
 Over = Literal["window", "step", "batch", "rank", "rank_batch", "run", "run_step", "run_batch", "run_rank_batch"]
-COMBINE = ("mean", "min", "max", "sum", "last", "var", "std")
+COMBINE = ("mean", "min", "max", "sum", "first", "last", "var", "std")
 
 IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]*\Z")
 
@@ -219,8 +219,8 @@ class MetricSpec(Named, Conditional, Windowed):
     over: Over | None = None
     """The span of one value: the window by default; each step, batch or rank of it; the run; each step of the run."""
     combine: str | None = None
-    """How values of steps, batches or ranks become one: mean, min, max, sum, last, var, std, `ema(0.9)`, `rolling(50)`,
-    `lag(1)`."""
+    """How values of steps, batches or ranks become one: mean, min, max, sum, first, last, var, std, `ema(0.9)`,
+    `rolling(50)`, `lag(1)`."""
     empty: Scalar | None = None
     """The value where no row counts; by default it is absent."""
     nan: Literal["skip", "propagate", "raise"] | None = None

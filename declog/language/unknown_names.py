@@ -90,6 +90,8 @@ def of_one_mode(condition: str, mode: object, metrics: Mapping[str, Any]) -> str
         tree = ast.Constant(None)
     named = _OfOneMode(str(mode), metrics)
     here = ast.unparse(named.visit(tree))
+    if not named.specs and here == condition and condition.partition(" ")[0] in metrics:  # each is of that mode
+        return f"write `{here}`"
     if not named.specs or None in named.specs.values() or not isinstance(mode, str) or not mode.isidentifier():
         example = "metrics: {reward_eval: {expr: reward, where: \"mode == 'eval'\"}}"
         return f"a metric of that mode has a name of its own, such as {example}; a condition names it"
@@ -140,11 +142,18 @@ class _OfOneMode(ast.NodeTransformer):
         return self._named(node, ast.unparse(node.value), node.attr)
 
     def _named(self, node: ast.expr, name: str, ending: str | None) -> ast.expr:
-        if name not in self._metrics:
+        if name not in self._metrics or self._is_of_it(name):
             return node
         id = "_".join([name, *([ending] if ending else []), self._mode])
         self.specs[id] = _in_mode(name, ending, self._metrics[name], self._mode)
         return ast.Name(id)
+
+    def _is_of_it(self, name: str) -> bool:
+        """Whether a metric is of that mode already."""
+        spec = self._metrics[name]
+        where = spec.get("where") if isinstance(spec, Mapping) else None
+        parts = where.replace('"', "'").split(" and ") if isinstance(where, str) else []
+        return f"{MODE} == '{self._mode}'" in map(str.strip, parts)
 
 
 def _in_mode(name: str, ending: str | None, spec: Any, mode: str) -> dict[str, Any] | None:

@@ -83,7 +83,8 @@ def validate(data: Mapping[str, Any]) -> LogSpec:
         if (problem := application(data)) is not None:
             raise ConfigError([problem])
         outer = [problem for problem in problems if problem.path == ("declog",)]  # a config in a config
-        raise ConfigError([answered(problem, data) for problem in outer or problems])
+        answers = [answered(problem, data) for problem in outer or problems]
+        raise ConfigError([problem for problem in answers if problem is not None])
     return spec
 
 

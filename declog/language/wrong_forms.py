@@ -17,6 +17,8 @@ from declog.language.notation import is_reduction, reduced
 from declog.language.spec import LogSpec
 from declog.language.spec_of_tables import ColumnType
 
+AXES_OF_METRICS = frozenset({"token", "completion", "group", "tokens", "completions", "groups"})
+
 
 def of_each(name: str, entry: Mapping[str, Any], axis: str) -> dict[str, Any]:
     """What a metric says of one value for each group, or completion, whose values lie along ``axis``."""
@@ -98,11 +100,14 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
             return f"{name}: {rows}"
         case ["filters", name], str():
             return f"{name}: {{where: {in_flow(value)}}}"
-        case ["metrics", name, "over"], "token" | "completion" | "group" | "tokens" | "completions" | "groups":
+        case ["metrics", name, "over"], str() if value in AXES_OF_METRICS:
             axis = "token" if value.startswith("token") else "completion"  # the mean of a group is over its completions
             entry = {key: item for key, item in data["metrics"][name].items() if key != "over"}
-            edit = in_flow({**entry, **of_each(name, entry, axis)})
-            return f"{name}: {edit}: `over` of a metric says which steps or ranks it covers"
+            each = {**entry, **of_each(name, entry, axis)}
+            way = idioms.reduction(str(each.get("combine")))
+            if is_reduction(way, 1):  # how the values along the axis become one
+                each = {**{key: item for key, item in each.items() if key != "combine"}, "reduce": way}
+            return f"{name}: {in_flow(each)}: `over` of a metric says which steps or ranks it covers"
         case ["metrics", _, "reduce"], int() | float() | [*_] if not isinstance(value, bool):
             levels = [_level(item) for item in (value if isinstance(value, list) else [value])]
             return f"reduce: {in_flow(levels if isinstance(value, list) else levels[0])}"

@@ -228,7 +228,7 @@ class OutputOp:
     about: AboutOp = AboutOp()
 
     @property
-    def over_run(self) -> Literal["moments", "last", "ema", "rolling", "lag"] | None:
+    def over_run(self) -> Literal["moments", "first", "last", "ema", "rolling", "lag"] | None:
         """The state between log events: the moments of all rows, the latest value, or what a smooth curve keeps."""
         return None if self.smoothing is None else self.smoothing.way
 
@@ -264,12 +264,13 @@ class MetricOp(OutputOp):
         return {key: node for key, node in nodes.items() if node is not None}
 
     @property
-    def over_run(self) -> Literal["moments", "last", "ema", "rolling", "lag"] | None:
+    def over_run(self) -> Literal["moments", "first", "last", "ema", "rolling", "lag"] | None:
         """As that of any output; a metric over the run keeps moments, or the latest value if it has no moments."""
         if self.smoothing is not None or not self.cumulative:
             return super().over_run
-        latest = self.combine == "last" if self.pool != "window" else not self.reduction.foldable
-        return "last" if latest else "moments"
+        if self.pool != "window":
+            return "first" if self.combine == "first" else "last" if self.combine == "last" else "moments"
+        return "moments" if self.reduction.foldable else "last"
 
     @property
     def total(self) -> bool:

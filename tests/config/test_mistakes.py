@@ -33,6 +33,7 @@ UNANSWERED = {
     "eleventh_stranger": 0,
     "twelfth_stranger": 0,
     "thirteenth_stranger": 0,
+    "fourteenth_stranger": 0,
     "third_stranger": 0,
     "yaml": 0,
 }

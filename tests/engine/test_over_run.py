@@ -52,6 +52,8 @@ def test_a_moving_average_is_of_steps_however_long_windows_are(tmp_path: Path) -
         ({"reduce": "last"}, {0: 3.0, 1: 3.0, 2: 7.0, 3: -1.0}),
         ({"over": "run_step", "combine": "max"}, {0: 2.0, 1: 2.0, 2: 7.0, 3: 7.0}),
         ({"over": "run_step", "combine": "last"}, {0: 2.0, 1: 2.0, 2: 7.0, 3: -1.0}),
+        ({"over": "run_step", "combine": "first"}, {0: 2.0, 1: 2.0, 2: 2.0, 3: 2.0}),
+        ({"over": "run_step", "combine": "first", "where": "x > 5"}, {2: 7.0, 3: 7.0}),
         ({"reduce": "min", "where": "x > 5", "empty": 0}, {0: 0.0, 1: 0.0, 2: 7.0, 3: 7.0}),
     ],
 )
@@ -66,6 +68,7 @@ def test_all_that_came_is_reduced_together(metric: dict[str, Any], expected: dic
     [
         ({"over": "run", "reduce": "max"}, [None, 3.0, 3.0, 7.0, 7.0]),
         ({"over": "run_step", "combine": "last"}, [None, 2.0, 2.0, 7.0, 7.0]),
+        ({"over": "run_step", "combine": "first"}, [None, 2.0, 2.0, 2.0, 2.0]),
         ({"combine": "ema(0.5)"}, [None, 2.0, 2.0, 4.5, 4.5]),
     ],
 )

@@ -26,6 +26,7 @@ METRICS: dict[str, Any] = {
     "mean": {"expr": "x", "log": False},
     "double": {"formula": "2 * mean", **ROLLING},
     "before": {"expr": "x", "combine": "lag(1)"},
+    "start": {"expr": "x", "over": "run_step", "combine": "first"},
     "double_before": {"formula": "2 * mean", "combine": "lag(2)"},
 }
 OTHERS = {"smooth": {"expr": "x", "combine": "ema(0.5)"}, "last": {"expr": "x", "reduce": "last", "over": "run"}}

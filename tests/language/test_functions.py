@@ -139,6 +139,7 @@ EXAMPLES: dict[str, list[Any]] = {
         ("distinct_n(t, 2)", [1, M, M, 3 / 4]),
         ("distinct_n(t, 1, over=completion)", [2 / 3, 2 / 3, 3 / 5, 3 / 5]),
     ],
+    "distinct": [("distinct(t, over=completion)", [1, 1, 2, 2]), ("distinct(n, over=completion)", [1, 1, 2, 2])],
     "jaccard": [("jaccard(t, over=completion)", [M, M, 1, 1])],
     "majority": [("majority(t) == 'a b a'", [1, 1, 0, 0]), ("len(majority(t))", [5, 5, 0, 0])],
     "bucket": [

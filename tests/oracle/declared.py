@@ -16,7 +16,7 @@ MOMENTS = ("mean", "sum", "min", "max", "std", "pstd", "var", "count")
 POOLS = ("window", "window", "step", "batch", "rank", "rank_batch")
 SKETCHED = ("p", "top_mean", "bottom_mean")
 RANK: Tree = ("name", "rank")
-COMBINE = ("mean", "min", "max", "sum", "last", "var", "std")
+COMBINE = ("mean", "min", "max", "sum", "first", "last", "var", "std")
 
 
 class Declared:

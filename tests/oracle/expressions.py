@@ -201,7 +201,7 @@ class Expressions:
                 if not exact:
                     found += [("distinct_n", text, 1)]
                     if self.groups and self.whole:  # texts of a group must be on one rank
-                        found += [("len", ("majority", text)), ("jaccard", text)]
+                        found += [("len", ("majority", text)), ("jaccard", text), ("distinct", text)]
                         found += [("distinct_of", text, self.random.randint(1, 2))]
             for name in self.names("completion", ("float",), event, True):
                 found += [("member", ("signal", name), self.random.choice(MEMBERS)), ("members", ("signal", name))]
@@ -218,6 +218,7 @@ class Expressions:
                 *drawn,
                 "len",
                 "distinct_of",
+                "distinct",
                 "jaccard",
             ):  # some are coarser, or constant
                 return ("+", self.number("completion", event, 0, exact=True), picked)

@@ -275,10 +275,12 @@ class World:
             case "majority_at":
                 found = [[self.judged(item, row) for row in self.group(at)] for item in args[:2]]
                 return majority_at(found[0], found[1], args[2] if len(args) > 2 else None)
-            case "distinct_of" | "jaccard":
+            case "distinct_of" | "distinct" | "jaccard":
                 found = [self.value(args[0], row) for row in self.group(at)]
                 if all(item is ABSENT for item in found):
                     return ABSENT
+                if op == "distinct":
+                    return len({item for item in found if there(item)})
                 return jaccard(found) if op == "jaccard" else distinct(found, args[1])
             case "pass_at" | "majority":
                 found = [self.judged(args[0], row) for row in self.group(at)]

@@ -85,8 +85,8 @@ def together(how: str, values: Sequence[Any]) -> Any:
         low, high = ([getattr(value, side) if isinstance(value, Between) else value for value in values]
                      for side in ("low", "high"))  # fmt: skip
         return bounded(together(how, low), together(how, high))
-    if how == "last":
-        return values[-1]
+    if how in ("first", "last"):
+        return values[0 if how == "first" else -1]
     if how in ("var", "std") and len(values) == 1:
         return None
     if any(isinstance(value, float) and math.isnan(value) for value in values):

@@ -18,7 +18,7 @@ COMPARED = (*WORDS, *WORDS.values())
 INFIX = ("+", "-", "*", "/", "**", "%", "//", "and", "or", *COMPARED)
 BOOLS = (*COMPARED, "and", "or", "not", "present", "isnan", "isfinite", "isclose", "contains", "startswith", "matches",
          "in", "chain")  # fmt: skip
-COUNTS = ("count", "len", "words", "rank", "index", "size", "members")
+COUNTS = ("count", "len", "words", "rank", "index", "size", "members", "distinct")
 
 
 def text(tree: Tree, names: Mapping[int, str] | None = None) -> str:
@@ -41,8 +41,8 @@ def text(tree: Tree, names: Mapping[int, str] | None = None) -> str:
             return f"{args[0]}({written(args[2])}, over={args[1]})"
         case "distinct_of":
             return f"distinct_n({written(args[0])}, {args[1]}, over=completion)"
-        case "jaccard":
-            return f"jaccard({written(args[0])}, over=completion)"
+        case "jaccard" | "distinct":
+            return f"{op}({written(args[0])}, over=completion)"
         case "if":
             condition, yes, no = (written(item) for item in args)
             return f"({yes} if {condition} else {no})"
@@ -93,7 +93,7 @@ def axis_of(tree: Tree, signals: Signals) -> str | None:
         return None
     if op == "name":
         return "step" if args[0] == "rank" else None
-    if op in ("pass_at", "pass_all", "best_at", "majority", "majority_at", "distinct_of", "jaccard"):
+    if op in ("pass_at", "pass_all", "best_at", "majority", "majority_at", "distinct_of", "distinct", "jaccard"):
         return "group"
     found = [axis for item in args if isinstance(item, tuple) and (axis := axis_of(item, signals))]
     return min(found, key=AXES.index) if found else None

@@ -95,25 +95,39 @@ def _ngrams(text: str, n: int) -> list[tuple[str, ...]]:
     return list(zip(*(words[start:] for start in range(n)), strict=False))
 
 
-def _distinct(texts: Iterable[str], n: int) -> float:
+def _distinct_share(texts: Iterable[str], n: int) -> float:
     grams = [gram for text in texts for gram in _ngrams(text, n)]
     return len(set(grams)) / len(grams) if grams else float("nan")
 
 
-def _distinct_rule(call: Call) -> Type:
+def _share_rule(call: Call) -> Type:
     if call.params["n"] < 1:
         call.fail("DL304.at_least", name="n")
     return _of_group(DType.FLOAT)(call)
 
 
 @BUILTIN.rows(
-    "distinct_n", "text", Param("n", "constant", types=(int,)), OVER, rule=_distinct_rule,
+    "distinct_n", "text", Param("n", "constant", types=(int,)), OVER, rule=_share_rule,
     help="distinct n-grams by all n-grams, of a text or of a group's texts together (Li et al. 2016)",
 )  # fmt: skip
 def _distinct_n(view: View, node: Node, texts: Array) -> Array:
     n = node.param("n")
     groups = [[] if item is None else [item] for item in texts] if node.over is None else _by_group(view, texts)
-    return np.array([_distinct(group, n) for group in groups], np.float64)
+    return np.array([_distinct_share(group, n) for group in groups], np.float64)
+
+
+def _distinct_rule(call: Call) -> Type:
+    need(call, *NUMERIC, DType.BOOL, DType.TEXT)
+    type = call.args[0].type
+    if call.params.get("over") is not Axis.COMPLETION or type.axis is not Axis.COMPLETION or not call.groups:
+        call.fail("DL306.distinct", node=call.args[0], axis=per(type.axis))
+    return type.with_axis(Axis.GROUP).with_dtype(DType.INT)
+
+
+@BUILTIN.rows("distinct", "x", OVER, rule=_distinct_rule, help="how many different values a group has")
+def _distinct(view: View, node: Node, x: Array) -> Array:
+    groups, there = view.segments(Axis.COMPLETION, Axis.GROUP), present(x)
+    return np.array([len({*x[rows][there[rows]].tolist()}) for rows in groups.members()], np.int64)
 
 
 def _jaccard_rule(call: Call) -> Type:

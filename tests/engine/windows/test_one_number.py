@@ -79,6 +79,7 @@ def reduced(reduce: str, values: Sequence[float]) -> float | None:
         "mean": np.mean, "sum": np.sum, "min": np.min, "max": np.max, "pstd": np.std, "count": len,
         "std": lambda values: np.std(values, ddof=1), "var": lambda values: np.var(values, ddof=1),
         "last": lambda values: values[-1],
+        "first": lambda values: values[0],
     }  # fmt: skip
     with np.errstate(invalid="ignore"):
         return float(run[reduce](array))
@@ -98,7 +99,7 @@ def assert_one(expected: float | None, found: float | None, where: str) -> None:
 
 
 COMBINE = {"run": "mean", "propagate": "mean"}
-COMBINED = ("mean", "sum", "min", "max", "last", "var", "std")
+COMBINED = ("mean", "sum", "min", "max", "first", "last", "var", "std")
 INFINITE: list[Steps] = [
     [[1.0, 3.0], [INF, 1.0]],
     [[INF, 1.0], [2.0, 3.0], [4.0]],
@@ -231,6 +232,7 @@ def test_an_absent_member_is_left_out_whatever_every_is(
         values["z"] = [1.0] * len(rows)
     ways: dict[str, Metric] = {
         "mean": {"combine": "mean"}, "min": {"combine": "min"}, "last": {"combine": "last"},
+        "first": {"combine": "first"},
         "ema": {"combine": "ema(0.5)"}, "rolling": {"combine": "rolling(2)"},
         "run": {"combine": "mean", "over": "run_step"}, "propagate": {"combine": "mean", "nan": "propagate"},
     }  # fmt: skip
