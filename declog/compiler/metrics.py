@@ -301,8 +301,7 @@ class _Metric:
             name = parsed.call or (parsed.body.id if isinstance(parsed.body, ast.Name) else text)
             reduction = self.draft.reductions.named(name)
             if reduction is None and re.fullmatch(r"p\d+(\.\d+)?", name):
-                close = nearest(name, ["p95"])
-                refuse("DL311.quantile", text, (0, len(name)), name=name, fix=f"did you mean `{close}`?")
+                refuse("DL311.quantile", text, (0, len(name)), name=name, fix="did you mean `p95`?")
             if reduction is None:
                 if (several := idioms.of_reductions(text)) is not None:
                     refuse("DL311.several", text, (0, len(text)), text=text, fix=several)
