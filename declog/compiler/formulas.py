@@ -32,8 +32,8 @@ def formulas(draft: Draft) -> None:
     waiting = {name: read & waiting.keys() for name, read in waiting.items()}
     while circle := ordered(waiting)[1]:
         if len(circle) == 1 and (spec := draft.spec.metrics[circle[0]]):
-            mine = in_flow({f"my_{circle[0]}": {"formula": spec.formula}})
-            draft.report("DL309.itself", ("metrics", circle[0], "formula"), name=circle[0], mine=mine)
+            entry = in_flow({f"my_{circle[0]}": {"formula": spec.formula}})
+            draft.report("DL309.itself", ("metrics", circle[0], "formula"), name=circle[0], entry=entry)
         else:
             draft.report("DL309.formulas", ("metrics", circle[0], "formula"), circle=" -> ".join([*circle, circle[0]]))
         waiting = {name: read - {*circle} for name, read in waiting.items() if name not in circle}

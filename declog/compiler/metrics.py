@@ -301,15 +301,15 @@ class _Metric:
             name = parsed.call or (parsed.body.id if isinstance(parsed.body, ast.Name) else text)
             reduction = self.draft.reductions.named(name)
             if reduction is None and re.fullmatch(r"p\d+(\.\d+)?", name):
-                refuse("DL311.quantile", text, (0, len(name)), name=name, fix="did you mean `p95`?")
+                close = nearest(name, ["p95"])
+                refuse("DL311.quantile", text, (0, len(name)), name=name, fix=f"did you mean `{close}`?")
             if reduction is None:
                 if (several := idioms.of_reductions(text)) is not None:
                     refuse("DL311.several", text, (0, len(text)), text=text, fix=several)
                 if (level := library_calls.reduction(parsed.body)) is not None:
                     refuse("DL311.level", text, (0, len(text)), name=name, fix=f"did you mean `{level}`?")
                 names = [*self.draft.reductions.names(), "p50", "p95", "p99.9"]
-                fix = library_calls.of_library(name, [parse(str(self.spec.expr or self.id)).body])
-                fix = fix or library_calls.of_yours(f"`@declog.reducer` above `def {name}(values): ...`")
+                fix = library_calls.as_reducer(name, parse(str(self.spec.expr or self.id)).body)
                 refuse("DL311.name", text, (0, len(name)), name=name, known=names, fix=fix)
             compiler, body = self._compiler(text), parsed.body
             call = body if isinstance(body, ast.Call) else ast.copy_location(ast.Call(body, [], []), body)

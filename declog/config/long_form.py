@@ -16,8 +16,8 @@ from omegaconf import DictConfig, OmegaConf
 from declog.config.search_path import GROUP
 from declog.errors import Path
 from declog.language.keys import SECTIONS, below, keys, model_of
-from declog.language.shorthand import long
-from declog.language.spec import LogSpec
+from declog.language.shorthand import dropped, long
+from declog.language.spec import LogSpec, MetricSpec
 from declog.language.tree import Node, tree_of
 
 
@@ -75,7 +75,8 @@ def without_nulls(data: Any, type_: Any = LogSpec) -> Any:
         return data
     model = None if type_ is LogSpec else model_of(type_)
     full = model is not None and keys(model).keys() <= data.keys()
-    stated = {key: value for key, value in data.items() if value is not None or not full}
+    drops = dropped(data) if model is MetricSpec else frozenset()
+    stated = {key: value for key, value in data.items() if value is not None or not (full or key in drops)}
     return {key: without_nulls(value, below(type_, key)) for key, value in stated.items()}
 
 

@@ -68,6 +68,11 @@ def of_yours(what: str) -> str:
     return Problem.of("DL303.yours", what=what).message
 
 
+def as_reducer(name: str, expr: ast.expr) -> str:
+    """The fix for an unknown reduction of an expression: what another library means by it, or one of the user's."""
+    return of_library(name, [expr]) or of_yours(f"`@declog.reducer` above `def {name}(values): ...`")
+
+
 def weighing(steps: object) -> str:
     """The moving average whose past has this weight, or weighs as so many steps do; the usual one without a number."""
     if isinstance(steps, float) and 0 < steps < 1:

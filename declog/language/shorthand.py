@@ -168,8 +168,7 @@ class _Writer:
         for key in ("expr", "by"):
             if (texts := entry.get(key)) is not None and isinstance(texts.value, list) and len(texts.value) == 1:
                 entry[key] = texts.value[0]
-        said_here = [key for key in COMPUTED if key in entry and entry[key].value is not None]
-        drops = frozenset(key for way in said_here for key in COMPUTED[way]) - entry.keys()
+        drops = dropped({key: item.value for key, item in entry.items()}) - entry.keys()
         return replace(node.holding(entry), drops=drops)
 
     # -- tables, alerts
@@ -195,6 +194,11 @@ class _Writer:
             return Problem.of("DL202.value", at, cause="it is a map", fix=f"{at[-1]}: {{{pair[1]}: {pair[2]}}}")
         word = {"group": "size" if isinstance(node.value, int) else "of", "token": "mask"}.get(str(at[-1]))
         return node if word is None else said({word: node}, node.location, replaces=True)
+
+
+def dropped(metric: Mapping[str, Any]) -> frozenset[str]:
+    """The keys of layers below that a metric drops, by the way in which it is computed."""
+    return frozenset(key for way in COMPUTED if metric.get(way) is not None for key in COMPUTED[way])
 
 
 def _open(node: Node) -> bool:

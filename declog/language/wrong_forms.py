@@ -103,11 +103,11 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
         case ["metrics", name, "over"], str() if value in AXES_OF_METRICS:
             axis = "token" if value.startswith("token") else "completion"  # the mean of a group is over its completions
             entry = {key: item for key, item in data["metrics"][name].items() if key != "over"}
-            each = {**entry, **of_each(name, entry, axis)}
-            way = idioms.reduction(str(each.get("combine")))
+            edit = {**entry, **of_each(name, entry, axis)}
+            way = idioms.reduction(str(edit.get("combine")))
             if is_reduction(way, 1):  # how the values along the axis become one
-                each = {**{key: item for key, item in each.items() if key != "combine"}, "reduce": way}
-            return f"{name}: {in_flow(each)}: `over` of a metric says which steps or ranks it covers"
+                edit = {**{key: item for key, item in edit.items() if key != "combine"}, "reduce": way}
+            return f"{name}: {in_flow(edit)}: `over` of a metric says which steps or ranks it covers"
         case ["metrics", _, "reduce"], int() | float() | [*_] if not isinstance(value, bool):
             levels = [_level(item) for item in (value if isinstance(value, list) else [value])]
             return f"reduce: {in_flow(levels if isinstance(value, list) else levels[0])}"
