@@ -31,6 +31,7 @@ def notes(config: Composed, plan: Plan) -> Iterator[str]:
     yield from _outdented(config)
     yield from _of_one_step(config, plan)
     yield from _of_means(config, plan)
+    yield from _of_numbers(config, plan)
 
 
 def _unseen(config: Composed, plan: Plan) -> Iterator[str]:
@@ -82,6 +83,21 @@ def _of_means(config: Composed, plan: Plan) -> Iterator[str]:
             span = {"over": "run"} if op.cumulative else {}
             edit = _edit(config, ("metrics", op.id), {"expr": op.id, **rest, "reduce": "sum", **span})
             yield f"`{op.id}` adds up the mean of each {op.pool}; the sum of all rows: {edit}"
+
+
+def _of_numbers(config: Composed, plan: Plan) -> Iterator[str]:
+    """A note on the user's own reduction of a preset's metric for which a number of the loop stands."""
+    from declog.language.dtypes import Axis
+
+    numbers = {op.key for op in plan.metrics if op.axis is Axis.STEP}
+    sources = {op.name: op.source for phase in plan.phases.values() for op in phase.signals}
+    for id in dict.fromkeys(op.id for op in plan.metrics if op.prefer in numbers):
+        path = ("metrics", id)
+        if config.home((*path, "reduce")) is None and config.home((*path, "prefer")) is not None:
+            number = str(config.data["metrics"][id]["prefer"])
+            number = sources.get(number, number)
+            stands = f"where the loop gives a number `{number}`, it stands for `{id}`, whatever `reduce` says"
+            yield f"{stands}; {_edit(config, (*path, 'prefer'), None)} leaves it to the rows"
 
 
 def _unopened(config: Composed) -> Iterator[str]:
