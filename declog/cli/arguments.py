@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -61,6 +62,10 @@ class Parser(argparse.ArgumentParser):
         for word in unknown:
             options = [name for name in self._option_string_actions if name.startswith("--")]
             fix = suggestions.option(word, options, words)
+            if fix is None and "--compare" in options:
+                at = list(words).index(word)
+                fix = shlex.join([*self.prog.split(), *words[:at], "--compare", *words[at:]])
+                raise Wrong(f"{self.prog} has no use for `{word}`", fix)
             raise Wrong(f"{self.prog} has no {'option' if fix else 'use for'} `{word}`", fix or self._form())
         return args
 

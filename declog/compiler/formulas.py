@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -48,6 +49,20 @@ def _names(body: ast.expr) -> set[str]:
     return {node.id for node in ast.walk(body) if isinstance(node, ast.Name) and id(node) not in called}
 
 
+def _over_the_run(draft: Draft, name: str, spec: MetricSpec) -> str | None:
+    """The fix for a formula of all rows of the run: of metrics over the run; None where it reads other formulas."""
+    text, entries = str(spec.formula), dict[str, object]()
+    for read_here in sorted(_names(_parsed(draft, text)) & draft.spec.metrics.keys()):
+        metric = draft.spec.metrics[read_here]
+        if metric.formula is not None:
+            return None
+        of_run = {"expr": read_here, **metric.model_dump(exclude_unset=True, exclude={"name", "tags"}, by_alias=True)}
+        entries[f"{read_here}_of_run"] = {**of_run, "over": "run", "log": False}
+        text = re.sub(rf"(?<![\w.]){read_here}\b", f"{read_here}_of_run", text)
+    rest = spec.model_dump(exclude_unset=True, exclude={"over", "combine", "formula"}, by_alias=True)
+    return f"metrics: {in_flow({**entries, name: {'formula': text, **rest}})}" if entries else None
+
+
 def _parsed(draft: Draft, text: str) -> ast.expr:
     try:
         return parse(text).body
@@ -57,10 +72,12 @@ def _parsed(draft: Draft, text: str) -> ast.expr:
 
 
 def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
-    for key in ("expr", "reduce", "where", "by", "weight", "over", "combine"):
-        if getattr(spec, key) is not None and not (key == "combine" and spec.smoothing is not None):
-            draft.report("DL202.formula_key", ("metrics", name, key), key=key)
     text = spec.formula or ""
+    of_run = _over_the_run(draft, name, spec) if spec.cumulative else None
+    for key in ("expr", "reduce", "where", "by", "weight", "over", "combine"):
+        if getattr(spec, key) is not None and not (key == "combine" and (spec.smoothing or of_run)):
+            fix = of_run if of_run and key == "over" else f"drop `{key}`"
+            draft.report("DL202.formula_key", ("metrics", name, key), key=key, fix=fix)
     node = over_metrics(draft, text)
     ops = {op.key: op for op in draft.outputs}
     used = [ops[key] for key in read(node)]

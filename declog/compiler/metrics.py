@@ -401,8 +401,6 @@ class _Metric:
             self.report("DL312.smooth", "over", way=spec.smoothing.way)
         if reduction.histogram and pool != "window":
             self.report("DL312.combine", reduce, reduction=reduction.name, combine=combine)
-        if axis is Axis.TOKEN and not reduction.foldable and nan != "skip":
-            self.report("DL205.nan", "nan", nan=nan, reduction=reduction.name)
         return MetricOp(
             suffix=suffix, reduction=reduction, params=params, args=args, fold=None, phase=self._phase(args, clauses),
             axis=axis, dtype=dtype, every=draft.window(spec.every), pool=pool, combine=combine, nan=nan,

@@ -12,7 +12,7 @@ from functools import partial, reduce
 from itertools import pairwise
 from typing import Any
 
-from declog.compiler.draft import NAME, Draft
+from declog.compiler.draft import NAME, PREFERRED, Draft
 from declog.errors import Problem, in_flow, misspelt, nearest
 from declog.errors.elsewhere import SYNONYMS
 from declog.language import earlier_steps, idioms, library_calls, unknown_names, wrong_calls
@@ -297,8 +297,8 @@ def entire(problem: Problem, id: str, spec: MetricSpec) -> Problem:
     if bins is not None:
         fix = re.sub(r"reduce: histogram\b(?!\()", f"reduce: histogram(bins={bins[1]})", fix)
     problem = replace(problem, fix=fix)
-    further = (_PLAIN | _OF_ROWS) - {"expr", *re.findall(r", (\w+): ", fix)}
-    kept = {key: getattr(spec, key) for key in sorted(further & spec.model_fields_set)}
+    further = spec.model_fields_set - {"expr", "reduce", *re.findall(r", (\w+): ", fix)}
+    kept = spec.model_dump(include=further, by_alias=True)
     return replace(problem, fix=f"metrics: {{{id}: {fix[:-1]}, {in_flow(kept)[1:]}}}") if kept else problem
 
 
@@ -397,7 +397,7 @@ def of_edges(draft: Draft, id: str, expr: str, call: ast.Call, compiler: Compile
     except (ExpressionError, SyntaxError):
         return None
     inner = [edge - 1 if integers and edge == int(edge) else edge for edge in edges[1:-1]]
-    spec = draft.spec.metrics[id]
+    spec = draft.spec.metrics[id.removesuffix(PREFERRED)]
     if not inner or len(inner) > MOST_EDGES or spec.by is not None or isinstance(spec.reduce, list):
         return None
     by = f"bucket({expr}, {', '.join(f'{edge:.12g}' for edge in inner)})"

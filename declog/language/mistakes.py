@@ -21,7 +21,7 @@ from declog.language.model import Scalar
 from declog.language.notation import SIGNS, both, is_reduction, reduced
 from declog.language.other_tools import at, of_other_tools
 from declog.language.smoothing import Smoothing
-from declog.language.spec import COMBINE, AboutSpec, LogSpec, MetricSpec, RunSpec, SignalSpec
+from declog.language.spec import COMBINE, AboutSpec, AlertSpec, LogSpec, MetricSpec, RunSpec, SignalSpec
 from declog.language.spec_of_tables import TableSpec
 from declog.language.unknown_names import of_fewer_values
 from declog.language.wrong_forms import (
@@ -343,7 +343,8 @@ def _moved_of_alert(key: str, name: str, entry: Mapping[str, Any]) -> str | None
     when = " or ".join(f"{metric} {sign} {bound}" for sign, bound in bounds if sign and isinstance(bound, int | float))
     if key == "expr" and not when:
         return None
-    return f"{name}: {{when: {when or f'{metric} > 0.2'}}}"
+    rest = {word: value for word, value in entry.items() if word in keys(AlertSpec) and word not in SIGNS}
+    return f"{name}: {in_flow({'when': when or f'{metric} > 0.2', **rest})}"
 
 
 _OBSERVED = keys(SignalSpec).keys() - keys(MetricSpec).keys()  # keys of a signal, beside `expr` and `reduce`
