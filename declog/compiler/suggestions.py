@@ -161,8 +161,8 @@ def of_earlier_steps(draft: Draft, id: str, body: ast.expr, problem: Problem) ->
         shown = {"name": "/".join([spec.name or id, ending, *["{label}"] * bool(spec.by)])} if several else {}
         formulas |= {**needed[0], f"{id}_{ending}" if several else id: {"formula": needed[1], **beside, **shown}}
     fix = f"metrics: {in_flow({**means, **formulas})}"
-    others = [str(reduction) for reduction in reductions.values() if reduction not in (None, "mean", "sum")]
-    fix += f": how the {' and the '.join(others)} changes, as rows of two steps are no pairs" if others else ""
+    spread = [str(reduction) for reduction in reductions.values() if reduction not in (None, "mean", "sum")]
+    fix += f": how the {' and the '.join(spread)} changes, as rows of two steps are no pairs" if spread else ""
     return Problem.of("DL310.earlier", source=problem.source, span=problem.span, fix=fix)
 
 
