@@ -22,6 +22,7 @@ from declog.errors import RuntimeFailure
 from declog.language.absence import absent, either
 from declog.language.dtypes import Axis, DType
 from declog.language.functions import DEFAULT, Functions
+from declog.plans.needs import stand_ins
 from declog.plans.ops import JoinOp, Plan, PreviousOp
 
 Array = NDArray[Any]
@@ -39,6 +40,7 @@ class Carryover:
         self._steps: dict[str, deque[Frame]] = {
             op.source: deque(maxlen=KEPT) for op in plan.joins if op.axis is Axis.STEP
         }
+        self._stand_ins = stand_ins(plan)
         self._previous: dict[str, dict[int, deque[tuple[int, float]]]] = {op.name: {} for op in plan.previous}
 
     def state(self) -> tuple[dict[str, Frame], dict[str, Any]]:
@@ -88,7 +90,8 @@ class Carryover:
             try:
                 joined[op.target] = self._joined(op, source, target)
             except RuntimeFailure as error:
-                report(error)
+                if not self._is_stood_for(op, frames):
+                    report(error)
             if op.target in sources:
                 searched[op.target] = self._searched(op.target, joined)
         for phase in sources & joined.keys():
@@ -144,6 +147,15 @@ class Carryover:
         return frame.with_column(op.name, Axis.STEP, column, DType.FLOAT, kind=nowhere)
 
     # -- joins
+
+    def _is_stood_for(self, op: JoinOp, frames: Mapping[str, Frame]) -> bool:
+        """Whether other values came for all that reads a column, so that nobody misses it."""
+        preferred = self._stand_ins.get(op.name, [])
+        came = [
+            not np.all(View(frames[one.phase], self._functions).absent(arg, one.axis))
+            for one in preferred if one.phase in frames for arg in one.args
+        ]  # fmt: skip
+        return len(came) >= len(preferred) > 0 and all(came)
 
     def _of_step(self, op: JoinOp, source: Frame | None, target: Frame) -> Frame:
         """Join a phase that has values per step only: each batch gets its rank's latest value up to its step."""
