@@ -388,7 +388,7 @@ class _Metric:
             draft.warn(
                 f"metrics.{self.id}: `count` counts what is not missing, true or false; `sum({first})` what is true"
             )
-        dtype = first.type.dtype if reduction.keeps_dtype else DType.FLOAT
+        dtype = first.type.dtype if reduction.keeps_dtype or reduction.histogram else DType.FLOAT
         if (reduction.name in ("sum", "count") and first.type.dtype is DType.BOOL) or reduction.name == "count":
             dtype = DType.INT
         pool, nan = spec.pool, spec.nan or "skip"

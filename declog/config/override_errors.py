@@ -311,7 +311,7 @@ def in_override_terms(problem: Problem, prefix: Path) -> Problem:
     name = line.partition("=")[0].lstrip("+")
     sign = line[: line.index(name)]
     edit = edit_of(fix, problem.path, prefix)
-    sections = tuple(".".join([*map(str, prefix), section]) for section in ("signals.", "schemas."))
+    sections = tuple(".".join([*map(str, prefix), section]) for section in _DECLARED)
     declares = edit is not None and edit[0].startswith(sections)
     if edit is None or not (f"{name}.".startswith((f"{key}.", f"{edit[0]}.")) or declares):
         return problem
@@ -320,6 +320,9 @@ def in_override_terms(problem: Problem, prefix: Path) -> Problem:
     settings = [setting((sign if to == name else "++") + to, value) for to, value in (entries or {path: data}).items()]
     words = re.sub(r"\A: (.+)", r" (\1)", fix[end:])  # what a shell must not take for a part of it
     return replace(problem, fix=f"{fix[:start]}{' '.join(settings)}{words}")
+
+
+_DECLARED = ("signals.", "schemas.", "metrics.", "about.", "constants.", "axes.")  # what an edit declares beside
 
 
 def edit_of(fix: str, path: Path, prefix: Path) -> tuple[str, Any, tuple[int, int]] | None:

@@ -21,7 +21,7 @@ from declog.engine.evaluator import View
 from declog.engine.partials import Piece, alone, cells_here, fold_moments, members_here, tokens_asked
 from declog.language import reductions
 from declog.language.absence import either
-from declog.language.dtypes import Axis
+from declog.language.dtypes import Axis, DType
 from declog.language.functions.text import BETWEEN
 from declog.language.moments import FORMULAS, Moments, Stat
 from declog.language.quantile_sketch import Sketch
@@ -386,7 +386,8 @@ def by_sketch(op: MetricOp, view: View) -> Cells:
         counted[0, 0, position], asked[0, 0, position] = pooled.n[0], tokens[here].sum()
         if pooled.n[0] > 0:
             parts = counts[piece == position] if counts is not None else ()
-            sketch = Sketch.merge(parts, float(pooled.min[0]), float(pooled.max[0]))
+            integers = op.dtype is not DType.FLOAT
+            sketch = Sketch.merge(parts, float(pooled.min[0]), float(pooled.max[0]), integers=integers)
             result = op.reduction.sketch(sketch, **dict(op.params))
             outside += sketch.infinite if op.reduction.histogram else 0
             if isinstance(result, tuple):

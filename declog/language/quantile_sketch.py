@@ -43,21 +43,22 @@ def edges_of(low: float, high: float, bins: int) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class Sketch:
-    """How many values fell into each bin, ``[SIZE]``, and the exact smallest and greatest value."""
+    """How many values fell into each bin, ``[SIZE]``, the exact smallest and greatest, whether they are integers."""
 
     counts: NDArray[np.int64]
     low: float
     high: float
+    integers: bool = False
 
     @classmethod
-    def merge(cls, parts: Iterable[Sparse | None], low: float, high: float) -> Sketch:
+    def merge(cls, parts: Iterable[Sparse | None], low: float, high: float, *, integers: bool = False) -> Sketch:
         """The counts of several batches together."""
         counts = np.zeros(SIZE, np.int64)
         for part in parts:
             if part:
                 pairs = np.asarray(part, np.int64)
                 np.add.at(counts, pairs[:, 0], pairs[:, 1])
-        return cls(counts, low, high)
+        return cls(counts, low, high, integers)
 
     def quantile(self, level: float) -> float:
         """The quantile, interpolated linearly between neighbouring values; NaN where there are none."""
@@ -110,7 +111,10 @@ class Sketch:
         return int(self.counts[self._infinite].sum())
 
     def histogram(self, bins: int) -> tuple[NDArray[Any], NDArray[Any]] | float:
-        """Counts in equal bins from the smallest to the greatest value, and the edges; of no finite value NaN."""
+        """Counts in equal bins from the smallest to the greatest value, and the edges; of no finite value NaN.
+
+        The values of one bin of the sketch are spread evenly over its width, but those of integers.
+        """
         finite = self.counts.copy()
         finite[self._infinite] = 0
         used = np.flatnonzero(finite)
@@ -120,8 +124,14 @@ class Sketch:
         low = self.low if math.isfinite(self.low) else min(float(VALUES[used[0]]), self.high)
         high = self.high if math.isfinite(self.high) else max(float(VALUES[used[-1]]), low)
         edges = edges_of(low, high, bins)
-        counts, edges = np.histogram(np.clip(VALUES[used], low, high), bins=edges, weights=finite[used])
-        return counts.astype(np.int64), edges
+        values = VALUES[used]
+        spread = values * np.exp([[-GROWTH / 2], [GROWTH / 2]])
+        ends = np.tile(np.rint(values), (2, 1)) if self.integers else spread
+        lower, upper = np.clip(np.sort(ends, axis=0), low, high)
+        width = np.where(upper > lower, upper - lower, 1.0)
+        share = np.where(upper > lower, (edges[1:-1, None] - lower) / width, edges[1:-1, None] > lower)
+        below = np.rint(np.clip(share, 0.0, 1.0) @ finite[used])
+        return np.diff(below, prepend=0, append=finite.sum()).astype(np.int64), edges
 
 
 def sparse(counts: NDArray[Any]) -> list[list[int]]:

@@ -220,11 +220,10 @@ def test_a_declared_signal_is_still_checked(tmp_path: Path) -> None:
 def test_what_nobody_misses_is_no_failure(comes: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Class: rows of two phases that cannot be matched, for a metric for which a value of one phase stands."""
     sink = MemorySink()
-    edit = "metrics.length.where=reward > 0.5"
-    with declog.start("grpo", ["axes.group.size=4", edit, "sinks=[]"], sinks=[sink], output_dir=tmp_path) as log:
-        with log.step(0):
-            log.observe(reward=torch.arange(16) / 16, **({"length": torch.arange(16)} if comes else {}))
-            for _ in range(4):
-                log.observe(logprobs=torch.zeros(4, 3), completion_mask=torch.ones(4, 3, dtype=torch.bool))
+    lines = ["axes.group.size=4", "metrics.length.where=reward > 0.5", "sinks=[]"]
+    with declog.start("grpo", lines, sinks=[sink], output_dir=tmp_path) as log, log.step(0):
+        log.observe(reward=torch.arange(16) / 16, **({"length": torch.arange(16)} if comes else {}))
+        for _ in range(4):
+            log.observe(logprobs=torch.zeros(4, 3), completion_mask=torch.ones(4, 3, dtype=torch.bool))
     assert sink.scalars[0].get("completions/mean_length") == (12.0 if comes else None)
     assert ("DL511" in caplog.text) is not comes
