@@ -38,7 +38,7 @@ from declog.runs.joint_rows import by_step, joint, merged
 from declog.runs.prompts import PROMPTS, prompt_column, prompts_of, score_column
 from declog.runs.series import TRAIN, Series, name_of, rows_by_name, series_by_name, wide_table
 from declog.runs.unlogged import NO_FILES, Declared
-from declog.sinks._rows import EVENT_RUN, schema
+from declog.sinks._rows import EVENT_RUN, schema, with_event_steps
 from declog.sinks.run_folder import RUN, run_of
 
 log = logging.getLogger("declog")
@@ -370,7 +370,7 @@ class Run:
                 rows = joint(list(tables.values()))
                 rows = self._of_run(rows, EVENT_RUN if EVENT_RUN in rows.column_names else "run_id")
                 parts.append(by_step(rows) if len(tables) > 1 else rows)
-        return Frame(merged(parts, ("step", "mode")) if parts else pa.table({}))
+        return Frame(with_event_steps(merged(parts, ("step", "mode"))) if parts else pa.table({}))
 
     def _of_run(self, table: Any, column: str) -> Any:
         """The rows of the run that is read, and rows that name no run."""

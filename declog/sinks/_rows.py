@@ -41,6 +41,13 @@ def event_steps(rows: Any) -> Any:
     return compute.coalesce(*columns) if columns else None
 
 
+def with_event_steps(rows: Any) -> Any:
+    """An Arrow table in which each row has the step of its log event, if any row has one beside its own step."""
+    if EVENT_STEP not in rows.column_names:
+        return rows
+    return rows.set_column(rows.column_names.index(EVENT_STEP), EVENT_STEP, event_steps(rows))
+
+
 def event_rows(kind: str, events: Sequence[tuple[int, Records]], run_id: str) -> list[dict[str, Any]]:
     """A row for each scalar, histogram or alert of some log events, with the columns of its kind."""
     return [

@@ -494,3 +494,20 @@ def test_a_run_is_a_collection_of_names(tmp_path: Path) -> None:
     for value, attribute, answer in wrong:
         with pytest.raises(AttributeError, match=re.escape(answer)):
             getattr(value, attribute)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_each_row_of_a_table_of_several_steps_has_its_log_event(kind: str, tmp_path: Path) -> None:
+    """Class: log events some of which chose rows of their own step alone, beside others."""
+    config = {
+        "run": {"name": "steps"}, "sinks": [kind], "axes": {"group": 4}, "signals": {"any": {"reward": "completion"}},
+        "schemas": {"s": {"reward": {}}},
+        "tables": {"t": {"schema": "s", "filter": {"key": "reward", "top": 2}, "every": 2}},
+    }  # fmt: skip
+    with declog.start(config, output_dir=tmp_path / "run") as log:
+        for step in range(6):
+            with log.step(step):
+                log.observe(reward=[row + (10.0 if step == 3 else step * 0.1) for row in range(4)])
+    rows = declog.read(tmp_path / "run").tables["t"].pandas()
+    assert list(zip(rows["step"], rows["declog_step"], strict=True)) == [(0, 1), (1, 1), (3, 3), (3, 3), (4, 5), (5, 5)]
+    assert rows["declog_step"].dtype == "int64"
