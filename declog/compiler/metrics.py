@@ -427,8 +427,8 @@ class _Metric:
     def _sketched(self, reduction: Reduction, args: tuple[Node, ...], clauses: Clauses, reduce: str) -> None:
         """Over tokens, a reduction without a mergeable state needs a sketch: one histogram per batch."""
         if reduction.sketch is None:
-            texts = (f"mean({arg}, over=token)" if arg.type.axis is Axis.TOKEN else str(arg) for arg in args)
-            self.report("DL312.tokens", reduce, reduction=reduction.name, means=", ".join(texts))
+            fix = library_calls.of_reduced_tokens(self.id, reduction.name, args)
+            self.report("DL312.tokens", reduce, reduction=reduction.name, fix=fix)
             return
         fix = f"per completion it is another number, and possible: `mean({args[0]}, over=token)`"
         if clauses["by"] is not None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -30,7 +29,7 @@ from declog.config.hydra import Loader, config_loader
 from declog.config.interpolation import at
 from declog.config.origin import Origin
 from declog.config.override_errors import problem_of
-from declog.config.overrides import ADDS, taken, written
+from declog.config.overrides import ADDS, pasted, taken, written
 from declog.config.project import config_dir as config_folder
 from declog.config.project import load_imports
 from declog.config.search_path import GROUP, HYDRA_ERRORS, folders_of
@@ -67,8 +66,7 @@ def compose(
     if overrides and isinstance(config, Composed) and config.origin is not None and not config.origin.running:
         return composed(overridden(replace(config.origin, overrides=()), [*config.overrides, *overrides]))
     if overrides:
-        lines = " ".join(shlex.quote(f"{GROUP}.{line.removeprefix(f'{GROUP}.')}") for line in overrides)
-        raise _refused("DL101.composed", "overrides", lines=lines)
+        raise _refused("DL101.composed", "overrides", lines=" ".join(map(_in_application, overrides)))
     if isinstance(config, Mapping) and not isinstance(config, DictConfig):
         _extends_nothing(config)
     return config if isinstance(config, Composed) else of_config(config)
@@ -94,6 +92,12 @@ def _extends_nothing(config: Mapping[Any, Any]) -> None:
             texts = [f"{key}={written(value)}" for key, value in ({**rest, **flat}).items() if key not in maps]
             call = ", ".join([repr(bases[0]), *([repr(texts)] if texts else [])])
             raise _refused("DL101.mapping_extends", "config", name=word, fix=f"declog.start({call})")
+
+
+def _in_application(line: str) -> str:
+    """An override of a config as the command line of an application takes it."""
+    sign, key, value = re.fullmatch(r"([+~]*)(?:declog\.)?([^=]*)=?(.*)", line, re.DOTALL).groups()  # type: ignore[union-attr]
+    return pasted(f"~{GROUP}.{key}" if sign == "~" else f"++{GROUP}.{key}={taken(value)}")
 
 
 def _as_texts(overrides: object) -> Iterator[str]:

@@ -9,8 +9,10 @@ import ast
 import re
 from collections.abc import Container, Mapping, Sequence
 from functools import cache
+from typing import Any
 
-from declog.errors import Problem, elsewhere
+from declog.errors import Problem, elsewhere, in_flow
+from declog.language.dtypes import Axis
 from declog.language.nodes import Node
 from declog.language.smoothing import Smoothing
 
@@ -53,7 +55,9 @@ def of_library(name: str, arguments: Sequence[ast.expr], *, of_metrics: bool = F
         return None
     parameters, template = call
     if template.startswith("write"):
-        return template.replace("<x>", ast.unparse(arguments[0]) if arguments else "")
+        for word, argument in zip(("<x>", "<y>"), arguments, strict=False):
+            template = template.replace(word, ast.unparse(argument))
+        return template
     if template.startswith(YOURS):
         return of_yours(template.removeprefix(YOURS))
     template = template.replace("rolling(50)", str(Smoothing.of_last(steps)))
@@ -120,6 +124,19 @@ def of_tokens(call: ast.Call, text: str, value: Node) -> str:
     mask = "".join(f"[{node}]" for node in value.mask)
     observed = f"{name}={of} {sign}{equal} {of}{mask}.quantile({share:g})"
     return f"observe it: `{signal}`, `log.observe({observed})` and `where: {here}`"
+
+
+def of_reduced_tokens(id: str, reduction: str, args: Sequence[Node]) -> str:
+    """The fix for a reduction that tokens have not: of means of completions, and of a correlation by its moments."""
+    if reduction == "corr":
+        product, a, b = (f"{id}_{part}" for part in ("product", "a", "b"))
+        parts: dict[str, Any] = {product: {"expr": f"({args[0]}) * ({args[1]})", "log": False}}
+        for name, arg in zip((a, b), args, strict=True):
+            parts[name] = {"expr": str(arg), "reduce": ["mean", "pstd"], "log": False}
+        formula = f"({product} - {a}.mean * {b}.mean) / ({a}.pstd * {b}.pstd)"
+        return f"metrics: {in_flow({**parts, id: {'formula': formula}})}"
+    texts = (f"mean({arg}, over=token)" if arg.type.axis is Axis.TOKEN else str(arg) for arg in args)
+    return f"per completion it is another number: `{reduction}({', '.join(texts)})`"
 
 
 def level_of(call: ast.expr) -> float | None:

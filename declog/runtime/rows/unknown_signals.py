@@ -5,6 +5,7 @@ Imports torch and the plan.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from difflib import get_close_matches
 from keyword import iskeyword
@@ -60,4 +61,13 @@ def _declarations(words: Mapping[str, str]) -> tuple[str, str]:
     lines = ", ".join(f"{name}: {in_flow(value)}" for name, value in sections.items())
     overrides = [f"signals.any.{name}={said}" for name, said in words.items()]
     overrides += [f"metrics.{name}={reduction}" for name, reduction in metrics.items()]
+    hydra = sys.modules.get("hydra.core.hydra_config")
+    if hydra is not None and hydra.HydraConfig.initialized():  # an application: on its command line
+        from declog.config.overrides import setting
+
+        return lines, " ".join(setting(f"+declog.{key}", value) for key, _, value in map(_parts, overrides))
     return lines, in_flow([*map(repr, overrides)], str)
+
+
+def _parts(override: str) -> tuple[str, str, str]:
+    return override.partition("=")
