@@ -78,11 +78,9 @@ def _of_means(config: Composed, plan: Plan) -> Iterator[str]:
     for op in plan.metrics:
         means = op.combine == "sum" and op.pool != "window" and op.reduction.name == "mean" and op.axis is not Axis.STEP
         if means and config.home(("metrics", op.id)) is None:
-            entry = config.data["metrics"][op.id]
-            rest = {key: value for key, value in entry.items() if key not in ("over", "combine", "reduce")}
-            span = {"over": "run"} if op.cumulative else {}
-            edit = _edit(config, ("metrics", op.id), {"expr": op.id, **rest, "reduce": "sum", **span})
-            yield f"`{op.id}` adds up the mean of each {op.pool}; the sum of all rows: {edit}"
+            words = "`reduce: sum`, without `over` and `combine`"
+            words = "`reduce: sum, over: run`, without `combine`" if op.cumulative else words
+            yield f"`{op.key}` adds up the mean of each {op.pool}; for the sum of all rows it says {words}"
 
 
 def _of_numbers(config: Composed, plan: Plan) -> Iterator[str]:
@@ -91,7 +89,7 @@ def _of_numbers(config: Composed, plan: Plan) -> Iterator[str]:
 
     numbers = {op.key for op in plan.metrics if op.axis is Axis.STEP}
     sources = {op.name: op.source for phase in plan.phases.values() for op in phase.signals}
-    for id in dict.fromkeys(op.id for op in plan.metrics if op.prefer in numbers):
+    for id in dict.fromkeys(op.id for op in plan.metrics if op.prefer in numbers and op.reduction.name != "mean"):
         path = ("metrics", id)
         if config.home((*path, "reduce")) is None and config.home((*path, "prefer")) is not None:
             number = str(config.data["metrics"][id]["prefer"])
@@ -222,12 +220,16 @@ def _redefined(config: Composed, plan: Plan) -> Iterator[str]:
 def _replaced(config: Composed) -> Iterator[str]:
     """A note on a short form that takes out what a preset says beside: `kl: "> 0.5"`, `reward: p50(reward)`."""
     keys: dict[tuple[str, str], set[str]] = {}  # by entry, what the layers so far say of it
+    exprs: dict[str, Any] = {}  # by metric, as the lowest layer has it
     # what a condition of one's own does without, and what an expression of one's own says anew
     replaces = {"alerts": {"enabled", "text"}, "metrics": {"expr", "formula", "reduce", "prefer", "over", "combine"}}
     for section in ("axes", "alerts", "metrics"):
         for name, entry in _said(config, section):
             lost = keys.get((section, name), set()) - entry.entries.keys() if entry.replaces else set()
             lost -= replaces.get(section, set())
+            expr = entry.entries.get("expr")
+            if section == "metrics" and expr is not None and exprs.setdefault(name, expr.plain) != expr.plain:
+                lost = set()  # of another metric, which has a note of its own
             if lost and config.home((section, name)) is None:
                 names = ", ".join(f"`{key}`" for key in sorted(lost))
                 said_here = {str(key): node.plain for key, node in entry.entries.items()}

@@ -77,8 +77,9 @@ def surprises(draft: Draft) -> None:
                 )
 
 
-# Four for one, and two before what has another meaning behind one; two before a word are LaTeX's: `\\boxed`.
-_BACKSLASH, _TWICE_IN_PATTERN = "\\", r"\\{4}|(?<!\\)\\{2}([.?*+|^$]|[dDsSwWbB](?![A-Za-z]))"
+# Backslashes that stand for half as many; in patterns two before a word are LaTeX's: `\\boxed`.
+_TWICE = r"\\{2}"
+_TWICE_IN_PATTERN = r"(?<!\\)(?:\\{4}|\\{2}(?=\.|[dDsSwW](?![A-Za-z])))"
 
 
 def escapes(draft: Draft) -> None:
@@ -89,8 +90,9 @@ def escapes(draft: Draft) -> None:
                 meant = None
                 if node.op not in _PATTERNS and re.search(r"\\([nt])(?![A-Za-z])", text):
                     meant = f"matches(x, '{text}') is of a regular expression, which has them"
-                if re.search(_TWICE_IN_PATTERN if node.op in _PATTERNS else r"\\\\", text):
-                    meant = f"'{text.replace(_BACKSLASH * 2, _BACKSLASH)}' says it once"
+                twice = _TWICE_IN_PATTERN if node.op in _PATTERNS else _TWICE
+                once = re.sub(twice, lambda match: match[0][: len(match[0]) // 2], text)
+                meant = meant if once == text else f"'{once}' says it once"
                 if meant is not None:
                     draft.warn(
                         f"{'.'.join(map(str, path))}: '{text}' is looked for as it stands, without escapes; {meant}"

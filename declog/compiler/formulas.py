@@ -16,6 +16,7 @@ from declog.language.dtypes import DType
 from declog.language.expression import compile_expression
 from declog.language.moments import FORMULAS
 from declog.language.nodes import BUILTIN, LABEL, Node, walk
+from declog.language.shorthand import OF_ROWS
 from declog.language.spec import MetricSpec
 from declog.language.syntax import ExpressionError, parse, refuse
 from declog.plans.modes import ModesOfMetrics
@@ -33,7 +34,7 @@ def formulas(draft: Draft) -> None:
     waiting = {name: read & waiting.keys() for name, read in waiting.items()}
     while circle := ordered(waiting)[1]:
         if len(circle) == 1 and (spec := draft.spec.metrics[circle[0]]):
-            entry = in_flow({f"my_{circle[0]}": {"formula": spec.formula}})
+            entry = in_flow({f"my_{circle[0]}": spec.model_dump(exclude_unset=True, exclude_none=True, by_alias=True)})
             draft.report("DL309.itself", ("metrics", circle[0], "formula"), name=circle[0], entry=entry)
         else:
             draft.report("DL309.formulas", ("metrics", circle[0], "formula"), circle=" -> ".join([*circle, circle[0]]))
@@ -50,11 +51,12 @@ def _names(body: ast.expr) -> set[str]:
 
 
 def _over_the_run(draft: Draft, name: str, spec: MetricSpec) -> str | None:
-    """The fix for a formula of all rows of the run: of metrics over the run; None where it reads other formulas."""
+    """The fix for a formula of all rows of the run: of metrics over the run; None where it says more."""
     text, entries = str(spec.formula), dict[str, object]()
     for read_here in sorted(_names(_parsed(draft, text)) & draft.spec.metrics.keys()):
         metric = draft.spec.metrics[read_here]
-        if metric.formula is not None:
+        several = metric.over or metric.combine or not {str(metric.reduce or "mean")} <= FORMULAS.keys()
+        if metric.formula is not None or several or spec.combine is not None:
             return None
         of_run = {"expr": read_here, **metric.model_dump(exclude_unset=True, exclude={"name", "tags"}, by_alias=True)}
         entries[f"{read_here}_of_run"] = {**of_run, "over": "run", "log": False}
@@ -74,7 +76,7 @@ def _parsed(draft: Draft, text: str) -> ast.expr:
 def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
     text = spec.formula or ""
     of_run = _over_the_run(draft, name, spec) if spec.cumulative else None
-    for key in ("expr", "reduce", "where", "by", "weight", "over", "combine"):
+    for key in (*OF_ROWS, "combine"):
         if getattr(spec, key) is not None and not (key == "combine" and (spec.smoothing or of_run)):
             fix = of_run if of_run and key == "over" else f"drop `{key}`"
             draft.report("DL202.formula_key", ("metrics", name, key), key=key, fix=fix)

@@ -74,14 +74,16 @@ def _preferred(draft: Draft, name: str, spec: MetricSpec, ops: list[MetricOp]) -
         return ops
     alone = node.type.axis is None or node.type.axis is Axis.STEP
     chosen = [node for op in ops for node in (op.where, op.weight) if node is not None]
-    if alone and (spec.by not in (None, RANK) or any(node.type.axis not in (None, Axis.STEP) for node in chosen)):
+    labelled = spec.by is not None and not (draft.per_rank and spec.by == RANK)
+    if alone and (labelled or any(one.type.axis not in (None, Axis.STEP) for one in chosen)):
         return ops
-    keys = {"expr": spec.prefer, "reduce": "mean" if alone else spec.reduce, "log": False, "prefer": None}
-    keys |= {"name": None, "alias": [], "tags": []}
-    keys |= {"weight": None, "by": RANK if draft.per_rank else None} if alone else {}
-    problems = [*draft.problems]
+    keys: dict[str, Any] = {"expr": spec.prefer, "log": False, "prefer": None, "name": None, "alias": [], "tags": []}
+    keys |= {"reduce": "mean", "weight": None, "by": RANK if draft.per_rank else None} if alone else {}
+    keys |= {"where": None} if alone and any(one.type.phase not in (None, node.type.phase) for one in chosen) else {}
+    before = len(draft.problems)
     preferred = _Metric(draft, f"{name}{PREFERRED}", spec.model_copy(update=keys)).ops()
-    draft.problems = problems if problems else draft.problems  # those of the metric are its own, too
+    if any(problem.path[:2] == ("metrics", name) for problem in draft.problems[:before]):  # most are so of both
+        del draft.problems[before:]
     by_suffix = {op.suffix: op for op in preferred}
     for index, op in enumerate(ops):
         stands = by_suffix.get(op.suffix, by_suffix.get(None))

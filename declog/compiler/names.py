@@ -66,7 +66,7 @@ def _names(
             template += "/rank{label}"
         check_template(draft, template, path, family=family, labels=labels)
         if spec.formula is not None:
-            template = re.sub(r"\{reduce\}[_/]?", "", template).rstrip("_/")  # of a preset, for what it reduced
+            template = re.sub(r"\{reduce\}[_/.-]?", "", template).rstrip("_/.-") or "{id}"  # for what a preset reduced
         return template.replace("{id}", id).replace("{reduce}", suffix or suffix_of(str(spec.reduce or "mean")))
 
     names = [NameOp(template=filled(spec.name or default, ("metrics", id, "name")))]

@@ -156,7 +156,8 @@ class MetricScope(ConstantScope):
             return Problem.of("DL302.several", name=name, choices=choices)
         if ops:
             return self._metric(ops[0])
-        if name in FACTS and name not in draft.constants:  # also within a metric of its name
+        of_name = draft.spec.metrics.get(name)
+        if name in FACTS and of_name is not None and re.search(rf"\b{name}\b", of_name.formula or ""):  # within it
             return draft.graph.make(BUILTIN, type=FACTS[name], name=name)
         if name not in draft.spec.metrics and (name in draft.constants or name in draft.spec.constants):
             return super().resolve(name)
@@ -164,6 +165,8 @@ class MetricScope(ConstantScope):
             return problem
         if name in draft.signals:
             return Problem.of("DL302.signal_in_formula", name=name)
+        if name in FACTS:
+            return draft.graph.make(BUILTIN, type=FACTS[name], name=name)
         when = str(draft.spec.alerts[self.of_alert].when) if self.of_alert in draft.spec.alerts else ""
         if re.search(rf"[<>=] *{re.escape(name)}\b", when) is None:
             return None

@@ -10,6 +10,7 @@ import copy
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path as FilePath
@@ -21,19 +22,18 @@ from omegaconf.errors import OmegaConfBaseException, UnsupportedValueType
 
 from declog.config.diagnostics import attach_places
 from declog.config.file_errors import first_line
-from declog.config.fold import Composition, layer_of
+from declog.config.fold import Composition
 from declog.config.hydra import jobs, running_loader
 from declog.config.interpolation import Resolved, at, has, key_path, masked
 from declog.config.long_form import without_nulls
 from declog.config.origin import Origin
 from declog.config.override_errors import in_override_terms
-from declog.config.overrides import parsed
 from declog.config.search_path import GROUP, HYDRA_ERRORS, PROVIDER, package_of, provider_of
 from declog.config.source_map import Provenance
 from declog.distribution import NAME
 from declog.errors import CompositionError, ConfigError, Path, Problem, Where, nesting
 from declog.language.keys import is_entry
-from declog.language.shorthand import long
+from declog.language.shorthand import COMPUTED, long
 from declog.language.spec import LogSpec
 from declog.language.tree import MISSING, Node, tree_of
 from declog.language.validation import validate
@@ -217,7 +217,9 @@ def _of_data(
     written: dict[str, Any], prefix: Path, origin: Origin | None, composition: Composition | None = None
 ) -> Composed:
     """The config of data in which nothing is to be resolved."""
-    tree, _ = long(tree_of(_overridden(copy.deepcopy(written), prefix, origin)))
+    composition = composition or _folded(origin)
+    data = _without_dropped(_deleted(copy.deepcopy(written), prefix, origin), prefix, composition)
+    tree, _ = long(tree_of(data))
     return Composed(tree.plain, tree.plain, prefix, origin, (), {}, {}, tree, composition)
 
 
@@ -230,12 +232,14 @@ def of_node(node: DictConfig, origin: Origin | None, composition: Composition | 
     for problem in values.problems:
         if has(written, problem.path):
             at(values.data, problem.path[:-1])[problem.path[-1]] = at(written, problem.path)
-    prefix = key_path(node)
-    tree, _ = long(tree_of(_overridden(values.data, prefix, origin)))
+    prefix, composition = key_path(node), composition or _folded(origin)
+    tree, before = (
+        long(tree_of(_without_dropped(_deleted(data, prefix, origin), prefix, composition)))[0]
+        for data in (values.data, written)
+    )
     masks = {path: values.masks[inner.location] for path, inner in tree.walk() if inner.location in values.masks}
-    before = long(tree_of(_overridden(written, prefix, origin)))[0].plain
     return Composed(
-        tree.plain, before, prefix, origin, tuple(values.problems), masks, values.secrets, tree, composition
+        tree.plain, before.plain, prefix, origin, tuple(values.problems), masks, values.secrets, tree, composition
     )
 
 
@@ -245,24 +249,42 @@ def _written(tree: Node, path: Path) -> Path:
     return path if depth == 0 else (*node.location, *path[depth:])
 
 
-def _overridden(data: dict[str, Any], prefix: Path, origin: Origin | None) -> dict[str, Any]:
-    """The config that Hydra has overridden, as where files say the same.
-
-    An entry that an override took out with ``~`` is null, and the keys are gone that an override drops.
-    """
-    start, stays = f"{'.'.join(map(str, prefix))}.", set[Path]()
-    for line in () if origin is None else reversed(origin.overrides):
-        path: Path = tuple(line.removeprefix(f"~{start}").partition("=")[0].split("."))
-        if line.startswith(f"~{start}") and is_entry(path) and isinstance(entries := at(data, path[:-1]), dict):
+def _deleted(data: dict[str, Any], prefix: Path, origin: Origin | None) -> dict[str, Any]:
+    """The config, in which an entry that an override took out with ``~`` is null, as where a file deletes it."""
+    start = f"~{'.'.join(map(str, prefix))}."
+    for line in () if origin is None else origin.overrides:
+        path = tuple(line.removeprefix(start).partition("=")[0].split("."))
+        if line.startswith(start) and is_entry(path) and isinstance(entries := at(data, path[:-1]), dict):
             entries.setdefault(path[-1], None)
-        elif line.lstrip("+").startswith(f"{start}metrics.") and (override := parsed(line)) is not None:
-            layer, _ = long(layer_of(override).at(prefix) or Node({}))
-            nodes = dict(layer.walk())
-            stays.update(nodes)
-            for path in filter(lambda path: has(data, path), nodes):
-                for key in nodes[path].drops:
-                    if (*path, key) not in stays:
-                        at(data, path).pop(key, None)
+    return data
+
+
+def _folded(origin: Origin | None) -> Composition | None:
+    """What an application is composed of, where an override says how a metric is computed; None elsewhere.
+
+    Hydra has merged that override alone, and the keys that it drops are still there.
+    """
+    if origin is None or not origin.running or not any(re.search("expr|formula", line) for line in origin.overrides):
+        return None
+    with suppress(*HYDRA_ERRORS, OSError):  # files that were edited or removed since
+        return origin.composition()
+    return None
+
+
+def _without_dropped(data: dict[str, Any], prefix: Path, composition: Composition | None) -> dict[str, Any]:
+    """The config without the keys that a layer drops, where they say what the layers below said."""
+    if composition is None:
+        return data
+    layers = composition.layers
+    for path, node in [pair for layer in layers for pair in layer.walk() if pair[1].drops]:
+        inside = path[len(prefix) :]
+        entry: Any = at(data, inside) if has(data, inside) else None
+        said = {way: one.plain for way, one in node.entries.items() if way in COMPUTED}
+        holds = isinstance(entry, dict) and said.items() <= entry.items()  # code may have changed it since
+        for key in node.drops & entry.keys() if holds else ():
+            said_below = [one.plain for below in layers if (one := below.at((*path, key))) is not None]
+            if composition.tree.at((*path, key)) is None and entry[key] in said_below:
+                del entry[key]
     return data
 
 

@@ -100,7 +100,8 @@ def _tried(problem: Problem, data: Mapping[str, Any], check: Check) -> list[Prob
         behind = _edit(inside, edited)
         if behind is None or behind.path[: len(edit.path)] != edit.path:
             problem = replace(problem, fix="drop it") if as_call else problem
-            hidden = hidden if as_call else [inside, *hidden]
+            elsewhere = problem.code == "DL201" and edit.path != problem.path and not as_call
+            hidden = [inside, *hidden] if elsewhere else hidden  # of a text that YAML had cut
             break
         edited = _edited(edited, inside, behind)
         written = behind.value if behind.path == edit.path else at(edited, edit.path)

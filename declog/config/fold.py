@@ -188,14 +188,14 @@ def _under(package: Path, node: Node) -> Node:
 
 def overridden(tree: Node, override: Override) -> tuple[Node, Node]:
     """An override of a key as a layer, and the tree with it."""
-    layer = _in_long_form(layer_of(override))
+    layer = _in_long_form(_of_override(override))
     path = tuple(override.key_or_group.split("."))
     if override.is_delete() and not (path[0] == GROUP and is_entry(path[1:])):
         return layer, _taken_out(tree, path)
     return layer, over(tree, layer)  # an entry that is deleted stays as null, as where a file deletes it
 
 
-def layer_of(override: Override) -> Node:
+def _of_override(override: Override) -> Node:
     """An override as a tree from the root."""
     keys = tuple(override.key_or_group.split("."))
     value = None if override.is_delete() else override.value()

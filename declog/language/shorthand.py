@@ -22,13 +22,9 @@ from declog.language.tree import MISSING, Node, said
 
 SIGNAL_KEYS = frozenset({*keys(SignalSpec), "expr", "phase"})  # the last two are of a derived one and of `observe`
 
-# What a metric is computed from, and the keys that belong to another way: a layer that says the one drops the others of
-# layers below it.
-COMPUTED: Mapping[str, tuple[str, ...]] = {
-    "expr": ("formula", "prefer"),
-    "formula": ("expr", "reduce", "prefer", "where", "by", "weight", "over", "combine", "empty", "nan", "max_labels",
-                "ranks"),
-}  # fmt: skip
+OF_ROWS = ("expr", "reduce", "where", "by", "weight", "over")  # keys that a formula has not
+# What a metric is computed from, and the keys of another way, which a layer that says the one drops of layers below it.
+COMPUTED = {"expr": ("formula", "prefer"), "formula": (*OF_ROWS, "prefer", "nan", "ranks")}
 
 
 def long(layer: Node) -> tuple[Node, list[Problem]]:

@@ -105,8 +105,8 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
             entry = {key: item for key, item in data["metrics"][name].items() if key != "over"}
             edit = {**entry, **of_each(name, entry, axis)}
             way = idioms.reduction(str(edit.get("combine")))
-            if is_reduction(way, 1):  # how the values along the axis become one
-                edit = {**{key: item for key, item in edit.items() if key != "combine"}, "reduce": way}
+            edit.pop("combine", None)
+            edit |= {"reduce": way} if is_reduction(way, 1) else {}  # how the values along the axis become one
             return f"{name}: {in_flow(edit)}: `over` of a metric says which steps or ranks it covers"
         case ["metrics", _, "reduce"], int() | float() | [*_] if not isinstance(value, bool):
             levels = [_level(item) for item in (value if isinstance(value, list) else [value])]

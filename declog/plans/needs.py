@@ -151,10 +151,15 @@ def with_readers(plan: Plan, ids: Iterable[str]) -> set[str]:
 def stand_ins(plan: Plan) -> dict[str, list[MetricOp]]:
     """By the name of a join that only metrics with `prefer` read: the metrics that stand for these where they come."""
     by_key = {op.key: op for op in plan.metrics}
-    others = [*plan.tables, *plan.previous, *plan.joins, *(op for phase in plan.phases.values() for op in phase.locals)]
+    further = [
+        *plan.tables,
+        *plan.previous,
+        *plan.joins,
+        *(op for phase in plan.phases.values() for op in phase.locals),
+    ]
     stand: dict[str, list[MetricOp]] = {}
     for join in plan.joins:
-        readers = [op for op in (*plan.metrics, *others) if join.name in _carried(op)]
+        readers = [op for op in (*plan.metrics, *further) if join.name in _carried(op)]
         preferred = [by_key.get(str(op.prefer)) if isinstance(op, MetricOp) else None for op in readers]
         if preferred and None not in preferred:
             stand[join.name] = [op for op in preferred if op is not None]

@@ -11,6 +11,7 @@ from typing import Any
 from declog.config.composed import Composed
 from declog.errors import Path, Problem, did_you_mean
 from declog.language.nodes import LOGGED
+from declog.language.shorthand import long
 from declog.language.spec import ConstantSpec, LogSpec, SignalSpec
 from declog.language.spec_of_tests import Input, StepInput, TestSpec
 from declog.language.tree import over, tree_of
@@ -57,7 +58,7 @@ class Settings:
             spec = self._config.spec
             if test.with_:
                 data = {key: value for key, value in self._config.data.items() if key != "tests"}
-                spec = validate(over(tree_of(data), tree_of(test.with_)).plain)
+                spec = validate(over(tree_of(data), long(tree_of(test.with_))[0]).plain)
             pinned = {name: ConstantSpec(value=value) for name, value in test.constants.items()}
             changed = spec.model_copy(update={"constants": {**spec.constants, **pinned}})
             profiles = [spec.profile, test.profile or spec.profile]

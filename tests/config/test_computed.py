@@ -18,7 +18,7 @@ import yaml
 import declog
 from declog.config.compose import compose, config_of
 from declog.config.overrides import written
-from declog.testing import MemorySink
+from declog.testing import MemorySink, run_config_tests
 from tests import forks
 
 APP = """
@@ -136,3 +136,59 @@ def test_the_name_of_one_reduction() -> None:
     ):
         plan = declog.plan(compose("grpo", [f"declog.metrics.length.{edit}"]))
         assert [item.template for op in plan.outputs if op.key == "length" for item in op.names] == [name]
+
+
+def test_a_formula_over_a_formula_keeps_what_both_have(tmp_path: Path) -> None:
+    """Its smoothing, and what it is where it is absent, say nothing of rows."""
+    config = {"signals": {"any": {"x": "completion"}}, "run": {"name": "mine"},
+              "metrics": {"c": "mean(x)", "s": {"formula": "c * 2", "combine": "ema(0.9)", "empty": 0}}}  # fmt: skip
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+    entry = config_of(compose(tmp_path / "mine.yaml", ["metrics.s.formula=c * 3"]))["metrics"]["s"]
+    assert held(entry) == {"formula": "c * 3", "combine": "ema(0.9)", "empty": 0}
+
+
+CHANGED = """
+import json
+import hydra
+import declog
+from declog.config.compose import config_of
+
+@hydra.main(version_base="1.3", config_path=".", config_name="app")
+def main(cfg):
+    {code}
+    entry = config_of(cfg)["metrics"].get("kl")
+    declog.plan(cfg)
+    print(json.dumps(entry))
+
+main()
+"""
+KEPT = {"formula": "entropy", "enabled": "beta != 0", "tags": ["core"]}
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "entry"),
+    [
+        (["declog.metrics.kl.expr=kl", "~declog.metrics.kl"], "pass", None),
+        (["++declog.metrics.kl.formula=entropy", "declog.metrics.kl=null"], "pass", None),
+        (["++declog.metrics={kl: {formula: entropy}}"], "pass", KEPT),
+        (["++declog={metrics: {kl: {formula: entropy}}}"], "pass", KEPT),
+        (["++declog.metrics.kl.formula=entropy"], "cfg.declog.metrics.kl = dict(expr='kl', reduce='max')",
+         {"expr": "kl", "reduce": "max"}),
+    ],
+)  # fmt: skip
+def test_an_application_that_changes_it_again(words: list[str], code: str, entry: Any, tmp_path: Path) -> None:
+    """Class: lines of a shell behind each other, in any form, and code that has the last word."""
+    (tmp_path / "app.yaml").write_text("defaults: [{declog: grpo}, _self_]\n")
+    (tmp_path / "app.py").write_text(CHANGED.replace("{code}", code))
+    done = forks.run([str(tmp_path / "app.py"), *words], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found if found is None else held(found)) == entry
+
+
+def test_a_config_of_a_test_is_a_layer(tmp_path: Path) -> None:
+    """What it says of a metric takes the place, as a file's line does."""
+    tests = {"ten": {"with": {"metrics": {"length": {"expr": "length * 10"}}},
+                     "observe": {"length": [1, 3], "reward": [0, 1]}, "expect": {"length.mean": 20}}}  # fmt: skip
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"defaults": ["grpo", "_self_"], "tests": tests}))
+    assert run_config_tests(tmp_path / "mine.yaml", select="ten") == ["ten"]

@@ -126,8 +126,10 @@ def _distinct_rule(call: Call) -> Type:
 
 @BUILTIN.rows("distinct", "x", OVER, rule=_distinct_rule, help="how many different values a group has")
 def _distinct(view: View, node: Node, x: Array) -> Array:
-    groups, there = view.segments(Axis.COMPLETION, Axis.GROUP), present(x)
-    return np.array([len({*x[rows][there[rows]].tolist()}) for rows in groups.members()], np.int64)
+    groups, there = [*view.segments(Axis.COMPLETION, Axis.GROUP).members()], present(x)
+    values = zip(x.reshape(-1, x.shape[-1]), there.reshape(-1, x.shape[-1]), strict=True)
+    counts = [[len({*one[rows][here[rows]].tolist()}) for rows in groups] for one, here in values]
+    return np.array(counts, np.int64).reshape(*x.shape[:-1], len(groups))
 
 
 def _jaccard_rule(call: Call) -> Type:

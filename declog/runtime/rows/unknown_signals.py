@@ -5,6 +5,8 @@ Imports torch and the plan.
 
 from __future__ import annotations
 
+import re
+import shlex
 import sys
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -63,11 +65,7 @@ def _declarations(words: Mapping[str, str]) -> tuple[str, str]:
     overrides += [f"metrics.{name}={reduction}" for name, reduction in metrics.items()]
     hydra = sys.modules.get("hydra.core.hydra_config")
     if hydra is not None and hydra.HydraConfig.initialized():  # an application: on its command line
-        from declog.config.overrides import setting
-
-        return lines, " ".join(setting(f"+declog.{key}", value) for key, _, value in map(_parts, overrides))
+        pairs = [line.partition("=")[::2] for line in overrides]
+        texts = [(key, value if re.fullmatch(r"[\w ]+", value) else f'"{value}"') for key, value in pairs]
+        return lines, " ".join(shlex.quote(f"+declog.{key}={value}") for key, value in texts)
     return lines, in_flow([*map(repr, overrides)], str)
-
-
-def _parts(override: str) -> tuple[str, str, str]:
-    return override.partition("=")
