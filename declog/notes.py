@@ -232,7 +232,8 @@ def _replaced(config: Composed) -> Iterator[str]:
                 lost = set()  # of another metric, which has a note of its own
             if lost and config.home((section, name)) is None:
                 names = ", ".join(f"`{key}`" for key in sorted(lost))
-                said_here = {str(key): node.plain for key, node in entry.entries.items()}
+                now = config.data[section].get(name) or {}  # a later layer may have changed it
+                said_here = {str(key): now.get(key, node.plain) for key, node in entry.entries.items()}
                 path = (section, name, *said_here) if len(said_here) == 1 else (section, name)
                 edit = _edit(config, path, said_here if len(said_here) > 1 else next(iter(said_here.values())))
                 yield f"`{section}.{name}` is replaced as a whole, without {names}; {edit} keeps the rest"
