@@ -32,6 +32,7 @@ def notes(config: Composed, plan: Plan) -> Iterator[str]:
     yield from _of_one_step(config, plan)
     yield from _of_means(config, plan)
     yield from _of_numbers(config, plan)
+    yield from _matched(config, plan)
 
 
 def _unseen(config: Composed, plan: Plan) -> Iterator[str]:
@@ -96,6 +97,24 @@ def _of_numbers(config: Composed, plan: Plan) -> Iterator[str]:
             number = sources.get(number, number)
             stands = f"where the loop gives a number `{number}`, it stands for `{id}`, whatever `reduce` says"
             yield f"{stands}; {_edit(config, (*path, 'prefer'), None)} leaves it to the rows"
+
+
+def _matched(config: Composed, plan: Plan) -> Iterator[str]:
+    """A note on the user's own metrics that read rows of an earlier phase, which ids match with micro-batches."""
+    from declog.language.dtypes import Axis
+    from declog.language.nodes import CARRIED, walk
+
+    joins = {op.name: op for op in plan.joins if op.axis is Axis.COMPLETION and plan.ids is None}
+    for op in plan.metrics if joins else ():
+        read = [
+            joins.get(str(node.param("name"))) for node in walk(*op.args, *op.clauses.values()) if node.op == CARRIED
+        ]
+        join = next(filter(None, read), None)
+        if join is not None and op.prefer is None and config.home(("metrics", op.id)) is None:
+            ids = "axes: {completion: {ids: row_id}}, signals: {any: {row_id: completion int}}"
+            said = f"`{op.id}` reads {join.expr} of {join.source} for rows of {join.target}"
+            yield f"{said}: where these come in micro-batches, ids match them: {ids}, and `row_id` in both calls"
+            return
 
 
 def _unopened(config: Composed) -> Iterator[str]:

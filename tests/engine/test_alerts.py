@@ -305,8 +305,8 @@ def test_bounds_under_a_name_that_is_no_metric_are_refused(name: str, fix: str) 
 @pytest.mark.parametrize(
     ("keys", "fix"),
     [
-        ({"metric": "kl", "above": 0.5}, "high: {when: kl > 0.5}"),
-        ({"metric": "kl", "above": 0.5, "below": 0.1}, "high: {when: kl > 0.5 or kl < 0.1}"),
+        ({"metric": "kl", "above": 0.5}, 'high: {when: "kl > 0.5"}'),
+        ({"metric": "kl", "above": 0.5, "below": 0.1}, 'high: {when: "kl > 0.5 or kl < 0.1"}'),
         ({"metric": "high", "above": 0.5}, "drop it: an alert is about the metric of its name"),
         ({"when": "kl > 0.5", "patience": 3}, "did you mean `for`?"),
     ],

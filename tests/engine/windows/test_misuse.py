@@ -362,7 +362,8 @@ def test_what_goes_on_over_the_run_needs_no_rows_of_it() -> None:
         "error[DL312] metrics.r.over\n  `ema` goes on from step to step already, without `over: run`\n  fix: over: step"
     )
     assert refused(of_two_phases({"r": "mean(reward)", "f": {"formula": "r + 1", "over": "run"}})) == (
-        "error[DL202] metrics.f.over\n  a formula has no `over`: it is computed from other metrics\n  fix: drop `over`"
+        "error[DL202] metrics.f.over\n  a formula has no `over`: it is computed from other metrics\n"
+        "  fix: metrics: {r_of_run: {expr: reward, reduce: mean, over: run, log: false}, f: {formula: r_of_run + 1}}"
     )
 
 
