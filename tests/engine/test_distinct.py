@@ -48,3 +48,23 @@ def test_the_members_of_a_family_each(tmp_path: Path) -> None:
 
     scalars = run(config, body, tmp_path).scalars[0]
     assert {name: scalars[f"d/{name}"] for name in rows} == {"a": 1.5, "b": 2.0, "c": 1.0, "d": 1.0, "e": 1.0}
+
+
+def test_a_batch_without_rows_has_no_groups(tmp_path: Path) -> None:
+    """Class: a rank, or a batch of an evaluation, without rows, beside one that has some; in a filter, too."""
+    signals = {"x": {"axis": "completion"}}
+    table = {"schema": "s", "filter": {"where": "distinct(x, over=completion) > 1"}}
+    config = profile(
+        signals, {"d": {"expr": "distinct(x, over=completion)"}}, axes={"group": {"size": 2}},
+        schemas={"s": {"x": {}}}, tables={"t": table},
+    )  # fmt: skip
+
+    def body(log: Recorder) -> None:
+        for step, rows in enumerate(([], [1.0, 2.0, 3.0, 3.0], [])):
+            with log.step(step):
+                log.observe(x=rows)
+                log.observe(x=[])
+
+    sink = run(config, body, tmp_path)
+    assert [(step, scalars["d"]) for step, scalars in sink.scalars.items() if "d" in scalars] == [(1, 1.5)]
+    assert [(step, table.data["x"]) for step, table in sink.tables("t") if table.rows] == [(1, [1.0, 2.0])]

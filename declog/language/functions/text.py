@@ -127,7 +127,7 @@ def _distinct_rule(call: Call) -> Type:
 @BUILTIN.rows("distinct", "x", OVER, rule=_distinct_rule, help="how many different values a group has")
 def _distinct(view: View, node: Node, x: Array) -> Array:
     groups, there = [*view.segments(Axis.COMPLETION, Axis.GROUP).members()], present(x)
-    values = zip(x.reshape(-1, x.shape[-1]), there.reshape(-1, x.shape[-1]), strict=True)
+    values = zip(np.atleast_2d(x), np.atleast_2d(there), strict=True)  # of each member
     counts = [[len({*one[rows][here[rows]].tolist()}) for rows in groups] for one, here in values]
     return np.array(counts, np.int64).reshape(*x.shape[:-1], len(groups))
 
