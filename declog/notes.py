@@ -102,14 +102,11 @@ def _of_numbers(config: Composed, plan: Plan) -> Iterator[str]:
 def _matched(config: Composed, plan: Plan) -> Iterator[str]:
     """A note on the user's own metrics that read rows of an earlier phase, which ids match with micro-batches."""
     from declog.language.dtypes import Axis
-    from declog.language.nodes import CARRIED, walk
+    from declog.plans.needs import carried
 
-    joins = {op.name: op for op in plan.joins if op.axis is Axis.COMPLETION and plan.ids is None}
+    joins = [op for op in plan.joins if op.axis is Axis.COMPLETION and plan.ids is None]
     for op in plan.metrics if joins else ():
-        read = [
-            joins.get(str(node.param("name"))) for node in walk(*op.args, *op.clauses.values()) if node.op == CARRIED
-        ]
-        join = next(filter(None, read), None)
+        join = next((join for join in joins if join.name in carried(op)), None)
         if join is not None and op.prefer is None and config.home(("metrics", op.id)) is None:
             ids = "axes: {completion: {ids: row_id}}, signals: {any: {row_id: completion int}}"
             said = f"`{op.id}` reads {join.expr} of {join.source} for rows of {join.target}"

@@ -55,7 +55,7 @@ def _over_the_run(draft: Draft, name: str, spec: MetricSpec) -> str | None:
     text, entries = str(spec.formula), dict[str, object]()
     for read_here in sorted(_names(_parsed(draft, text)) & draft.spec.metrics.keys()):
         metric = draft.spec.metrics[read_here]
-        several = metric.over or metric.combine or not {str(metric.reduce or "mean")} <= FORMULAS.keys()
+        several = metric.over or metric.combine or str(metric.reduce or "mean") not in FORMULAS
         if metric.formula is not None or several or spec.combine is not None:
             return None
         of_run = {"expr": read_here, **metric.model_dump(exclude_unset=True, exclude={"name", "tags"}, by_alias=True)}

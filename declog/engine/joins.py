@@ -90,7 +90,7 @@ class Carryover:
             try:
                 joined[op.target] = self._joined(op, source, target)
             except RuntimeFailure as error:
-                if not self._is_stood_for(op, frames):
+                if not self._is_stood_for(op, joined):
                     report(error)
             if op.target in sources:
                 searched[op.target] = self._searched(op.target, joined)

@@ -120,7 +120,7 @@ class Tee(Stands):
         self._unnumbered: set[str] = set()  # names that came without a step since the last one began
         self._calls: Counter[str] = Counter()  # of the logger's methods
         self._names: set[str] = set()  # of the numbers that the loop has logged
-        self._no_numbers: set[str] = set()  # names of what is no number
+        self._warned = False  # of what is no number
         self._again: Callable[[Mapping[str, Any], int], Any] | None = None  # calls the logger as the loop did last
         self._until_dump: dict[str, Any] = {}  # numbers that wait for a dump
         self._times: Counter[str] = Counter()  # how often each of them came
@@ -211,12 +211,12 @@ class Tee(Stands):
                 rest = self._numbers(call.values, self._step, commit=call.commit)
             no_numbers = flat(rest).keys()
             self._names |= names - no_numbers
-            if no_numbers and not self._no_numbers:
+            if no_numbers and not self._warned:
                 shown, folder = ", ".join(f"`{name}`" for name in sorted(no_numbers)), self.recorder.output_dir
                 log.warning(
                     "declog keeps numbers, in %s; %s went to %s alone", folder, shown, type(self._wraps).__name__
                 )
-            self._no_numbers |= no_numbers
+                self._warned = True
 
     def _numbers(self, values: Mapping[str, Any], step: int, *, commit: bool) -> Mapping[str, Any]:
         """Record the numbers among values; the others are returned."""

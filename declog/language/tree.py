@@ -7,7 +7,7 @@ decides what a location is; this module never looks at one. Imports nothing of d
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from declog.errors import Path
@@ -58,7 +58,7 @@ class Node:
 
     def holding(self, value: Any) -> Node:
         """The same location with another value."""
-        return replace(self, value=value)
+        return Node(value, self.location, self.replaces, self.drops)
 
     def walk(self, path: Path = ()) -> Iterator[tuple[Path, Node]]:
         """Every node below with its path, outer ones first; keys are texts, as in a problem's path."""

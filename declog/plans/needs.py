@@ -151,22 +151,20 @@ def with_readers(plan: Plan, ids: Iterable[str]) -> set[str]:
 def stand_ins(plan: Plan) -> dict[str, list[MetricOp]]:
     """By the name of a join that only metrics with `prefer` read: the metrics that stand for these where they come."""
     by_key = {op.key: op for op in plan.metrics}
-    further = [
-        *plan.tables,
-        *plan.previous,
-        *plan.joins,
-        *(op for phase in plan.phases.values() for op in phase.locals),
-    ]
+    of_phases = [op for phase in plan.phases.values() for op in phase.locals]
+    ops = [*plan.metrics, *plan.tables, *plan.previous, *plan.joins, *of_phases] if plan.joins else []
+    readers = [(op, carried(op)) for op in ops]
     stand: dict[str, list[MetricOp]] = {}
     for join in plan.joins:
-        readers = [op for op in (*plan.metrics, *further) if join.name in _carried(op)]
-        preferred = [by_key.get(str(op.prefer)) if isinstance(op, MetricOp) else None for op in readers]
+        of_join = [op for op, names in readers if join.name in names]
+        preferred = [by_key.get(str(op.prefer)) if isinstance(op, MetricOp) else None for op in of_join]
         if preferred and None not in preferred:
             stand[join.name] = [op for op in preferred if op is not None]
     return stand
 
 
-def _carried(op: object) -> set[str]:
+def carried(op: object) -> set[str]:
+    """The names of the columns that an op reads from other phases, and from the previous step."""
     return {str(node.param("name")) for node in walk(*expressions(op)) if node.op == CARRIED}
 
 
