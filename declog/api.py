@@ -206,7 +206,7 @@ def start(
     modules = [module_of(entry.run) for registry in (functions, reductions, columns) for entry in registry]
     options = opening.Start(
         sinks=sinks, output_dir=output_dir, base_dir=base_dir, application=application_directory(), resume=resume,
-        wait_s=wait_s, start_s=start_s, functions=functions, modules=modules, packages=composed.packages(),
+        wait_s=wait_s, start_s=start_s, modules=modules, packages=composed.packages(),
         overrides=composed.overrides, locate=partial(locate, composed),
         places=partial(places, composed), mask=composed.masked,
         notes=() if composed.provenance is None else tuple(notes(composed, compiled)), commits=steps == "commit",

@@ -18,7 +18,6 @@ from declog.language import functions as _functions
 from declog.language import reductions as _reducers
 from declog.language import row_functions as _columns
 from declog.language.nodes import walk
-from declog.language.origins import origin
 from declog.language.spec import LogSpec, ModeSpec, SignalSpec
 from declog.plans.fingerprint import expressions
 from declog.plans.ops import Plan
@@ -143,9 +142,7 @@ def compile(
     return replace(plan, functions=_foreign(plan, functions))
 
 
-def _foreign(plan: Plan, functions: _functions.Functions) -> dict[str, str]:
-    """The functions in a plan's expressions that are not declog's own, and where they come from."""
-    names = {node.op for node in walk(*expressions(plan))}
-    entries = {name: functions.get(name) for name in sorted(names)}
-    origins = {name: origin(entry.run) for name, entry in entries.items() if entry is not None}
-    return {name: text for name, text in origins.items() if not text.startswith("declog.")}
+def _foreign(plan: Plan, functions: _functions.Functions) -> dict[str, _functions.Function]:
+    """The functions in a plan's expressions that are not declog's own."""
+    names = sorted({node.op for node in walk(*expressions(plan)) if node.op not in _functions.BUILTIN})
+    return {name: function.compiled for name in names if (function := functions.get(name)) is not None}

@@ -16,7 +16,6 @@ from declog.engine.log_event import EventFacts
 from declog.engine.metrics import Report
 from declog.engine.publish import Dispatcher
 from declog.engine.window_state import WindowState
-from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import NO_SINK, Plan
 from declog.records import Beside
 
@@ -30,15 +29,13 @@ class Evaluation:
     ``report`` is called with each failure.
     """
 
-    def __init__(self, plan: Plan, dispatcher: Dispatcher, report: Report, functions: Functions = DEFAULT) -> None:
+    def __init__(self, plan: Plan, dispatcher: Dispatcher, report: Report) -> None:
         self._plan = plan
         self._dispatcher = dispatcher
         self._report = report
         self._unseen = not (plan.sinks or plan.in_code or plan.capture)  # there is no sink: logged values go nowhere
-        self._windows = {
-            mode: {period: WindowState(plan, period, functions) for period in plan.periods} for mode in plan.modes
-        }
-        self._carries = {mode: Carryover(plan, functions) for mode in plan.modes}
+        self._windows = {mode: {period: WindowState(plan, period) for period in plan.periods} for mode in plan.modes}
+        self._carries = {mode: Carryover(plan) for mode in plan.modes}
 
     def add(
         self, event: EventFacts, frames: Frames, *, figures: Callable[[], Mapping[str, float]] = dict,

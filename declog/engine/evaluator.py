@@ -23,7 +23,7 @@ from declog.errors import RuntimeFailure
 from declog.language import segmented
 from declog.language.absence import ABSENT, MISSING, PRESENT, QUESTIONS, Kind, absent, either, elementwise
 from declog.language.dtypes import MEMBER, Axis, DType
-from declog.language.functions import DEFAULT, Function, Functions
+from declog.language.functions import DEFAULT, Function, FunctionOf
 from declog.language.functions.structure import SELECTIONS, selected
 from declog.language.moments import AGGREGATES, FORMULAS
 from declog.language.nodes import CONST, MODE, WRITTEN, Node, reads_groups
@@ -41,9 +41,9 @@ _CHOOSING = (PRESENT, "if", "and", "or")  # these may have a value although an a
 class View:
     """Evaluates nodes over one frame. Results are cached, so equal expressions are computed once."""
 
-    def __init__(self, frame: Frame, functions: Functions = DEFAULT) -> None:
+    def __init__(self, frame: Frame, function_of: FunctionOf = DEFAULT.get) -> None:
         self.frame = frame
-        self._functions = functions
+        self._function_of = function_of
         self._values: dict[int, Value] = {}
         self._members: dict[int, Members] = {}
         self.facts: Facts = {}
@@ -60,7 +60,7 @@ class View:
 
     def function(self, name: str) -> Function:
         """The function of an operation."""
-        function = self._functions.get(name)
+        function = self._function_of(name)
         assert function is not None
         return function
 
@@ -125,7 +125,7 @@ class View:
                 return self._column(node)
             case "fold":
                 return self._fold(node)
-        function = self._functions.get(node.op) or self.function(node.op)
+        function = self.function(node.op)
         if function.stage == "elementwise":
             return self._of_rows(node, function)
         kind = _simplified(self._kind(node, function))
@@ -271,7 +271,7 @@ class View:
 
     def _picked(self, node: Node, axis: Axis, rows: Array) -> Value:
         plain = node.type.axis is axis and not node.type.family and node.index not in self._values
-        function = self._functions.get(node.op) if plain else None
+        function = self._function_of(node.op) if plain else None
         if function is None or function.stage != "elementwise" or node.op in WRITTEN.values():
             values, kind = self._evaluated(node)
             return self._at(node, values, axis, rows), self._at(node, kind, axis, rows)

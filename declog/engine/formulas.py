@@ -20,7 +20,7 @@ from declog.engine.cells import WHOLE, Cells
 from declog.engine.evaluator import Value, applied
 from declog.engine.partials import Names, reindexed
 from declog.language.absence import absent
-from declog.language.functions import DEFAULT, Functions
+from declog.language.functions import DEFAULT, FunctionOf
 from declog.language.nodes import BUILTIN, CONST, METRIC, Node, aligned, label_of
 from declog.language.segmented import Segments, present, truth
 from declog.plans.needs import read
@@ -43,7 +43,7 @@ class Sheet:
     """Evaluates expressions over metrics that are aligned to common axes ``[members, labels, pieces]``."""
 
     def __init__(
-        self, cells: Mapping[str, Cells], expr: Node, functions: Functions = DEFAULT,
+        self, cells: Mapping[str, Cells], expr: Node, functions: FunctionOf = DEFAULT.get,
         facts: Mapping[str, float] = NO_FACTS,
     ) -> None:  # fmt: skip
         self._facts = facts
@@ -111,7 +111,7 @@ class Sheet:
             return NOWHERE if value is None else (np.full((1, 1, 1), value), False)
         if node in self._leaves:
             return self._metric(node)
-        function = self._functions.get(node.op)
+        function = self._functions(node.op)
         assert function is not None
         args = [*map(self.value, node.args)]
         if function.stage == "elementwise":
@@ -127,7 +127,7 @@ class Sheet:
 
     def _reduced(self, node: Node, axis: int) -> Value:
         """A reduction over the members (axis 0) or the labels (1), of the argument's values."""
-        function, (values, kind) = self._functions.get(node.op), self.value(node.args[0])
+        function, (values, kind) = self._functions(node.op), self.value(node.args[0])
         assert function is not None
         if not values.size:  # no label came
             return NOWHERE
@@ -185,7 +185,10 @@ def _axes(metrics: frozenset[tuple[Names, Names, Names, str | None]]) -> tuple[A
 
 
 def formula(
-    op: FormulaOp, cells: Mapping[str, Cells], functions: Functions = DEFAULT, facts: Mapping[str, float] = NO_FACTS
+    op: FormulaOp,
+    cells: Mapping[str, Cells],
+    functions: FunctionOf = DEFAULT.get,
+    facts: Mapping[str, float] = NO_FACTS,
 ) -> Cells | None:
     """A formula's values, piece by piece; None if this window has none of its metrics."""
     keys = read(op.expr)
@@ -199,7 +202,10 @@ def formula(
 
 
 def first_place(
-    condition: Node, cells: Mapping[str, Cells], functions: Functions = DEFAULT, facts: Mapping[str, float] = NO_FACTS
+    condition: Node,
+    cells: Mapping[str, Cells],
+    functions: FunctionOf = DEFAULT.get,
+    facts: Mapping[str, float] = NO_FACTS,
 ) -> CellName | None:
     """The first cell in which a condition over the logged metrics is true; None: it holds nowhere."""
     while condition.op == "any":  # of members: it holds for the one for which its inside does

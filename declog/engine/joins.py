@@ -21,7 +21,6 @@ from declog.engine.layout import KIND
 from declog.errors import RuntimeFailure
 from declog.language.absence import absent, either
 from declog.language.dtypes import Axis, DType
-from declog.language.functions import DEFAULT, Functions
 from declog.plans.needs import stand_ins
 from declog.plans.ops import JoinOp, Plan, PreviousOp
 
@@ -33,9 +32,8 @@ KEPT = 4096  # a run can go back by at most so many steps
 class Carryover:
     """What one mode carries from window to window."""
 
-    def __init__(self, plan: Plan, functions: Functions = DEFAULT) -> None:
+    def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._functions = functions
         self._rows: dict[str, Frame] = {}  # by source phase: each rank's batches of the latest step
         self._steps: dict[str, deque[Frame]] = {
             op.source: deque(maxlen=KEPT) for op in plan.joins if op.axis is Axis.STEP
@@ -125,7 +123,7 @@ class Carryover:
 
     def _with_previous(self, op: PreviousOp, frame: Frame) -> Frame:
         """The frame with a column of the value at each rank's previous step; ``first`` if there was none."""
-        view = View(frame, self._functions)
+        view = View(frame, self._plan.function)
         values = np.asarray(view.rows(op.expr, Axis.STEP), np.float64)
         column = np.array(view.rows(op.first, Axis.STEP), np.float64)
         nowhere = np.array(np.broadcast_to(view.absent(op.expr, Axis.STEP), column.shape))  # rows without a value
@@ -152,7 +150,7 @@ class Carryover:
         """Whether other values came for all that reads a column, so that nobody misses it."""
         preferred = self._stand_ins.get(op.name, [])
         came = [
-            not np.all(View(frames[one.phase], self._functions).absent(arg, one.axis))
+            not np.all(View(frames[one.phase], self._plan.function).absent(arg, one.axis))
             for one in preferred if one.phase in frames for arg in one.args
         ]  # fmt: skip
         return len(came) >= len(preferred) > 0 and all(came)
@@ -161,7 +159,7 @@ class Carryover:
         """Join a phase that has values per step only: each batch gets its rank's latest value up to its step."""
         if source is None:
             return target  # the source never came: the column is absent
-        view = View(source, self._functions)
+        view = View(source, self._plan.function)
         values, kind = np.asarray(view.rows(op.expr, Axis.STEP)), view.kind(op.expr, Axis.STEP)
         places = np.full(len(target.batches), -1, np.int64)
         for batch, (step, rank) in enumerate(zip(target.batches.step, target.batches.rank, strict=True)):
@@ -180,7 +178,7 @@ class Carryover:
             return self._of_step(op, source, target)
         if source is None:
             raise RuntimeFailure.of("DL511.nothing", source=op.source, target=op.target, expr=op.expr)
-        view = View(source, self._functions)
+        view = View(source, self._plan.function)
         values = view.picked(op.expr, Axis.COMPLETION, np.arange(source.count(Axis.COMPLETION)))
         places, doubles = self._places(op, source, target)
         if any(not _same(values[..., [one]], values[..., [other]]) for one, other in doubles):

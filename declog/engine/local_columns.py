@@ -18,11 +18,10 @@ from declog.engine.layout import FAILURE
 from declog.errors import RuntimeFailure, error_text
 from declog.language.absence import Kind, absent, either
 from declog.language.dtypes import Axis, DType
-from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import LocalOp, Plan
 
 
-def with_locals(frames: Mapping[str, Frame], plan: Plan, functions: Functions = DEFAULT) -> dict[str, Frame]:
+def with_locals(frames: Mapping[str, Frame], plan: Plan) -> dict[str, Frame]:
     """A rank's frames with the columns that are computed on the rank itself.
 
     In place of one that fails there is why, per batch, and whatever reads it fails for that reason.
@@ -36,7 +35,9 @@ def with_locals(frames: Mapping[str, Frame], plan: Plan, functions: Functions = 
         if axis is None or source is None:
             continue
         name = source.phase
-        view = views[name] = views[name] if name in views and views[name].frame is source else View(source, functions)
+        if name not in views or views[name].frame is not source:
+            views[name] = View(source, plan.function)
+        view = views[name]
         try:
             values, kind = _computed(op, frame, view, plan.ids)
         except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)

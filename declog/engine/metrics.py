@@ -15,7 +15,6 @@ from declog.engine.partials import State
 from declog.engine.reduce import Reductions, failure, has_state
 from declog.engine.window_state import WindowState
 from declog.errors import RuntimeFailure
-from declog.language.functions import DEFAULT, Functions
 from declog.language.nodes import Node
 from declog.plans.needs import needs, ordered, read
 from declog.plans.ops import FormulaOp, MetricOp, Plan
@@ -28,10 +27,10 @@ Outputs = Sequence[MetricOp | FormulaOp]
 class Metrics:
     """Evaluates the metrics of windows. What metrics of one period share is planned once."""
 
-    def __init__(self, plan: Plan, functions: Functions = DEFAULT) -> None:
+    def __init__(self, plan: Plan) -> None:
         self.over_run = OverRun()
         self.combine = {op.key: op.combine if op.over_run is None else "mean" for op in plan.outputs}
-        self._functions = functions
+        self._function_of = plan.function
         self._facts: Mapping[str, float] = {}  # `step`, `elapsed` and `seconds` of the window that is evaluated
         self._by_key = {op.key: op for op in plan.metrics}
         self._incomplete: set[str] = set()  # metrics whose missing values have been reported
@@ -98,7 +97,7 @@ class Metrics:
                     try:
                         combined = self.logged(of_period.combined.get(op.key, ()), results)
                         values = ChainMap(combined, results) if combined else results
-                        cells = formulas.formula(op, values, self._functions, self._facts)
+                        cells = formulas.formula(op, values, self._function_of, self._facts)
                         cells = cells if op.over_run is None else self.over_run.of(op, *at, cells)
                     except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
                         report(failure(f"the metric `{op.key}`", error))
@@ -129,7 +128,7 @@ class Metrics:
     def holds(self, condition: Node, cells: Mapping[str, Cells], what: str, report: Report) -> formulas.CellName | None:
         """The first cell in which a condition on logged metrics holds; None: it holds nowhere."""
         try:
-            return formulas.first_place(condition, cells, self._functions, self._facts)
+            return formulas.first_place(condition, cells, self._function_of, self._facts)
         except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
             report(failure(what, error))
             return None

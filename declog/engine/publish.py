@@ -23,7 +23,6 @@ from declog.engine.tables import Tables
 from declog.engine.unseen_labels import UnseenLabels
 from declog.engine.window_state import WindowState
 from declog.errors import RuntimeFailure
-from declog.language.functions import DEFAULT, Functions
 from declog.language.nodes import METRIC, Node, label_of
 from declog.plans.meaning import meanings
 from declog.plans.needs import judged, read
@@ -86,7 +85,6 @@ class Dispatcher:
         self,
         plan: Plan,
         routes: Sequence[Route],
-        functions: Functions = DEFAULT,
         inactive: Callable[[Mapping[str, str]], None] = lambda reasons: None,
         fired: Callable[[int, AlertOp, Alert], None] = lambda step, op, alert: None,
     ) -> None:
@@ -99,7 +97,7 @@ class Dispatcher:
         self._events: Counter[str] = Counter()  # the number of log events by mode
         # by mode and route: the latest step and its events that the route did not take
         self._untaken: dict[tuple[str, int], tuple[int, list[_Event]]] = {}
-        self._metrics = Metrics(plan, functions)
+        self._metrics = Metrics(plan)
         self._naming = Naming(plan, self._metrics.combine)
         self._samples = Tables()
         self._outputs = {op.key: op for op in plan.outputs}

@@ -25,7 +25,6 @@ from declog.engine.partials import State, aligned, source
 from declog.engine.reduce import Reductions, failure
 from declog.engine.tables import EXTRA
 from declog.language.dtypes import Axis
-from declog.language.functions import DEFAULT, Functions
 from declog.language.nodes import LEAVES, Node, walk
 from declog.plans.ops import MetricOp, Plan, TableOp
 
@@ -37,10 +36,9 @@ Frames = Mapping[str, Frame]
 class WindowState:
     """The rows and states of one window: for the metrics and tables of one mode and one period."""
 
-    def __init__(self, plan: Plan, period: int, functions: Functions = DEFAULT) -> None:
+    def __init__(self, plan: Plan, period: int) -> None:
         self._plan = plan
         self._period = period
-        self._functions = functions
         self._folding = [op for op in plan.metrics if op.every == period and op.reduction.foldable]
         by_rows = [op for op in plan.metrics if op.every == period and not op.reduction.foldable]
         tables = [op for op in plan.tables if op.every == period]
@@ -105,7 +103,7 @@ class WindowState:
         return self._views(self._picked) if self.folded else self.views
 
     def _views(self, parts: Sequence[Frames]) -> dict[str, View]:
-        return {name: View(frame, self._functions) for name, frame in merged(parts).items()}
+        return {name: View(frame, self._plan.function) for name, frame in merged(parts).items()}
 
     def state_of(self, op: MetricOp) -> State | None:
         """The folded state of a metric; None if it has none."""
@@ -122,7 +120,7 @@ class WindowState:
     def _fold(self, report: Report) -> None:
         """Fold the rows: update the states, and drop the rows that nothing else needs."""
         frames = merged(self._parts)
-        views = {name: View(frame, self._functions) for name, frame in frames.items()}
+        views = {name: View(frame, self._plan.function) for name, frame in frames.items()}
 
         def failed(op: MetricOp, error: BaseException) -> None:
             if op.key not in self._failed:
@@ -161,7 +159,7 @@ class WindowState:
             elif op.filter is None:
                 keep[:] = True
             else:
-                axis, view = op.axis, View(frame, self._functions)
+                axis, view = op.axis, View(frame, self._plan.function)
                 rows = filters.candidates(op.filter, view, np.arange(frame.count(axis)), axis)
                 places = frame.spread(np.arange(len(steps)), Axis.STEP, axis)[rows] if axis is not Axis.STEP else rows
                 keep |= np.isin(steps, steps[places])

@@ -34,7 +34,6 @@ from declog.engine.publish import Dispatcher, Route, prefixed
 from declog.engine.spans import PHASE, Span
 from declog.errors import ConfigError, Problem, UsageError
 from declog.language.dtypes import DType
-from declog.language.functions import DEFAULT as FUNCTIONS
 from declog.language.validation import validate
 from declog.late.lines import Line, places
 from declog.late.unregistered import compiled
@@ -126,7 +125,7 @@ class Answer:
             self.plan, self.columns = _Question(folder, segments[-1], lines, to).answerable(segments)
         self.failures = Failures()
         self.inactive: dict[str, str] = {}
-        self._dispatcher = Dispatcher(self.plan, routes, FUNCTIONS, self.inactive.update)
+        self._dispatcher = Dispatcher(self.plan, routes, self.inactive.update)
         self.evaluation = Evaluation(self.plan, self._dispatcher, self.failures.report)
 
     def history(self, start: int | None = None, until: float = inf) -> Iterator[tuple[RowEvent, Columns]]:
@@ -396,7 +395,7 @@ class Columns:
         read = {name: frame for name, frame in frames.items() if name in self.computed.phases}
         if any(name != plain for plain, name in self.names.items()):
             read = {phase: self._renamed.of(frame) for phase, frame in read.items()}
-        return with_locals(read, self.computed, FUNCTIONS)
+        return with_locals(read, self.computed)
 
     @cached_property
     def _renamed(self) -> Projection:

@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any
 
 from declog.language.dtypes import Axis
+from declog.language.functions import Function
 from declog.language.nodes import Node, definition, walk
 from declog.language.origins import origin
 
@@ -147,6 +148,8 @@ class _Parts:
         if isinstance(value, Node):
             self.parts[path] = definition(value)
             self.parts[f"{path} (types)"] = self._typed(value)
+        elif isinstance(value, Function):
+            self.parts[path] = origin(value.run)
         elif is_dataclass(value):
             names = _fields(value)
             called = next((getattr(value, name) for name in _IDENTITY if name in names), THERE)

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 
 from declog.language.absence import too_few
 from declog.language.dtypes import Axis, DType
+from declog.language.functions import BUILTIN, Function
 from declog.language.nodes import SIGNAL, Node, walk
 from declog.language.reductions import Reduction
 from declog.language.row_functions import RowFunction
@@ -567,7 +568,7 @@ class Plan:
     redactions: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)  # patterns by captured text
     offered: Mapping[str, Any] = field(default_factory=dict)  # constants that an integration may set
     requested: frozenset[str] = frozenset()  # profiles of sinks that were passed in Python
-    functions: Mapping[str, str] = field(default_factory=dict)  # functions that are not declog's own, with their origin
+    functions: Mapping[str, Function] = field(default_factory=dict)  # those that are not declog's own
 
     @cached_property
     def kept(self) -> str | None:
@@ -605,6 +606,10 @@ class Plan:
     def folds(self) -> dict[str, FoldOp]:
         """All token folds by name."""
         return {fold.name: fold for phase in self.phases.values() for fold in phase.folds}
+
+    def function(self, name: str) -> Function | None:
+        """The function of an operation in the plan's expressions."""
+        return self.functions.get(name) or BUILTIN.get(name)
 
     def ends(self, mode: str, count: int, period: int) -> bool:
         """Whether windows of a period end with the ``count``-th step of a mode."""

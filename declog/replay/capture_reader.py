@@ -17,7 +17,6 @@ from declog.api import locate, plan
 from declog.config.compose import compose
 from declog.config.composed import Composed
 from declog.errors import UsageError
-from declog.language.functions import DEFAULT, Functions
 from declog.replay.playback import Events, Rehearsal, rehearse
 from declog.runtime.ranks.wire import Container, read
 from declog.runtime.run.capture import FORMAT, SUFFIX, Call
@@ -107,7 +106,7 @@ def replay(path: str | Path, config: Any = None, **registries: Any) -> dict[str,
     capture = load(path)
     composed = config_of(capture) if config is None else compose(config)
     chosen = plan_for(capture, composed, **registries)
-    return execute(capture, chosen, composed, functions=registries.get("functions", DEFAULT)).events
+    return execute(capture, chosen, composed).events
 
 
 def config_of(capture: Capture) -> Composed:
@@ -122,13 +121,11 @@ def plan_for(capture: Capture, config: Composed, **registries: Any) -> Plan:
     return plan(config, constants=run["constants"], profiles=shown, **registries)
 
 
-def execute(capture: Capture, plan: Plan, config: Composed, *, functions: Functions = DEFAULT) -> Rehearsal:
+def execute(capture: Capture, plan: Plan, config: Composed) -> Rehearsal:
     """Execute a plan over a capture."""
     profile = config.profile if capture.run["requested"] or not plan.sinks else None
     scripts = {rank: partial(capture.calls, rank) for rank in capture.files}
-    return rehearse(
-        plan, scripts, capture.world_size, profile=profile, functions=functions, locate=partial(locate, config)
-    )
+    return rehearse(plan, scripts, capture.world_size, profile=profile, locate=partial(locate, config))
 
 
 def holds_capture(path: Path) -> bool:

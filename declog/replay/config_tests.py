@@ -16,7 +16,6 @@ from declog.compiler import compile
 from declog.config.compose import compose, imports_of
 from declog.engine.publish import CODE
 from declog.errors import ConfigError, DeclogError, Problem
-from declog.language.functions import DEFAULT, Functions
 from declog.language.spec_of_tests import Input, StepInput, TestSpec
 from declog.replay.compare import Difference, compare
 from declog.replay.playback import rehearse
@@ -51,7 +50,6 @@ class ConfigTest:
     spec: TestSpec
     profile: str
     plan: Any
-    functions: Functions
     skipped: bool = False  # it is a preset's, and names what the config deleted
 
     def run(self) -> Result:
@@ -62,7 +60,7 @@ class ConfigTest:
         world = max(len(step.ranks) or 1 for step in self.spec.inputs)
         scripts = {rank: partial(_calls, self.spec, rank, self.plan) for rank in range(world)}
         try:
-            done = rehearse(self.plan, scripts, world, profile=self.profile, functions=self.functions)
+            done = rehearse(self.plan, scripts, world, profile=self.profile)
         except DeclogError as error:
             yield Difference("", "the steps are taken", str(error))
             return
@@ -92,7 +90,6 @@ def config_tests(
     """
     composed = compose(config, overrides)
     settings = Settings(composed, partial(compile, imports=imports_of(composed), **registries))
-    functions = registries.get("functions", DEFAULT)
     problems: list[Problem] = []
     tests = []
     try:
@@ -101,7 +98,7 @@ def config_tests(
                 profile, plan, wrong = prepared(settings, spec)
                 skipped = is_about_deleted(name, spec, composed, wrong)
                 problems += [problem.at("tests", name) for problem in wrong if not skipped]
-                tests.append(ConfigTest(name, spec, profile, plan, functions, skipped))
+                tests.append(ConfigTest(name, spec, profile, plan, skipped))
         if problems:
             raise ConfigError(problems)
     except ConfigError as error:

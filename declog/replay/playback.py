@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from declog.engine.publish import CODE, Route
-from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import Plan
 from declog.records import Records
 from declog.runtime.ranks.fake_comm import FakeComm, run_ranks
@@ -46,7 +45,6 @@ def rehearse(
     world_size: int = 1,
     *,
     profile: str | None = None,
-    functions: Functions = DEFAULT,
     locate: Locate | None = None,
 ) -> Rehearsal:
     """Execute the scripts of some ranks; a rank without a script does nothing. Raises what a run would raise.
@@ -68,7 +66,7 @@ def rehearse(
         clock = _Written()
         recorder = Recorder(
             plan, comm, Outlets(routes=routes[comm.rank]),
-            functions=functions, wait_s=_LONG_S, locate=locate, clock=clock,
+            wait_s=_LONG_S, locate=locate, clock=clock,
         )  # fmt: skip
         player = _Player(recorder, clock, rehearsal)
         try:

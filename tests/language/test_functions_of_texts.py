@@ -152,12 +152,13 @@ def test_a_run_that_goes_on_has_the_values_of_one(tmp_path: Path) -> None:
     assert later.scalars[1] == pytest.approx({**EXPECTED, "ratio": 1.5})
 
 
-def test_a_plan_names_it(tmp_path: Path) -> None:
-    """So a spawned process unpickles the plan, and ranks compare where it comes from."""
+def test_a_plan_has_it(tmp_path: Path) -> None:
+    """So a spawned process, which did not register it, calls it, and ranks compare where it comes from."""
     plan = declog.plan(CONFIG, functions=FUNCTIONS)
-    assert pickle.loads(pickle.dumps(plan)).fingerprint == plan.fingerprint
+    copy = pickle.loads(pickle.dumps(plan))
+    assert copy.fingerprint == plan.fingerprint and copy.function("vowels").run is plan.functions["vowels"].run
     assert sorted(plan.functions) == ["given", "is_question", "opening", "repetition", "vowels"]
-    assert plan.functions["repetition"].startswith(f"{__name__}:repetition (")
+    assert plan.canonical["functions.repetition"].startswith(f"{__name__}:repetition (")
 
 
 # ---- what it may be

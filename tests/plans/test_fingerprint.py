@@ -21,7 +21,7 @@ import torch
 import declog
 from declog.language import nodes, row_functions
 from declog.language.dtypes import DType, Type
-from declog.language.functions import BUILTIN, DEFAULT, Functions
+from declog.language.functions import BUILTIN, DEFAULT, Function, Functions
 from declog.language.origins import origin
 from declog.language.row_functions import RowFunctions
 from declog.plans import fingerprint, ops
@@ -113,8 +113,11 @@ def changed(value: Any) -> Any:
 
 
 def variants(value: Any, seen: set[str]) -> Iterator[tuple[str, Any]]:
-    """The value with one field changed, for each field of each dataclass in it, each once: ``MetricOp.every``."""
-    if is_dataclass(value) and not isinstance(value, type):
+    """The value with one field changed, for each field of each dataclass in it, each once: ``MetricOp.every``.
+
+    A function of the language is compared as a whole, by where it comes from.
+    """
+    if is_dataclass(value) and not isinstance(value, type | Function):
         for item in fields(value):
             label, given = f"{type(value).__name__}.{item.name}", getattr(value, item.name)
             if label not in seen and (given or label not in ("Node.args", "Node.mask")):

@@ -138,7 +138,7 @@ def take(batch: Batch, **values: torch.Tensor) -> None:
 def opened() -> Batch:
     """A batch in which nothing came yet."""
     [phase] = [phase for phase in declog.plan(CONFIG).phases.values() if phase.name != "logged"]
-    return Batch(phase, Folds(phase, phase.reads, DEFAULT, Failures().report))
+    return Batch(phase, Folds(phase, phase.reads, DEFAULT.get, Failures().report))
 
 
 def closed(batch: Batch) -> Batch:

@@ -11,7 +11,7 @@ Nothing here knows of plans or recorders.
 """
 
 from declog.language.functions import operators, structure, text
-from declog.language.functions.base import BUILTIN, DEFAULT, Function, Functions, Param
+from declog.language.functions.base import BUILTIN, DEFAULT, Function, FunctionOf, Functions, Param
 from declog.language.functions.rules import Call
 from declog.language.functions.user import function
 from declog.registry import REQUIRED
@@ -22,6 +22,7 @@ __all__ = [
     "REQUIRED",
     "Call",
     "Function",
+    "FunctionOf",
     "Functions",
     "Param",
     "function",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any, Literal, Protocol
 
@@ -71,6 +71,11 @@ class Function:
     takes: Literal["arrays", "tensors", "values"] = "arrays"
     least: int | str = 1
 
+    @property
+    def compiled(self) -> Function:
+        """The function as a plan has it, which goes to other processes: without the rule that typed its calls."""
+        return replace(self, rule=_typed)
+
     def fewest(self, node: Node) -> int:
         """How many values of a group a call of it takes at least."""
         return self.least if isinstance(self.least, int) else dict(node.params).get(self.least) or 1
@@ -113,6 +118,10 @@ class Function:
                 text += f"={item.default!r}"
             parts.append(text)
         return f"{self.name}({', '.join(parts)})"
+
+
+def _typed(call: Call) -> Type:
+    raise AssertionError(f"the calls of `{call.name}` in a plan are typed")
 
 
 def of_user(run: Callable[..., Any], name: str, returns: str | None = None) -> Function:
@@ -218,6 +227,8 @@ class Functions(Registry[Function]):
 
         return register
 
+
+FunctionOf = Callable[[str], Function | None]  # the function of an operation's name
 
 BUILTIN = Functions()
 

@@ -15,19 +15,18 @@ from declog.engine.evaluator import View
 from declog.engine.frame import Frame
 from declog.engine.tables import EXTRA
 from declog.language.dtypes import Axis
-from declog.language.functions import DEFAULT, Functions
 from declog.language.segmented import NOTHING
 from declog.plans.ops import Plan, TableOp
 from declog.runtime.rows.kept import PREFIX as KEPT
 from declog.runtime.rows.kept import redacted_texts
 
 
-def projected(plan: Plan, frame: Frame, functions: Functions = DEFAULT) -> Frame:
+def projected(plan: Plan, frame: Frame) -> Frame:
     """The frame as rank 0 needs it."""
     tables = [table for table in plan.tables if table.phase == frame.phase and gathered(plan, table)]
     texts = {name: [table for table in tables if name in table.texts] for table in tables for name in table.texts}
     extras = [table for table in tables if any(column.keeps for column in table.columns)]
-    keep = {table.id: _candidates(table, frame, functions) for table in tables if table.texts or table in extras}
+    keep = {table.id: _candidates(plan, table, frame) for table in tables if table.texts or table in extras}
     sent = plan.phases[frame.phase].sent
     projected_texts = {}
     for key, (axis, values) in frame.texts.items():
@@ -47,15 +46,15 @@ def gathered(plan: Plan, table: TableOp) -> bool:
     return plan.in_code or not table.local.issuperset(table.sinks)
 
 
-def _candidates(table: TableOp, frame: Frame, functions: Functions) -> NDArray[np.bool_]:
+def _candidates(plan: Plan, table: TableOp, frame: Frame) -> NDArray[np.bool_]:
     """Which rows of the table's axis may be in it; all if its filter fails: rank 0 then says so, if it fails there."""
     try:
-        return _kept(table, frame, functions)
+        return _kept(plan, table, frame)
     except BaseException:  # noqa: BLE001  (a user's function may raise anything)
         return np.ones(frame.count(table.axis), bool)
 
 
-def _kept(table: TableOp, frame: Frame, functions: Functions) -> NDArray[np.bool_]:
+def _kept(plan: Plan, table: TableOp, frame: Frame) -> NDArray[np.bool_]:
     """Which rows of the table's axis may be in it; with `keep: last_batch` only those of the last batch."""
     count = frame.count(table.axis)
     rows = frame.last(table.axis) if table.keep == "last_batch" else np.arange(count)
@@ -66,7 +65,7 @@ def _kept(table: TableOp, frame: Frame, functions: Functions) -> NDArray[np.bool
     if table.filter is None:
         keep[rows] = True
     else:
-        keep[filters.candidates(table.filter, View(frame, functions), rows, table.axis)] = True
+        keep[filters.candidates(table.filter, View(frame, plan.function), rows, table.axis)] = True
     return keep
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from declog.engine.frame import Frame, of_mode
 from declog.engine.local_columns import with_locals
 from declog.errors import error_text
-from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import Plan
 from declog.runtime.ranks.log_event import LogEvent
 from declog.runtime.ranks.message import encode
@@ -27,13 +26,11 @@ class Sender:
         plan: Plan,
         rank: int,
         failures: Failures,
-        functions: Functions = DEFAULT,
         tables: LocalTables | None = None,
     ) -> None:
         self._plan = plan
         self._rank = rank
         self._failures = failures
-        self._functions = functions
         self._local = tables  # writes this rank's own tables
 
     def described(self, event: LogEvent) -> LogEvent:
@@ -44,7 +41,7 @@ class Sender:
         """This rank's frames with its local columns."""
         frames = event.window.frames(self._plan.phases, self._rank, self._plan.grouping, self._failures.report)
         of_mode(frames, event.mode)
-        frames = with_locals(frames, self._plan, self._functions)
+        frames = with_locals(frames, self._plan)
         if self._local is not None:
             self._local.write(event.step, event.mode, frames, self._failures.report)
         return frames
@@ -54,7 +51,7 @@ class Sender:
         consumed, unused = fates.told(last=event.last)
         event = event._replace(consumed=consumed, unused=unused)
         try:
-            needed = {name: projected(self._plan, frame, self._functions) for name, frame in self.frames(event).items()}
+            needed = {name: projected(self._plan, frame) for name, frame in self.frames(event).items()}
             return encode(needed, event.meta())
         except BaseException as error:  # noqa: BLE001  (reported here, and by rank 0)
             self._failures.report(error)

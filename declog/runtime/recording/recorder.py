@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 from declog.errors import UnknownSignalError, UsageError, nearest
 from declog.errors.habits import answered, meant, no_attribute
 from declog.imports import after
-from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import Plan
 from declog.records import Alert
 from declog.runtime.ranks.comm import Comm
@@ -53,19 +52,17 @@ class Recorder(Observing):
     """
 
     def __init__(
-        self, plan: Plan, comm: Comm, outlets: Outlets, *, functions: Functions = DEFAULT, close_s: float = 30.0,
+        self, plan: Plan, comm: Comm, outlets: Outlets, *, close_s: float = 30.0,
         wait_s: float = 30.0, locate: Locate | None = None, clock: Clock | None = None,
         capture: CaptureLog | None = None, commits: bool = False, live: MakeLive | None = None,
     ) -> None:  # fmt: skip
         self._outlets = outlets
         self.total_steps: int | None = None
         self._failures = Failures()
-        background = Background(
-            plan, comm, outlets, self._failures, functions=functions, close_s=close_s, wait_s=wait_s, live=live
-        )
+        background = Background(plan, comm, outlets, self._failures, close_s=close_s, wait_s=wait_s, live=live)
         make: Callable[..., Session] = Session if capture is None else partial(SeenSession, capture)
         clock = capture or clock or Clock()
-        session = make(plan, clock, self._failures, background, functions=functions, locate=locate)
+        session = make(plan, clock, self._failures, background, locate)
         super().__init__(session, background)
         for runner in outlets.runners.values():
             runner.watch(self._progress)

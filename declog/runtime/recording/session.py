@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from declog.errors import UsageError
-from declog.language.functions import Functions
 from declog.plans.ops import Plan
 from declog.runtime.ranks.log_event import Answer
 from declog.runtime.recording import timing
@@ -38,7 +37,7 @@ class Session:
     intakes = Intake  # the class that takes values in
 
     def __init__(
-        self, plan: Plan, clock: timing.Clock, failures: Failures, background: Background, *, functions: Functions,
+        self, plan: Plan, clock: timing.Clock, failures: Failures, background: Background,
         locate: Locate | None,
     ) -> None:  # fmt: skip
         self.plan = plan
@@ -46,7 +45,7 @@ class Session:
         self.clock = clock
         self.lock = threading.RLock()
         self.meter = Meter(any(profile.self_metrics for profile in plan.profiles.values()))
-        self.intake = self.intakes(plan, clock.elapsed, failures, self._keep, functions=functions, locate=locate)
+        self.intake = self.intakes(plan, clock.elapsed, failures, self._keep, locate=locate)
         self.dropped = DroppedRows(failures, self.meter, strict=plan.strict)
         self.failures = failures
         self.closed = False

@@ -10,12 +10,12 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from declog.engine.blocks import Key
 from declog.errors import InputError, MissingSignalError, RuntimeFailure
 from declog.language.dtypes import Axis
-from declog.language.functions import Functions
 from declog.language.nodes import TIMERS
 from declog.plans.ops import Plan, SignalOp
 from declog.runtime.recording.timing import Timed
@@ -50,7 +50,6 @@ class Intake:
         failures: Failures,
         keep: Callable[[OpenBatches, str, Batch], None],
         *,
-        functions: Functions,
         locate: Locate | None = None,
     ) -> None:
         self.seen: set[str] = set()  # phases whose first batch has closed
@@ -64,6 +63,7 @@ class Intake:
         self._pieces: dict[str, set[str]] = {}  # by phase: the signals that came in partial batches so far
         self._homes = homes_of(plan)
         # the folds of a new batch, by phase; they expect the signals that the batch before had
+        functions = cache(plan.function)
         self._folds = {name: Folds(phase, phase.reads, functions, self._report) for name, phase in plan.phases.items()}
         self._undeclared = Undeclared(plan)
         self._paired = PairedRows(plan)

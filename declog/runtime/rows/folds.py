@@ -7,7 +7,6 @@ that no tensor of the trainer is. Imports torch and the plan.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from functools import cache
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -16,7 +15,7 @@ import torch
 from declog.engine.blocks import Key
 from declog.errors import InputError, RuntimeFailure, error_text
 from declog.language.dtypes import Axis
-from declog.language.functions import Functions
+from declog.language.functions import FunctionOf
 from declog.plans.ops import FoldOp, PhaseOp
 from declog.runtime.rows.observation import Columns, Lists, Observation, Tokens, of_other_lists, of_other_tokens
 from declog.runtime.tokens import fold as token_fold
@@ -44,19 +43,18 @@ class Folds:
     """
 
     def __init__(
-        self, phase: PhaseOp, expected: Set[str], functions: Functions, report: Callable[[RuntimeFailure], None]
+        self, phase: PhaseOp, expected: Set[str], function_of: FunctionOf, report: Callable[[RuntimeFailure], None]
     ) -> None:
         self.nothing = Unfolded(phase.folds)  # the state of a new batch
         self._phase = phase
         self._expected = expected
-        self._functions = functions
-        self._function_of = cache(functions.get)
+        self._function_of = function_of
         self._report = report
 
     def next(self, names: Set[str]) -> Folds:
         """The folds for the batch after one that had these ``names``, for which they will wait."""
         expected = self._phase.reads & names
-        return self if expected == self._expected else Folds(self._phase, expected, self._functions, self._report)
+        return self if expected == self._expected else Folds(self._phase, expected, self._function_of, self._report)
 
     def after(
         self, before: Unfolded, call: Observation, names: Set[str], streams: Streams

@@ -21,7 +21,6 @@ from declog import sinks as sink_kinds
 from declog.distribution import NAME, VERSION, namesake
 from declog.engine.publish import CODE, Route
 from declog.errors import PlanMismatchError, Problem, RuntimeFailure, SinkError, UsageError, error_text
-from declog.language.functions import Functions
 from declog.plans import fingerprint
 from declog.plans.ops import Plan
 from declog.plans.words import explain
@@ -60,7 +59,6 @@ class Start:
     resume: Mapping[str, Any] | None
     wait_s: float
     start_s: float
-    functions: Functions
     modules: Sequence[str]
     packages: Sequence[str]
     overrides: Sequence[str]
@@ -106,7 +104,7 @@ def open_run(plan: Plan, channel: Comm, options: Start) -> Recorder:
                 texts[RUN_CONFIG] = manifest.yaml_text(run.run_config)
             outlets.folder.begin(facts, texts)
         recorder = Recorder(
-            plan, channel, outlets, functions=options.functions, wait_s=options.wait_s, locate=options.locate,
+            plan, channel, outlets, wait_s=options.wait_s, locate=options.locate,
             capture=capture, commits=options.commits, live=options.live,
         )  # fmt: skip
     except BaseException:

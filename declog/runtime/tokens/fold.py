@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from declog.engine.blocks import Key
 from declog.errors import RuntimeFailure
 from declog.language.absence import COMPARISONS, Kind, either, elementwise
 from declog.language.dtypes import Axis, DType
-from declog.language.functions import DEFAULT, Function
+from declog.language.functions import DEFAULT, FunctionOf
 from declog.language.moments import FORMULAS
 from declog.language.nodes import Node, walk
 from declog.plans.ops import FoldOp
@@ -31,7 +31,6 @@ from declog.runtime.tokens.sums import Sums, fold_sums
 from declog.runtime.values.tensors import HALF, INTEGERS
 
 Tensor = torch.Tensor
-FunctionOf = Callable[[str], Function | None]  # the function of an operation's name
 _ON_HOST = COMPARISONS - {"isclose"}  # arrays of one dtype: numpy compares them in a tenth of the time
 _CPU_BLOCK = 2**15  # tokens: 128 KiB of float32, so that all values computed from a block stay in the cache
 _GPU_BLOCK = 2**24  # tokens: 64 MiB of float32; smaller blocks would mean more kernels to launch

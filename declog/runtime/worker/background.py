@@ -15,7 +15,6 @@ from typing import Any
 from declog.engine.frame import Frame
 from declog.engine.publish import Dispatcher
 from declog.errors import RuntimeFailure, SinkError, UsageError, error_text
-from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import STOP, AlertOp, Plan
 from declog.records import Alert, Beside, ResumePoint
 from declog.runtime.ranks import actors
@@ -47,7 +46,7 @@ class Background:
     """
 
     def __init__(
-        self, plan: Plan, comm: Comm, outlets: Outlets, failures: Failures, *, functions: Functions = DEFAULT,
+        self, plan: Plan, comm: Comm, outlets: Outlets, failures: Failures, *,
         close_s: float, wait_s: float, live: MakeLive | None,
     ) -> None:  # fmt: skip
         self.comm = comm
@@ -64,12 +63,12 @@ class Background:
             comm.idle = self._stop.poll
         self._collector = self._dispatcher = None
         if comm.collects:
-            self._dispatcher = Dispatcher(plan, outlets.routes, functions, self._note_missing, self._note_alert)
+            self._dispatcher = Dispatcher(plan, outlets.routes, self._note_missing, self._note_alert)
             rows, metrics = self._rows(), None
             if live is not None and rows is not None:
                 metrics = live(plan, lambda: outlets.run, outlets.routes, failures, self._note_late)
             self._collector = Collector(
-                plan, comm, self._dispatcher, failures, functions=functions, wait_s=wait_s, queued=self._queued,
+                plan, comm, self._dispatcher, failures, wait_s=wait_s, queued=self._queued,
                 unused=lambda: self._unused(fates.lost(id(self))), rows=rows,
                 live=metrics,
             )  # fmt: skip
@@ -77,8 +76,8 @@ class Background:
         if isinstance(comm, actors.DriverComm) and self._collector is not None:
             self.merger = actors.Merger(plan, self._collector, failures, comm.world_size)
         local = [route for route in outlets.routes if route.local]
-        self._local = LocalTables(plan, local, functions) if local else None
-        sender = Sender(plan, comm.rank, failures, functions, self._local)
+        self._local = LocalTables(plan, local) if local else None
+        sender = Sender(plan, comm.rank, failures, self._local)
         self.backlog = Backlog(plan, failures, wait_s + close_s)
         self._worker = Worker(comm, sender, self._collector, failures, self.backlog, self._stop)
         self.submit = self._worker.submit  # a log event, or a task that runs after it

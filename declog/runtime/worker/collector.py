@@ -19,7 +19,6 @@ from declog.engine.log_event import EventFacts
 from declog.engine.publish import DROPPED, Dispatcher
 from declog.errors import CommError, RuntimeFailure, error_text
 from declog.language.dtypes import Axis
-from declog.language.functions import Functions
 from declog.plans.ops import Plan
 from declog.records import Beside
 from declog.runtime.ranks.comm import Comm, Event
@@ -60,7 +59,6 @@ class Collector:
         dispatcher: Dispatcher,
         failures: Failures,
         *,
-        functions: Functions,
         wait_s: float,
         queued: Callable[[], Mapping[str, float]],
         unused: Callable[[], int],
@@ -76,7 +74,7 @@ class Collector:
         self._failures = failures
         self._queued = queued  # returns the figures of the sinks' queues
         self._unused = unused  # at the end of the run: returns the number of rows in packets that nobody consumed
-        self.evaluation = Evaluation(plan, dispatcher, failures.report, functions)
+        self.evaluation = Evaluation(plan, dispatcher, failures.report)
         self._watched = 0
         self._mismatched: set[str] = set()  # ranks of which a mismatch was reported
         self._figures: list[Figures] = []

@@ -14,7 +14,6 @@ from declog.engine.evaluator import View
 from declog.engine.frame import Frame
 from declog.engine.publish import Route, prefixed, submit
 from declog.engine.tables import Tables
-from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import Plan
 from declog.records import Records
 
@@ -24,10 +23,9 @@ Report = Callable[[BaseException], None]
 class LocalTables:
     """Builds a rank's own tables and hands them to its sinks; ``routes`` are the sinks' on every rank."""
 
-    def __init__(self, plan: Plan, routes: Sequence[Route], functions: Functions = DEFAULT) -> None:
+    def __init__(self, plan: Plan, routes: Sequence[Route]) -> None:
         self._plan = plan
         self._routes = routes
-        self._functions = functions
         self._tables = Tables()
         self._ops = [op for op in plan.tables if op.local]
         self._events: Counter[str] = Counter()  # the number of log events by mode, for sinks that take only each N-th
@@ -37,7 +35,7 @@ class LocalTables:
         if not frames:
             return
         self._events[mode] += 1
-        views = {phase: View(frame, self._functions) for phase, frame in frames.items()}
+        views = {phase: View(frame, self._plan.function) for phase, frame in frames.items()}
         due = [op for op in self._ops if op.phase in views]
         tables = [(op, self._tables.build(op, views[op.phase], report)) for op in due]
         for route in self._routes:
