@@ -22,7 +22,6 @@ from declog.plans import fingerprint
 from declog.records import Level
 
 TRACE = ".trace"  # the suffix of a column whose rows are rows of tokens
-MOMENTS = frozenset({"n", "total", "m2", "min", "max"})
 NO_SINK = "the config has no sink: what it logs is written nowhere; add one, such as `sinks: [console, jsonl]`"
 Key = str  # a metric's id, or id.suffix for one of several reductions
 
@@ -100,24 +99,17 @@ class FoldOp:
         return {stat: (self.column(stat), None) for stat in self.stats}
 
     @cached_property
-    def plain(self) -> tuple[str | None, str | None] | None:
-        """The names of its value and mask, if each is a plain signal or None and all its statistics are moments."""
-        nodes = (self.expr, *self.mask)
-        if self.of is not None or len(self.mask) > 1 or not set(self.stats) <= MOMENTS:
-            return None
-        if any(node is not None and (node.op != SIGNAL or node.type.axis is not Axis.TOKEN) for node in nodes):
-            return None
-        if self.expr is not None and self.expr.type.dtype is not DType.FLOAT:
-            return None
-        names = [None if node is None else str(node.param("name")) for node in (*nodes, None)]
-        return names[0], names[1]
-
-    @cached_property
     def sums(self) -> tuple[str | None, str] | None:
-        """The names of its value and mask, if it only counts a mask, or counts and sums a signal."""
-        value, mask = self.plain or (None, None)
-        simple = self.stats == (("n",) if value is None else ("n", "total"))
-        return None if mask is None or not simple else (value, mask)
+        """The names of its value and mask, if it only counts a mask, or counts and sums a signal of floats."""
+        read = [node for node in (*self.mask, self.expr) if node is not None]
+        stats = ("n",) if self.expr is None else ("n", "total")
+        floats = self.expr is None or self.expr.type.dtype is DType.FLOAT
+        if not floats or self.stats != stats or self.of is not None or len(self.mask) != 1:
+            return None
+        if any(node.op != SIGNAL or node.type.axis is not Axis.TOKEN for node in read):
+            return None
+        names = [str(node.param("name")) for node in read]
+        return None if self.expr is None else names[1], names[0]
 
     @cached_property
     def reads(self) -> frozenset[str]:
