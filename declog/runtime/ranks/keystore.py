@@ -69,10 +69,6 @@ class Store:
         with self._lock:
             return self._values.pop(key, None)
 
-    def has(self, keys: Sequence[str]) -> bool:
-        """Whether all of these keys are there."""
-        return all(key in self._values for key in keys)
-
     def wait(self, keys: Sequence[str], seconds: float, *, every: bool = True) -> bool:
         """Whether all of some keys are there, or with ``every=False`` one of them: waited for at most so long."""
         enough = all if every else any
@@ -153,8 +149,6 @@ class Server(Store):
             case b"g" | b"p":
                 kept = self.get(key) if body[:1] == b"g" else self.pop(key)
                 return _NO if kept is None else _YES + kept
-            case b"h":
-                return _YES if self.has(json.loads(value)) else _NO
             case b"w":
                 keys, seconds, every = json.loads(value)
                 return _YES if self.wait(keys, seconds, every=every) else _NO
@@ -192,10 +186,6 @@ class Client:
     def pop(self, key: str) -> bytes | None:
         """As ``Store.pop``."""
         return self._value(b"p", key)
-
-    def has(self, keys: Sequence[str]) -> bool:
-        """As ``Store.has``."""
-        return self._ask(b"h", "", json.dumps(keys).encode()) == _YES
 
     def wait(self, keys: Sequence[str], seconds: float, *, every: bool = True) -> bool:
         """As ``Store.wait``: the process that serves the store waits."""

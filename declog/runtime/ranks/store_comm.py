@@ -111,12 +111,12 @@ class StoreComm(Comm):
         return cls(client, rank, world_size, copy=copy, interrupt=client.interrupt, close=client.close)
 
     def agree(self, topic: str, text: str, deadline_s: float) -> list[str]:
-        if self.replica:
-            try:
-                return self._agree(topic, text, deadline_s)
-            except CommError:  # rank 0 waits for the ranks that are heard; the others may come when the run is over
-                return [text] * self.world_size
-        return self._agree(topic, text, deadline_s)
+        try:
+            return self._agree(topic, text, deadline_s)
+        except CommError:
+            if not self.replica:  # rank 0 waits for the ranks that are heard; the others may come when the run is over
+                raise
+            return [text] * self.world_size
 
     def _agree(self, topic: str, text: str, deadline_s: float) -> list[str]:
         keys = [f"agree/{topic}/{rank}" for rank in range(self.world_size)]
@@ -125,7 +125,7 @@ class StoreComm(Comm):
                 self._store.set(keys[self.rank], text.encode())
 
             def absent() -> list[int]:
-                return [rank for rank, key in enumerate(keys) if not self._store.has([key])]
+                return [rank for rank, key in enumerate(keys) if self._store.get(key) is None]
 
             if not _noticed(
                 partial(self._store.wait, keys), deadline_s, lambda: f"rank {self.rank} waits for ranks {absent()}"
@@ -153,11 +153,15 @@ class StoreComm(Comm):
         end = time.monotonic() + deadline_s
         with self._connected():
             while True:
-                departed = self._store.has([_departure(0)])  # checked first, because rank 0 publishes before it leaves
+                departed = self._departed(0)  # checked first, because rank 0 publishes before it leaves
                 data: bytes | None = self._store.get(_answer(event))
                 if data is not None or departed or self._over(end):
                     return data
                 self._pause([_answer(event), _departure(0)], end)
+
+    def _departed(self, rank: int) -> bool:
+        """Whether a rank has announced its end."""
+        return self._store.get(_departure(rank)) is not None
 
     def _over(self, end: float) -> bool:
         return self._stopped or time.monotonic() >= min(end, self._latest)
@@ -190,7 +194,7 @@ class StoreComm(Comm):
         end = time.monotonic() + deadline_s
         while True:
             for rank in sorted(waiting):
-                departed = self._store.has([_departure(rank)])  # checked first, because a rank sends before it leaves
+                departed = self._departed(rank)  # checked first, because a rank sends before it leaves
                 messages[rank - 1] = self._message(event, rank)
                 if messages[rank - 1] is not None:
                     self._heard(rank, event.mode)
@@ -254,10 +258,10 @@ class StoreComm(Comm):
     def processes(self) -> list[str]:
         names = []
         for rank in range(self.world_size):
-            if not self._store.has([_departure(rank)]):
+            if not self._departed(rank):
                 names.append(_process(rank, 0))
             copies = (_process(rank, copy) for copy in itertools.count(1))
-            names += itertools.takewhile(lambda process: self._store.has([_note(process)]), copies)
+            names += itertools.takewhile(lambda process: self.read_note(process) is not None, copies)
         return names
 
     # -- the end
