@@ -88,8 +88,7 @@ class Inactive:
             for name, span_of_rank in names.items():
                 span, at = (span_of_rank, count) if in_steps else (Span(event, event), event)
                 need = Need(phase, name)
-                before = state.spans.get(need)
-                state.spans[need] = span if before is None else before.then(span)
+                state.spans[need] = state.spans.get(need, span).then(span)
                 state.counts[need] = max(at, state.counts.get(need, at))
 
     def ungrouped(self, mode: str, frames: Mapping[str, Frame]) -> None:

@@ -5,12 +5,13 @@ Imports the window and the plan.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
+from functools import reduce
+from itertools import groupby
 
 from declog.engine.spans import PHASE, Span
 from declog.engine.tables import EXTRA
 from declog.plans.ops import PhaseOp
-from declog.runtime.rows.batch import Batch
 from declog.runtime.rows.window import Window
 
 
@@ -23,25 +24,13 @@ def arrivals(window: Window, phases: Mapping[str, PhaseOp]) -> dict[str, dict[st
     for phase, batches in window.batches().items():
         if phase not in phases:
             continue
-        spans: dict[str, Span] = {}
-        for names, span in _runs(batches):
+        spans = by_phase[phase] = dict[str, Span]()
+        for names, alike in groupby(batches, lambda batch: batch.names):
+            span = reduce(Span.then, [Span(batch.step, batch.step) for batch in alike])
             for name in (PHASE, *phases[phase].declared.intersection(names)):
-                before = spans.get(name)
-                spans[name] = span if before is None else before.then(span)
+                spans[name] = spans.get(name, span).then(span)
         for batch in batches:
+            span = Span(batch.step, batch.step)
             for name in (*batch.astray, *(key[0] for key in batch.texts if key[0].startswith(EXTRA))):
-                spans[name] = spans.get(name, Span(batch.step, batch.step)).then(Span(batch.step, batch.step))
-        by_phase[phase] = spans
+                spans[name] = spans.get(name, span).then(span)
     return by_phase
-
-
-def _runs(batches: list[Batch]) -> list[tuple[Set[str], Span]]:
-    """Batches in a row that have the same signals, and their steps."""
-    runs: list[tuple[Set[str], Span]] = []
-    for batch in batches:
-        span = Span(batch.step, batch.step)
-        if runs and runs[-1][0] == batch.names:
-            runs[-1] = batch.names, runs[-1][1].then(span)
-        else:
-            runs.append((batch.names, span))
-    return runs
