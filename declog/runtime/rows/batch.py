@@ -281,7 +281,8 @@ class Batch:
         self.packs, self.copies, self.calls = [*self.packs, *packs.values()], (), ()
         if self.ready:
             for pack in self.tensors():
-                pack.ready = None if pack.device is None else self.ready.get(pack.device)
+                if pack.device is not None:
+                    pack.ready = self.ready.get(pack.device)
 
     def tensors(self) -> Iterator[Pack]:
         """All packs of tensors."""
