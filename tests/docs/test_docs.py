@@ -28,7 +28,7 @@ from declog.errors.pages import CODES
 from declog.errors.pages import page as page_of
 from declog.language.spec import SinkSpec
 from declog.plans.words import explain
-from declog.runtime.run import self_metrics
+from declog.testing import MemorySink
 from tests import forks
 from tests.docs.markdown import ALL, PAGES, ROOT, Block, blocks, lay_out, stands_alone
 
@@ -305,10 +305,19 @@ def test_a_sinks_options_are_those_of_its_class(kind: str) -> None:
     ]
 
 
-def test_the_self_metrics_are_those_of_the_meter() -> None:
-    """All that declog logs about itself where a profile asks, with its meaning."""
-    described = section("ranks.md", "The cost of logging")
-    assert dict(re.findall(r"^\| `(declog/\w+)` \| (.*?) \|$", described, re.MULTILINE)) == self_metrics.HELP
+def test_the_self_metrics_are_those_of_a_run(tmp_path: Path) -> None:
+    """All that declog logs about itself where a profile asks, each with its meaning."""
+    config = {
+        "signals": {"any": {"x": {"axis": "completion"}}}, "metrics": {"x": "mean(x)"},
+        "profiles": {"full": {"self_metrics": True}},
+    }  # fmt: skip
+    sink = MemorySink()
+    with declog.start(config, sinks=[sink], output_dir=tmp_path) as log, log.step(0):
+        log.observe(x=[1.0])
+    described = dict(
+        re.findall(r"^\| `(declog/\w+)` \| (.+?) \|$", section("ranks.md", "The cost of logging"), re.MULTILINE)
+    )
+    assert described.keys() == sink.scalars[0].keys() - {"x"}
 
 
 def test_the_keys_of_every_sink_are_those_of_the_model() -> None:

@@ -1,7 +1,7 @@
 """What declog itself costs: its own metrics under `declog/...`, for profiles with `self_metrics: true`.
 
-Every rank measures itself between two log events; rank 0 shows the greatest values. Imports only the names of lost
-rows.
+Every rank measures itself between two log events; rank 0 shows the greatest values. docs/ranks.md says what each is.
+Imports only the names of lost rows.
 """
 
 from __future__ import annotations
@@ -11,19 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from declog.engine.publish import DROPPED, LATE, LOST
-
-HELP = {
-    "declog/observe_us": "microseconds of the training thread per step for recording: observe, and the step's end",
-    "declog/flush_us": "microseconds of the training thread for handing over a log event",
-    "declog/worker_ms": "milliseconds of processor time that the worker thread took since the log event before",
-    "declog/backlog": "log events that were handed over before and are not evaluated yet",
-    "declog/backlog_bytes": "bytes of rows that these hold",
-    "declog/queue_bytes": "bytes that wait in the sinks' queues",
-    "declog/unsent": "log events that sinks had no room for, so far",
-    "declog/dropped": "rows since the log event before that belong to no step; logged by all profiles where there are",
-    "declog/late": "rows since then whose window was closed already; the same",
-    "declog/skipped": "missing values that metrics left out in this window",
-}
 
 
 @dataclass
