@@ -13,8 +13,8 @@ from declog.engine.cells import MetricValues
 from declog.engine.frame import Frame, of_mode
 from declog.engine.joins import Carryover
 from declog.engine.log_event import EventFacts
-from declog.engine.metrics import Report
 from declog.engine.publish import Dispatcher
+from declog.engine.reduce import Report
 from declog.engine.window_state import WindowState
 from declog.plans.ops import NO_SINK, Plan
 from declog.records import Beside
@@ -32,10 +32,11 @@ class Evaluation:
     def __init__(self, plan: Plan, dispatcher: Dispatcher, report: Report) -> None:
         self._plan = plan
         self._dispatcher = dispatcher
-        self._report = report
         self._unseen = not (plan.sinks or plan.in_code or plan.capture)  # there is no sink: logged values go nowhere
-        self._windows = {mode: {period: WindowState(plan, period) for period in plan.periods} for mode in plan.modes}
-        self._carries = {mode: Carryover(plan) for mode in plan.modes}
+        self._windows = {
+            mode: {period: WindowState(plan, period, report) for period in plan.periods} for mode in plan.modes
+        }
+        self._carries = {mode: Carryover(plan, report) for mode in plan.modes}
 
     def add(
         self, event: EventFacts, frames: Frames, *, figures: Callable[[], Mapping[str, float]] = dict,
@@ -54,12 +55,12 @@ class Evaluation:
         due: dict[int, WindowState] = {}
         of_mode(frames, event.mode)
         try:
-            frames = self._carries[event.mode].apply(frames, self._report)
+            frames = self._carries[event.mode].apply(frames)
             self._dispatcher.inactive.ungrouped(event.mode, frames)
             for period, window in windows.items():
-                window.add(event, frames, self._report)
+                window.add(event, frames)
                 if period in over and (window or not tail):  # an empty window at the tail ended with the last step
-                    due[period] = window.end(self._report)
+                    due[period] = window.end()
         except BaseException:  # the next window must not start with the rows of the failed one
             for period in over:
                 windows[period].clear()
@@ -72,7 +73,7 @@ class Evaluation:
         if self._unseen and not asked:
             self._unseen = False
             log.warning("%s", NO_SINK)
-        return self._dispatcher.dispatch(event, due, self._report, figures=figures(), beside=beside)
+        return self._dispatcher.dispatch(event, due, figures=figures(), beside=beside)
 
     def rewind(self, mode: str, step: int) -> None:
         """Take a mode back to an earlier step; its run continues behind that step."""

@@ -7,7 +7,7 @@ joined columns that metrics read. Imports no torch.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from declog.engine.blocks import Batches
 from declog.engine.evaluator import View
 from declog.engine.frame import Frame
 from declog.engine.layout import KIND
+from declog.engine.reduce import Report
 from declog.errors import RuntimeFailure
 from declog.language.absence import absent, either
 from declog.language.dtypes import Axis, DType
@@ -25,15 +26,15 @@ from declog.plans.needs import stand_ins
 from declog.plans.ops import JoinOp, Plan, PreviousOp
 
 Array = NDArray[Any]
-Report = Callable[[BaseException], None]
 KEPT = 4096  # a run can go back by at most so many steps
 
 
 class Carryover:
     """What one mode carries from window to window."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, report: Report) -> None:
         self._plan = plan
+        self._report = report
         self._rows: dict[str, Frame] = {}  # by source phase: each rank's batches of the latest step
         self._steps: dict[str, deque[Frame]] = {
             op.source: deque(maxlen=KEPT) for op in plan.joins if op.axis is Axis.STEP
@@ -73,7 +74,7 @@ class Carryover:
             else:
                 del self._rows[phase]
 
-    def apply(self, frames: Mapping[str, Frame], report: Report) -> dict[str, Frame]:
+    def apply(self, frames: Mapping[str, Frame]) -> dict[str, Frame]:
         """The frames with the columns that come from other phases or earlier steps."""
         joined = dict(frames)
         for previous in self._plan.previous:
@@ -89,7 +90,7 @@ class Carryover:
                 joined[op.target] = self._joined(op, source, target)
             except RuntimeFailure as error:
                 if not self._is_stood_for(op, joined):
-                    report(error)
+                    self._report(error)
             if op.target in sources:
                 searched[op.target] = self._searched(op.target, joined)
         for phase in sources & joined.keys():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from declog.engine import formulas
 from declog.engine.cells import Cells, MetricValues
@@ -12,7 +12,7 @@ from declog.engine.evaluator import View
 from declog.engine.outputs import cells_of, labelled
 from declog.engine.over_run import OverRun
 from declog.engine.partials import State
-from declog.engine.reduce import Reductions, failure, has_state
+from declog.engine.reduce import Reductions, Report, failure, has_state
 from declog.engine.window_state import WindowState
 from declog.errors import RuntimeFailure
 from declog.language.nodes import Node
@@ -20,14 +20,14 @@ from declog.plans.needs import needs, ordered, read
 from declog.plans.ops import FormulaOp, MetricOp, Plan
 
 log = logging.getLogger("declog")
-Report = Callable[[BaseException], None]
 Outputs = Sequence[MetricOp | FormulaOp]
 
 
 class Metrics:
     """Evaluates the metrics of windows. What metrics of one period share is planned once."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, report: Report) -> None:
+        self._report = report
         self.over_run = OverRun()
         self.combine = {op.key: op.combine if op.over_run is None else "mean" for op in plan.outputs}
         self._function_of = plan.function
@@ -42,9 +42,7 @@ class Metrics:
         times = {"elapsed": held.elapsed, "seconds": held.seconds}
         self._facts = {"step": float(step), **{name: value for name, value in times.items() if value}}
 
-    def of(
-        self, period: int, window: WindowState, shorter: MetricValues, at: tuple[str, int], report: Report
-    ) -> MetricValues:
+    def of(self, period: int, window: WindowState, shorter: MetricValues, at: tuple[str, int]) -> MetricValues:
         """The values of the metrics of one period, whose window ends.
 
         ``shorter`` has the values of shorter periods that end at the same time; ``at`` is (mode, step).
@@ -58,7 +56,7 @@ class Metrics:
 
         def failed(op: MetricOp, error: BaseException) -> None:
             failed_keys.add(op.key)
-            report(failure(f"the metric `{op.key}`", error))
+            self._report(failure(f"the metric `{op.key}`", error))
 
         states = reductions.states(views, failed)
         results = reductions.by_values(views, failed)
@@ -83,13 +81,11 @@ class Metrics:
                 results[key] = results[preferred]
         for key, count in results.skipped().items():
             if self._by_key[key].nan != "propagate":
-                self._note_missing(self._by_key[key], count, key in results.numbers or results[key].has_values, report)
-        self._compute(of_period, results, shorter, at, report)
+                self._note_missing(self._by_key[key], count, key in results.numbers or results[key].has_values)
+        self._compute(of_period, results, shorter, at)
         return results
 
-    def _compute(
-        self, of_period: _Period, results: MetricValues, shorter: MetricValues, at: tuple[str, int], report: Report
-    ) -> None:
+    def _compute(self, of_period: _Period, results: MetricValues, shorter: MetricValues, at: tuple[str, int]) -> None:
         """Add the formulas, and hide metrics whose `when` does not hold, so that their readers find them absent."""
         for group in of_period.computed:
             for op in group:
@@ -100,11 +96,11 @@ class Metrics:
                         cells = formulas.formula(op, values, self._function_of, self._facts)
                         cells = cells if op.over_run is None else self.over_run.of(op, *at, cells)
                     except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
-                        report(failure(f"the metric `{op.key}`", error))
+                        self._report(failure(f"the metric `{op.key}`", error))
                     else:
                         results.update({} if cells is None else {op.key: cells})
             when, what = group[0].when, f"the metric `{group[0].id}`"
-            if when is not None and not self.holds(when, self.logged(read(when), shorter, results), what, report):
+            if when is not None and not self.holds(when, self.logged(read(when), shorter, results), what):
                 results.update({op.key: results[op.key].hidden() for op in group if op.key in results})
 
     def _by_label(
@@ -125,17 +121,17 @@ class Metrics:
         """Metrics as they are logged, each of the last of some parts that has it."""
         return {key: part.logged(key, self.combine[key]) for part in parts for key in keys if key in part}
 
-    def holds(self, condition: Node, cells: Mapping[str, Cells], what: str, report: Report) -> formulas.CellName | None:
+    def holds(self, condition: Node, cells: Mapping[str, Cells], what: str) -> formulas.CellName | None:
         """The first cell in which a condition on logged metrics holds; None: it holds nowhere."""
         try:
             return formulas.first_place(condition, cells, self._function_of, self._facts)
         except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
-            report(failure(what, error))
+            self._report(failure(what, error))
             return None
 
-    def _note_missing(self, op: MetricOp, count: int, has_values: bool, report: Report) -> None:
+    def _note_missing(self, op: MetricOp, count: int, has_values: bool) -> None:
         if op.nan == "raise":
-            report(RuntimeFailure.of("DL605.nan", metric=op.key, count=count))
+            self._report(RuntimeFailure.of("DL605.nan", metric=op.key, count=count))
         elif op.id not in self._incomplete and has_values:  # a metric without any value is reported as inactive instead
             self._incomplete.add(op.id)
             log.warning(

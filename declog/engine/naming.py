@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from declog.engine.cells import Cells, MetricValues
 from declog.engine.partials import Names
+from declog.engine.reduce import Report
 from declog.errors import RuntimeFailure
 from declog.language.dtypes import DType
 from declog.language.functions.text import BETWEEN
@@ -21,7 +22,6 @@ from declog.plans.ops import FormulaOp, MetricOp, Plan
 from declog.records import NONFINITE, SELF, Histogram, Scalar, names_of
 
 Op = MetricOp | FormulaOp
-Report = Callable[[BaseException], None]
 Output = tuple[str, bool]  # a metric's key, and whether its name is an alias; profiles choose by both
 FIELD = re.compile(r"\{(\w+)\}")
 EXACT = 2.0**53  # floats hold all integers up to this
@@ -47,8 +47,9 @@ class _Entry:
 class Naming:
     """Names the values of a plan's metrics."""
 
-    def __init__(self, plan: Plan, combine: dict[str, str]) -> None:
+    def __init__(self, plan: Plan, combine: dict[str, str], report: Report) -> None:
         self._plan = plan
+        self._report = report
         self._combine = combine
         self._entries = {
             period: [_entry(op) for op in plan.outputs if op.shown and op.every == period] for period in plan.periods
@@ -69,7 +70,7 @@ class Naming:
         self._owners: dict[str, Output] = {}  # which output wrote a name, with the mode's prefix
         self._reported: set[str] = set()
 
-    def add(self, named: Named, period: int, results: MetricValues, partial: bool, report: Report, prefix: str) -> None:
+    def add(self, named: Named, period: int, results: MetricValues, partial: bool, prefix: str) -> None:
         """Add the values of one period's metrics; ``partial``: ranks are missing from its window."""
         numbers, taken, owners, scalars = results.numbers, set[str](), self._owners, named.scalars
         for entry in self._entries[period]:
@@ -77,7 +78,7 @@ class Naming:
             value = numbers.get(key)
             if value is None or names is None:
                 if key in results:
-                    self._add_cells(named, entry, results[key], partial, report, prefix, taken)
+                    self._add_cells(named, entry, results[key], partial, prefix, taken)
                 continue
             if entry.integer and value.is_integer() and abs(value) < EXACT:
                 value = int(value)
@@ -86,7 +87,7 @@ class Naming:
                 scalars.append((output, Scalar(name, value, key, partial)))
 
     def _add_cells(
-        self, named: Named, entry: _Entry, cells: Cells, partial: bool, report: Report, prefix: str, taken: set[str]
+        self, named: Named, entry: _Entry, cells: Cells, partial: bool, prefix: str, taken: set[str]
     ) -> None:
         op = entry.op
         if op.family and not cells.members:
@@ -101,7 +102,7 @@ class Naming:
                     name in self._declared or name in self._nonfinite or name in taken or name.startswith(SELF)
                     or self._owners.setdefault(prefix + name, (op.key, item.alias)) != (op.key, item.alias)
                 ):  # fmt: skip  # a name belongs to the output that wrote it first, in any window and mode
-                    self._shadow(name, op, report)
+                    self._shadow(name, op)
                     continue
                 taken.add(name)
                 named.scalars.append(((op.key, item.alias), Scalar(name, number, op.key, partial)))
@@ -111,16 +112,16 @@ class Naming:
                 histogram = Histogram(name, [int(n) for n in counts], [float(edge) for edge in edges], op.key)
                 named.histograms.append(((op.key, item.alias), histogram))
 
-    def _shadow(self, name: str, op: Op, report: Report) -> None:
+    def _shadow(self, name: str, op: Op) -> None:
         if name in self._reported:
             return
         self._reported.add(name)
         metric = self._declared.get(name)
         if metric is not None and op.id == LOGGED:
-            report(RuntimeFailure.of("DL508.number", name=name, metric=metric, signals=self._observed(metric)))
+            self._report(RuntimeFailure.of("DL508.number", name=name, metric=metric, signals=self._observed(metric)))
         else:
             why = "is written already" if metric is None else f"is the name of the metric `{metric}`"
-            report(RuntimeFailure.of("DL508.metric", key=op.key, name=name, why=why))
+            self._report(RuntimeFailure.of("DL508.metric", key=op.key, name=name, why=why))
 
     def _observed(self, metric: str) -> str:
         """The signals that a metric needs as arguments, with the rows that they have values for."""

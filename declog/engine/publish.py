@@ -17,8 +17,9 @@ from declog.engine.cells import Cells, MetricValues
 from declog.engine.evaluator import View
 from declog.engine.inactive import Inactive
 from declog.engine.log_event import EventFacts
-from declog.engine.metrics import Metrics, Report
+from declog.engine.metrics import Metrics
 from declog.engine.naming import Named, Naming, Output, shown_name
+from declog.engine.reduce import Report
 from declog.engine.tables import Tables
 from declog.engine.unseen_labels import UnseenLabels
 from declog.engine.window_state import WindowState
@@ -85,11 +86,13 @@ class Dispatcher:
         self,
         plan: Plan,
         routes: Sequence[Route],
+        report: Report,
         inactive: Callable[[Mapping[str, str]], None] = lambda reasons: None,
         fired: Callable[[int, AlertOp, Alert], None] = lambda step, op, alert: None,
     ) -> None:
         self._plan = plan
         self._routes = routes
+        self._report = report
         # both by mode and alert: for how many log events in a row it held (or FIRED), and for how many it stays silent
         self._streaks: Counter[tuple[str, str]] = Counter()
         self._silent: Counter[tuple[str, str]] = Counter()
@@ -97,9 +100,9 @@ class Dispatcher:
         self._events: Counter[str] = Counter()  # the number of log events by mode
         # by mode and route: the latest step and its events that the route did not take
         self._untaken: dict[tuple[str, int], tuple[int, list[_Event]]] = {}
-        self._metrics = Metrics(plan)
-        self._naming = Naming(plan, self._metrics.combine)
-        self._samples = Tables()
+        self._metrics = Metrics(plan, report)
+        self._naming = Naming(plan, self._metrics.combine, report)
+        self._samples = Tables(report)
         self._outputs = {op.key: op for op in plan.outputs}
         self._alert_periods = [(op, judged(plan, op)) for op in plan.alerts]
         self.inactive = Inactive(plan, inactive)
@@ -138,7 +141,7 @@ class Dispatcher:
         self._metrics.over_run.rewind(mode, step)
 
     def dispatch(
-        self, facts: EventFacts, due: Mapping[int, WindowState], report: Report, *,
+        self, facts: EventFacts, due: Mapping[int, WindowState], *,
         figures: Mapping[str, float] = NO_FIGURES, beside: Beside | None = None,
     ) -> dict[str, float]:  # fmt: skip
         """Evaluate the metrics and tables whose windows end here, hand the records to the sinks, return the scalars.
@@ -151,10 +154,10 @@ class Dispatcher:
         prefix = self._plan.modes[mode].prefix
         named, results, built = Named(), MetricValues(), dict[str, Table | None]()
         for period, window in sorted(due.items()):  # a condition may read metrics of shorter windows
-            of_period = self._metrics.of(period, window, results, (mode, step), report)
+            of_period = self._metrics.of(period, window, results, (mode, step))
             results.join(of_period)
-            self._naming.add(named, period, of_period, window.partial is not None, report, prefix)
-            built |= self._tables(period, window.table_views, report) if self._plan.tables else {}
+            self._naming.add(named, period, of_period, window.partial is not None, prefix)
+            built |= self._tables(period, window.table_views) if self._plan.tables else {}
         tables = [table for table in built.values() if table is not None]
         self.inactive.judge(facts, due.keys(), results, [id for id in built if built[id] is None])
         self._unseen_labels.judge(results)
@@ -169,7 +172,7 @@ class Dispatcher:
             skipped = sum(results.skipped().values())
             cost = {name: value for name, value in figures.items() if not (value and name in LOST)}
             costs += [Scalar(name, value, name) for name, value in {**cost, SKIPPED: skipped}.items()]
-        alerts = tuple(self._alerts(mode, step, results, due.keys(), report))
+        alerts = tuple(self._alerts(mode, step, results, due.keys()))
         nonfinite = self._naming.nonfinite(results)
         exact = self._naming.passed_through(beside.exact, partial=partial is not None)
         blank = Records(mode, facts.time)
@@ -177,20 +180,18 @@ class Dispatcher:
         self._events[mode] += 1
         for number, route in enumerate(self._routes):
             if self._has_turn(route, mode):
-                records = self._share(route, event, report)
+                records = self._share(route, event)
                 if self._untaken.get((mode, number), (step, []))[0] != step:  # not yet: this step may be the last
                     del self._untaken[mode, number]
             else:  # alerts do not wait for the sink's turn
                 records = replace(event.blank, alerts=alerts if "alert" in route.accepts else ())
                 if route.last:
                     self._keep((mode, number), step, event)
-            submit(route, step, records, report)
+            submit(route, step, records, self._report)
         logged = {prefix + scalar.name: scalar.value for _, scalar in named.scalars}
         return logged if partial is None else {**logged, RANKS: partial}
 
-    def pass_through(
-        self, step: int, mode: str, beside: Beside, report: Report, figures: Mapping[str, float] = NO_FIGURES
-    ) -> None:
+    def pass_through(self, step: int, mode: str, beside: Beside, figures: Mapping[str, float] = NO_FIGURES) -> None:
         """Hand each sink the trainer's numbers and the counts of lost rows, without metrics of the config."""
         alone = beside.alone
         named = Named(self._naming.passed_through(beside.numbers, partial=alone))
@@ -199,20 +200,20 @@ class Dispatcher:
         event = _Event(blank, prefix, MetricValues(), named, (), (), (), lost, 0 if alone else None, exact)
         for route in self._routes:
             if self._has_turn(route, mode):
-                submit(route, step, self._share(route, event, report), report)
+                submit(route, step, self._share(route, event), self._report)
 
-    def close(self, report: Report) -> None:
+    def close(self) -> None:
         """End the run: sinks that show the last values get the events that came after their last turn."""
         for (_, number), (step, events) in sorted(self._untaken.items(), key=lambda item: item[1][0]):
             route = self._routes[number]
-            shares = [self._share(route, event, report) for event in events]
+            shares = [self._share(route, event) for event in events]
             scalars = {item.name: item for share in shares for item in share.scalars}
             histograms = {item.name: item for share in shares for item in share.histograms}
             tables = tuple(table for share in shares for table in share.tables)
             last = replace(
                 shares[-1], scalars=tuple(scalars.values()), histograms=tuple(histograms.values()), tables=tables
             )
-            submit(route, step, last, report)
+            submit(route, step, last, self._report)
         self._untaken.clear()
 
     def _has_turn(self, route: Route, mode: str) -> bool:
@@ -235,18 +236,18 @@ class Dispatcher:
 
     # -- tables and alerts
 
-    def _tables(self, period: int, views: Mapping[str, View], report: Report) -> dict[str, Table | None]:
+    def _tables(self, period: int, views: Mapping[str, View]) -> dict[str, Table | None]:
         """The tables that are due, by id; None for those without rows."""
         due = [op for op in self._plan.tables if op.every == period and op.phase in views]
         shown = [op for op in due if any(self._takes(route, op.id) for route in self._routes)]
-        return {op.id: self._samples.build(op, views[op.phase], report) for op in shown}
+        return {op.id: self._samples.build(op, views[op.phase]) for op in shown}
 
     def _takes(self, route: Route, table: str) -> bool:
         if table not in self._plan.profiles[route.profile].tables or table in route.local:
             return False
         return route.id == CODE or any(op.id == table and route.id in op.sinks for op in self._plan.tables)
 
-    def _too_large(self, route: Route, table: Table, report: Report) -> bool:
+    def _too_large(self, route: Route, table: Table) -> bool:
         """Whether a table without a filter exceeds the sink's limit; if so, that is reported."""
         bounded = any(op.id == table.table and op.filter is None and op.max_bytes is None for op in self._plan.tables)
         if route.most is None or not bounded:
@@ -254,18 +255,16 @@ class Dispatcher:
         if int(row_bytes(table.columns, table.data, table.rows).sum()) <= route.most:
             return False
         message = f"the table `{table.table}` has no filter, and more than {route.most} bytes in one log event"
-        report(RuntimeFailure.of("DL405.size", message=message, sink=route.id))
+        self._report(RuntimeFailure.of("DL405.size", message=message, sink=route.id))
         return True
 
-    def _alerts(
-        self, mode: str, step: int, results: MetricValues, due: Collection[int], report: Report
-    ) -> Iterator[Alert]:
+    def _alerts(self, mode: str, step: int, results: MetricValues, due: Collection[int]) -> Iterator[Alert]:
         """The alerts that fire. An alert is not judged at events at which some of its metrics are not due."""
         for op, periods in self._alert_periods:
             if not periods.issubset(due):
                 continue
             cells = self._metrics.logged(read(op.when), results)  # empty: this mode has none of its metrics
-            cell_name = self._metrics.holds(op.when, cells, f"the alert `{op.id}`", report) if cells else None
+            cell_name = self._metrics.holds(op.when, cells, f"the alert `{op.id}`") if cells else None
             key = mode, op.id
             if cell_name is None or self._streaks[key] != FIRED:
                 self._streaks[key] = 0 if cell_name is None else self._streaks[key] + 1
@@ -296,10 +295,10 @@ class Dispatcher:
 
     # -- sinks
 
-    def _share(self, route: Route, event: _Event, report: Report) -> Records:
+    def _share(self, route: Route, event: _Event) -> Records:
         """The records of a log event that the profile shows and the sink accepts."""
         profile, prefix = self._plan.profiles[route.profile], route.prefix + event.prefix
-        hidden = self._hidden(profile, event.results, report)
+        hidden = self._hidden(profile, event.results)
         scalars = prefixed(_shown(event.named.scalars, profile, hidden), prefix)
         scalars += prefixed(_shown(event.exact, profile, hidden), route.prefix)
         nonfinite = [
@@ -315,7 +314,7 @@ class Dispatcher:
         scalars += prefixed(event.costs if profile.self_metrics else lost, route.prefix)
         tables = [
             table for table in event.tables
-            if self._takes(route, table.table) and not self._too_large(route, table, report)
+            if self._takes(route, table.table) and not self._too_large(route, table)
         ]  # fmt: skip
         accepts = route.accepts
         return Records(
@@ -327,13 +326,13 @@ class Dispatcher:
             event.alerts if "alert" in accepts else (),
         )
 
-    def _hidden(self, profile: ProfileOp, results: MetricValues, report: Report) -> set[Word]:
+    def _hidden(self, profile: ProfileOp, results: MetricValues) -> set[Word]:
         """The outputs and name patterns that the profile's conditions hide at this log event."""
         what = f"a condition of the profile `{profile.name}`"
         return {
             item
             for outputs, node, hides in profile.conditions
-            if (self._metrics.holds(node, self._metrics.logged(read(node), results), what, report) is not None) is hides
+            if (self._metrics.holds(node, self._metrics.logged(read(node), results), what) is not None) is hides
             for item in outputs
         }
 

@@ -32,6 +32,7 @@ from declog.plans.ops import MetricOp
 Array = NDArray[Any]
 Outline = tuple[tuple[Row, ...], list[frozenset[Stat]], tuple[Hashable, ...]]
 Failed = Callable[[MetricOp, BaseException], None]
+Report = Callable[[BaseException], None]
 States = Mapping[int, State]  # by the index of a block
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from declog.engine.cell_values import row_bytes, shortened
 from declog.engine.evaluator import View
 from declog.engine.filters import Rows, Selection, reasons, select
 from declog.engine.frame import Frame
-from declog.engine.reduce import failure
+from declog.engine.reduce import Report, failure
 from declog.errors import RuntimeFailure, error_text
 from declog.language.dtypes import Axis, DType
 from declog.language.plain_values import CONVERT, fits, natural, plain, returned
@@ -24,7 +24,6 @@ from declog.plans.ops import ColumnOp, TableOp
 from declog.records import Column, Places, Table
 
 log = logging.getLogger("declog")
-Report = Callable[[BaseException], None]
 EXTRA = "extra:"  # the prefix of log_extra's columns in a frame
 # columns that sinks add; only a declared column may take their place
 STAMPS = frozenset({"step", "mode", "group", "row", "why", "declog_step"})
@@ -42,22 +41,23 @@ class _TableColumn:
 class Tables:
     """Builds the tables of a run. Keeps the types and members of run-time columns, which must not change in a run."""
 
-    def __init__(self) -> None:
+    def __init__(self, report: Report) -> None:
+        self._report = report
         self._types: dict[str, dict[str, DType]] = {}  # types of log_extra's columns by table, in order of appearance
         self._members: dict[str, dict[str, None]] = {}  # members of families by table and column
         self._reported: set[tuple[str, ...]] = set()
 
-    def build(self, op: TableOp, view: View, report: Report) -> Table | None:
+    def build(self, op: TableOp, view: View) -> Table | None:
         """The table's rows in one window; None if there are none, or if building fails, which is reported."""
         try:
-            return self._built(op, view, report)
+            return self._built(op, view)
         except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
             what = f"the table `{op.id}`"
             named = isinstance(error, RuntimeFailure) and what in error.message
-            report(error if named else failure(what, error))
+            self._report(error if named else failure(what, error))
         return None
 
-    def _built(self, op: TableOp, view: View, report: Report) -> Table | None:
+    def _built(self, op: TableOp, view: View) -> Table | None:
         frame = view.frame
         rows = frame.last(op.axis) if op.keep == "last_batch" else np.arange(frame.count(op.axis))
         chosen = Selection(rows) if op.filter is None else select(op.filter, view, rows, op.axis)
@@ -72,7 +72,7 @@ class Tables:
             for item in self._columns(column, op, view, chosen.rows):
                 name = item.column.name
                 if item.runtime and (name in declared or name in finished or (column.undeclared and name in STAMPS)):
-                    self._shadowed(op, column, name, report)
+                    self._shadowed(op, column, name)
                 else:
                     finished[name] = item
         columns = tuple(item.column for item in finished.values())
@@ -218,13 +218,13 @@ class Tables:
             return None
         return Table(op.name, op.id, columns, data, kept, as_trace=op.as_trace, cut=rows - kept, places=places)
 
-    def _shadowed(self, op: TableOp, column: ColumnOp, name: str, report: Report) -> None:
+    def _shadowed(self, op: TableOp, column: ColumnOp, name: str) -> None:
         if self._first("shadow", op.id, name):
             why = "sinks add a column of that name" if name in STAMPS else "another column has that name"
             if column.undeclared:
-                report(RuntimeFailure.of("DL508.column", table=op.id, name=name, why=why))
+                self._report(RuntimeFailure.of("DL508.column", table=op.id, name=name, why=why))
             else:
-                report(RuntimeFailure.of("DL508.family", table=op.id, name=name, why=why))
+                self._report(RuntimeFailure.of("DL508.family", table=op.id, name=name, why=why))
 
     def _first(self, *what: str) -> bool:
         """Whether this was not reported before; from now on it was."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import cached_property
 from typing import Any
 
@@ -22,22 +22,22 @@ from declog.engine.frame import GROUP_ID, Frame, Projection, merged
 from declog.engine.layout import Layout
 from declog.engine.log_event import EventFacts
 from declog.engine.partials import State, aligned, source
-from declog.engine.reduce import Reductions, failure
+from declog.engine.reduce import Reductions, Report, failure
 from declog.engine.tables import EXTRA
 from declog.language.dtypes import Axis
 from declog.language.nodes import LEAVES, Node, walk
 from declog.plans.ops import MetricOp, Plan, TableOp
 
 log = logging.getLogger("declog")
-Report = Callable[[BaseException], None]
 Frames = Mapping[str, Frame]
 
 
 class WindowState:
     """The rows and states of one window: for the metrics and tables of one mode and one period."""
 
-    def __init__(self, plan: Plan, period: int) -> None:
+    def __init__(self, plan: Plan, period: int, report: Report) -> None:
         self._plan = plan
+        self._report = report
         self._period = period
         self._folding = [op for op in plan.metrics if op.every == period and op.reduction.foldable]
         by_rows = [op for op in plan.metrics if op.every == period and not op.reduction.foldable]
@@ -64,7 +64,7 @@ class WindowState:
         self.seconds = 0.0  # how long its steps took
         self.elapsed = 0.0  # the time since the recorder's start
 
-    def add(self, event: EventFacts, frames: Frames, report: Report) -> None:
+    def add(self, event: EventFacts, frames: Frames) -> None:
         """Add the rows of a log event, or of a part of one."""
         self.seconds, self.elapsed = self.seconds + event.seconds, max(self.elapsed, event.elapsed)
         if event.partial is not None:
@@ -76,12 +76,12 @@ class WindowState:
         self._parts.append(frames)
         self._bytes += sum(map(_size, frames.values()))
         if self._bytes > self._plan.window_bytes:
-            self._fold(report)
+            self._fold()
 
-    def end(self, report: Report) -> WindowState:
+    def end(self) -> WindowState:
         """Return the finished window as a copy, and make this one empty."""
         if self.folded:
-            self._fold(report)
+            self._fold()
         self._parts = [merged(self._parts)] if self._parts else []  # merged once, for both metrics and tables
         ended = copy.copy(self)
         self.clear()
@@ -117,7 +117,7 @@ class WindowState:
 
     # -- folding
 
-    def _fold(self, report: Report) -> None:
+    def _fold(self) -> None:
         """Fold the rows: update the states, and drop the rows that nothing else needs."""
         frames = merged(self._parts)
         views = {name: View(frame, self._plan.function) for name, frame in frames.items()}
@@ -125,7 +125,7 @@ class WindowState:
         def failed(op: MetricOp, error: BaseException) -> None:
             if op.key not in self._failed:
                 self._failed.add(op.key)
-                report(failure(f"the metric `{op.key}`", error))
+                self._report(failure(f"the metric `{op.key}`", error))
 
         for number, state in self._reductions.states(views, failed).items():
             states = [self._states[number], state] if number in self._states else [state]

@@ -125,7 +125,7 @@ class Answer:
             self.plan, self.columns = _Question(folder, segments[-1], lines, to).answerable(segments)
         self.failures = Failures()
         self.inactive: dict[str, str] = {}
-        self._dispatcher = Dispatcher(self.plan, routes, self.inactive.update)
+        self._dispatcher = Dispatcher(self.plan, routes, self.failures.report, self.inactive.update)
         self.evaluation = Evaluation(self.plan, self._dispatcher, self.failures.report)
 
     def history(self, start: int | None = None, until: float = inf) -> Iterator[tuple[RowEvent, Columns]]:

@@ -43,7 +43,7 @@ class Sender:
         of_mode(frames, event.mode)
         frames = with_locals(frames, self._plan)
         if self._local is not None:
-            self._local.write(event.step, event.mode, frames, self._failures.report)
+            self._local.write(event.step, event.mode, frames)
         return frames
 
     def message(self, event: LogEvent) -> bytes:

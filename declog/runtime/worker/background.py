@@ -63,7 +63,7 @@ class Background:
             comm.idle = self._stop.poll
         self._collector = self._dispatcher = None
         if comm.collects:
-            self._dispatcher = Dispatcher(plan, outlets.routes, self._note_missing, self._note_alert)
+            self._dispatcher = Dispatcher(plan, outlets.routes, failures.report, self._note_missing, self._note_alert)
             rows, metrics = self._rows(), None
             if live is not None and rows is not None:
                 metrics = live(plan, lambda: outlets.run, outlets.routes, failures, self._note_late)
@@ -76,7 +76,7 @@ class Background:
         if isinstance(comm, actors.DriverComm) and self._collector is not None:
             self.merger = actors.Merger(plan, self._collector, failures, comm.world_size)
         local = [route for route in outlets.routes if route.local]
-        self._local = LocalTables(plan, local) if local else None
+        self._local = LocalTables(plan, local, failures.report) if local else None
         sender = Sender(plan, comm.rank, failures, self._local)
         self.backlog = Backlog(plan, failures, wait_s + close_s)
         self._worker = Worker(comm, sender, self._collector, failures, self.backlog, self._stop)
@@ -140,7 +140,7 @@ class Background:
     def pass_through(self, step: int, mode: str, beside: Beside) -> None:
         """On rank 0: give the sinks a trainer's numbers, after everything that was handed over before."""
         if self._dispatcher is not None:
-            run = partial(self._dispatcher.pass_through, step, mode, beside, self._failures.report)
+            run = partial(self._dispatcher.pass_through, step, mode, beside)
             self.submit(Task(run, report=self._failures.report))
 
     def settle(self) -> None:

@@ -114,7 +114,7 @@ class Collector:
         logged = self.finish(item, parts, complete)
         if unused and self._figures:  # the last window has no rows, so no log event showed the count
             figures = self_metrics.greatest(self._figures)
-            self._dispatcher.pass_through(item.step, item.mode, Beside(), self._failures.report, figures)
+            self._dispatcher.pass_through(item.step, item.mode, Beside(), figures)
         if item.back is not None:
             self.evaluation.rewind(item.mode, item.back)
         return logged
@@ -166,7 +166,7 @@ class Collector:
         for error in self._dispatcher.inactive.errors if self._plan.strict else ():
             self._failures.report(error, "a signal is missing")
         self._dispatcher.inactive.end()
-        self._dispatcher.close(self._failures.report)
+        self._dispatcher.close()
         if self._live is not None:
             self._live.close()
         if self.rows is not None:
