@@ -6,7 +6,7 @@ import copy
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from declog.errors import UsageError
 from declog.language.nodes import TEXTVALUE
@@ -18,24 +18,6 @@ BROKEN = "\ufffd"  # the decoded text of an incomplete character
 LONGEST = 8  # the most tokens that one character may consist of
 
 
-@runtime_checkable
-class Tokenizer(Protocol):
-    """The method that the tokenizers of transformers, tokenizers and tiktoken share."""
-
-    def decode(self, ids: Any, /) -> str:
-        """The text of a sequence of ids."""
-        ...
-
-
-@runtime_checkable
-class _Words(Protocol):
-    """A method that only tokenizers of transformers have."""
-
-    def convert_ids_to_tokens(self, ids: Any, /) -> Any:
-        """The vocabulary's entries for a sequence of ids."""
-        ...
-
-
 def pieces_of(tokenizer: Any) -> Pieces:
     """A function from ids to pieces of text.
 
@@ -43,9 +25,9 @@ def pieces_of(tokenizer: Any) -> Pieces:
     function from a list of ids to a list of as many texts. Raises ``UsageError`` DL510 for anything else.
     """
     inner = vars(tokenizer).get("tokenizer") if hasattr(tokenizer, "__dict__") else None
-    if isinstance(inner, Tokenizer):  # ``tokenizer`` is a processor
+    if hasattr(inner, "decode"):  # ``tokenizer`` is a processor
         tokenizer = inner
-    if isinstance(tokenizer, Tokenizer):
+    if hasattr(tokenizer, "decode"):
         return _Decoded(_copied(tokenizer))
     if callable(tokenizer):
         return _UserPieces(tokenizer)
@@ -75,7 +57,7 @@ def with_texts(plan: Plan, tokenizer: Any) -> Plan:
     return replace(plan, tables=tuple(tables))
 
 
-def _copied(tokenizer: Tokenizer) -> Tokenizer:
+def _copied(tokenizer: Any) -> Any:
     try:
         return copy.deepcopy(tokenizer)
     except Exception as error:  # noqa: BLE001  (whatever it holds that cannot be copied)
@@ -99,7 +81,7 @@ class _UserPieces:
 class _Decoded:
     """Decodes ids one by one, with a cache; ids that only together form a character are decoded together."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._memo: dict[int, str] = {}
 
@@ -124,7 +106,7 @@ class _Decoded:
         piece = self._memo.get(id)
         if piece is None:
             piece = self._tokenizer.decode([id])
-            if isinstance(self._tokenizer, _Words) and not piece.startswith(" "):
+            if hasattr(self._tokenizer, "convert_ids_to_tokens") and not piece.startswith(" "):
                 (word,) = self._tokenizer.convert_ids_to_tokens([id])
                 if isinstance(word, str) and word.startswith("▁"):  # a blank that sentencepiece drops at the start
                     piece = f" {piece}"
