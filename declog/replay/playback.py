@@ -16,9 +16,9 @@ from declog.runtime.ranks.fake_comm import FakeComm, run_ranks
 from declog.runtime.recording.recorder import Recorder
 from declog.runtime.recording.timing import Clock
 from declog.runtime.rows.batches import Locate
-from declog.runtime.rows.open_batches import OpenBatches
 from declog.runtime.rows.packets import Packet
 from declog.runtime.rows.scopes import Scope
+from declog.runtime.rows.steps import OpenBatches
 from declog.runtime.run.capture import Call
 from declog.runtime.run.outlets import Outlets, route_to
 

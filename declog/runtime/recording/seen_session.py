@@ -10,8 +10,8 @@ from weakref import WeakKeyDictionary
 from declog.runtime.ranks.log_event import Answer
 from declog.runtime.recording.session import Session
 from declog.runtime.rows.batches import Intake
-from declog.runtime.rows.open_batches import OpenBatches
 from declog.runtime.rows.scopes import Origin, Scope
+from declog.runtime.rows.steps import OpenBatches
 from declog.runtime.run.capture import CaptureLog
 from declog.runtime.run.failures import Refused
 

@@ -20,11 +20,10 @@ from declog.runtime.rows import taking
 from declog.runtime.rows.batch import Batch
 from declog.runtime.rows.batches import Intake, Locate
 from declog.runtime.rows.dropped_rows import DroppedRows
-from declog.runtime.rows.open_batches import OpenBatches
 from declog.runtime.rows.packets import Packet
 from declog.runtime.rows.pending import Pending
 from declog.runtime.rows.scopes import Origin, Scope, nearest, usable
-from declog.runtime.rows.steps import Stream
+from declog.runtime.rows.steps import OpenBatches, Stream
 from declog.runtime.run.failures import Failures, Refused
 from declog.runtime.run.self_metrics import Meter
 from declog.runtime.worker.alarm import Alarm

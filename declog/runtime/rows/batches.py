@@ -25,8 +25,8 @@ from declog.runtime.rows.folds import Folds
 from declog.runtime.rows.homes import fitting, homes_of, intended_signals
 from declog.runtime.rows.kept import PREFIX, SIGNALS
 from declog.runtime.rows.observation import Observation, ReadObservation
-from declog.runtime.rows.open_batches import OpenBatches
 from declog.runtime.rows.paired_rows import PairedRows
+from declog.runtime.rows.steps import OpenBatches
 from declog.runtime.rows.unknown_signals import unknown_signals
 from declog.runtime.run.failures import Failures, Refused
 from declog.runtime.values.extras import Undeclared, kept_column, plain_column

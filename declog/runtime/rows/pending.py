@@ -10,9 +10,8 @@ from collections.abc import Callable
 from declog.runtime.recording.timing import Timed
 from declog.runtime.rows.batch import Batch
 from declog.runtime.rows.batches import Intake
-from declog.runtime.rows.open_batches import OpenBatches
 from declog.runtime.rows.scopes import Origin, Scope
-from declog.runtime.rows.steps import Step
+from declog.runtime.rows.steps import OpenBatches, Step
 from declog.runtime.run.failures import Refused
 
 

@@ -26,8 +26,7 @@ from declog.imports import after
 
 if TYPE_CHECKING:  # code that only looks for the current scope does not need torch
     from declog.runtime.recording.timing import Timed
-    from declog.runtime.rows.open_batches import OpenBatches
-    from declog.runtime.rows.steps import Step, Stream
+    from declog.runtime.rows.steps import OpenBatches, Step, Stream
 
 P = ParamSpec("P")
 R = TypeVar("R")

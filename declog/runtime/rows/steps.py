@@ -5,7 +5,7 @@ the step holds it open. A window has all steps up to its end, as soon as none of
 their step has a number are in a step without one, which the next step that ends absorbs.
 
 Each change is one assignment, or can be repeated: after an interrupt at any line, each batch is whole and in one step.
-Imports batches and windows only.
+Imports batches, windows and streams only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from declog.engine.frame import Frame
 from declog.errors import UsageError
 from declog.records import Beside
 from declog.runtime.rows.batch import Batch
+from declog.runtime.rows.observation import Observation
 from declog.runtime.rows.window import Window
+from declog.runtime.values.streams import Streams
 
 _ONE_BLOCK = "one block for all of step {step}: `with log.step({step}):` around both; or number steps on from {next}"
 _EPOCHS = "number steps on from {next}, over epochs, too: `with log.step({next} * epoch + step):`"
@@ -224,3 +226,25 @@ class Stream:
                 if one not in self.holds.values():
                     self._in_parts.pop(one, None)
                     self._open.pop(one, None)
+
+
+class OpenBatches(dict[str, Batch]):
+    """The open batches of one task or thread that works for a step, by phase.
+
+    ``partial_step``: others observe in the step, too, so no batch needs to have all signals. ``once``: this is an
+    explicit batch, which takes each signal once. ``stream`` None: the step is the one that ends next. ``scope`` and
+    ``origin`` are the numbers of the block and of the task or thread, for captures. ``kept`` has columns for later
+    questions that wait for the end of their batch: copies, with the CUDA streams that made them. Of several with one
+    name, the first belongs to the batch that ends first.
+    """
+
+    __slots__ = ("kept", "once", "origin", "partial_step", "scope", "step", "stream")
+
+    def __init__(self, step: Step, stream: Stream | None, scope: int, *, partial_step: bool) -> None:
+        self.step = step
+        self.stream = stream
+        self.scope = scope
+        self.origin = 0
+        self.partial_step = partial_step
+        self.once = False
+        self.kept: Sequence[tuple[Observation, Streams]] = ()

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from declog.runtime.rows.batches import Intake
-from declog.runtime.rows.open_batches import OpenBatches
 from declog.runtime.rows.packets import Packet
+from declog.runtime.rows.steps import OpenBatches
 from declog.runtime.run.failures import Refused
 
 Twice = Callable[[Packet, int | None], None]  # reports a packet that its step has consumed already

@@ -12,9 +12,8 @@ from declog.runtime.recording import recorder as recorders
 from declog.runtime.recording.session import Session
 from declog.runtime.rows import scopes, taking
 from declog.runtime.rows.batches import Intake
-from declog.runtime.rows.open_batches import OpenBatches
 from declog.runtime.rows.scopes import Scope
-from declog.runtime.rows.steps import Step, Stream
+from declog.runtime.rows.steps import OpenBatches, Step, Stream
 from declog.runtime.run.failures import Refused
 from tests.runtime.scopes.programs import KINDS, Kind, differences
 
