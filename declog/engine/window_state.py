@@ -26,6 +26,7 @@ from declog.engine.reduce import Reductions, Report, failure
 from declog.engine.tables import EXTRA
 from declog.language.dtypes import Axis
 from declog.language.nodes import LEAVES, Node, walk
+from declog.plans.fingerprint import expressions
 from declog.plans.ops import MetricOp, Plan, TableOp
 
 log = logging.getLogger("declog")
@@ -202,15 +203,11 @@ def _needs(metrics: Iterable[MetricOp], tables: Iterable[TableOp], ids: Iterable
     extras: set[str] = set()
     for op in metrics:
         columns = names.setdefault(op.phase, set(ids))
-        columns |= _read(*op.args, op.where, op.by, op.weight) | {name for name in (op.fold, op.tokens) if name}
+        columns |= _read(*op.args, *op.clauses.values()) | {name for name in (op.fold, op.tokens) if name}
     for table in tables:
-        columns = names.setdefault(table.phase, set(ids))
-        for column in table.columns:
-            columns |= _read(*column.nodes)
-            if column.undeclared is not None:
-                extras.add(table.phase)
-        for one in table.filter.chain if table.filter is not None else ():
-            columns |= _read(one.key, one.where, one.keyed, one.ids)
+        names.setdefault(table.phase, set(ids)).update(_read(*expressions(table)))
+        if any(column.undeclared is not None for column in table.columns):
+            extras.add(table.phase)
     return {phase: _projection(columns, phase in extras) for phase, columns in names.items()}
 
 
@@ -224,9 +221,9 @@ def _projection(names: Set[str], extras: bool) -> Projection:
     return Projection(name_of)
 
 
-def _read(*nodes: Node | None) -> set[str]:
+def _read(*nodes: Node) -> set[str]:
     """The columns that expressions read; of a fold only its name, which stands for all its statistics."""
-    leaves = [node for node in walk(*(node for node in nodes if node is not None)) if node.op in LEAVES]
+    leaves = [node for node in walk(*nodes) if node.op in LEAVES]
     return {str(value) for node in leaves for name, value in node.params if name == "name"}
 
 
