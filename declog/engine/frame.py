@@ -209,7 +209,7 @@ class Frame:
 
         def pick(axis: Axis) -> Array:
             if axis not in picks:
-                picks[axis] = _ranges(self._sizes(axis), order)
+                picks[axis] = ranges(self._sizes(axis), order)
             return picks[axis]
 
         blocks = [block.pick(pick(block.axis)) for block in self.blocks]
@@ -286,7 +286,7 @@ def merged(parts: Sequence[Mapping[str, Frame]]) -> dict[str, Frame]:
     return {name: Frame.merge([part[name] for part in parts if name in part]) for name in names}
 
 
-def _ranges(sizes: NDArray[np.int64], order: NDArray[np.int64]) -> Array:
+def ranges(sizes: NDArray[np.int64], order: NDArray[np.int64]) -> Array:
     """The rows of the batches in ``order``, where batch i has ``sizes[i]`` rows."""
     starts = np.cumsum(sizes) - sizes
     counts = sizes[order]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from declog.engine.blocks import Batches
 from declog.engine.evaluator import View
-from declog.engine.frame import Frame
+from declog.engine.frame import Frame, ranges
 from declog.engine.layout import KIND
 from declog.engine.reduce import Report
 from declog.errors import RuntimeFailure
@@ -204,7 +204,6 @@ class Carryover:
         if ids is not None and (source_ids is None or target_ids is None):
             phase = op.source if source_ids is None else op.target
             raise RuntimeFailure.of("DL511.ids", ids=ids, phase=phase)
-        starts = np.cumsum(source.batches.rows) - source.batches.rows
         places = np.full(target.count(Axis.COMPLETION), -1, np.int64)
         at, doubles = 0, set[tuple[int, int]]()
         for batch in range(len(target.batches)):
@@ -220,10 +219,10 @@ class Carryover:
                     raise RuntimeFailure.of(
                         "DL511.position", target=op.target, source=op.source, count=count, sizes=sizes
                     )
-                places[span] = starts[batches[0]] + np.arange(count)
+                places[span] = ranges(source.batches.rows, batches)
                 continue
-            rows = np.concatenate([starts[item] + np.arange(source.batches.rows[item]) for item in batches])
-            places[span], doubled = _by_id(source_ids[rows], rows, target_ids[span])
+            rows = ranges(source.batches.rows, batches)
+            places[span], doubled = by_id(source_ids[rows], rows, target_ids[span])
             if doubled:
                 of = np.repeat(np.arange(len(source.batches)), source.batches.rows)
                 doubles |= {(one, other) for one, other in doubled if of[one] == of[other]}
@@ -244,7 +243,7 @@ def _candidates(source: Batches, target: Batches, batch: int) -> NDArray[np.int6
     return np.flatnonzero(before)
 
 
-def _by_id(source_ids: Array, rows: NDArray[np.int64], ids: Array) -> tuple[NDArray[np.int64], list[tuple[int, int]]]:
+def by_id(source_ids: Array, rows: NDArray[np.int64], ids: Array) -> tuple[NDArray[np.int64], list[tuple[int, int]]]:
     """The source row of each id, the latest if several have it, -1 if none has; and pairs of rows with the same id."""
     pairs = list(zip(source_ids.tolist(), rows.tolist(), strict=True))
     table = dict(pairs)

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from declog.engine.evaluator import View
-from declog.engine.frame import Frame
+from declog.engine.frame import Frame, ranges
+from declog.engine.joins import by_id
 from declog.engine.layout import FAILURE
 from declog.errors import RuntimeFailure, error_text
 from declog.language.absence import Kind, absent, either
@@ -78,26 +79,20 @@ def same_rows(frame: Frame, later: Frame, ids: str | None) -> NDArray[np.int64]:
     the same number of rows; with several batches in a step, only if the two phases take turns.
     """
     rows = np.full(frame.count(Axis.COMPLETION), -1, np.int64)
-    here, there = (np.cumsum(one.batches.rows) - one.batches.rows for one in (frame, later))
     later_ids, ids_here = (None if ids is None else one.column(ids, exact=True) for one in (later, frame))
     for step in np.unique(frame.batches.step):
-        earlier_rows, later_rows = (np.flatnonzero(one.batches.step == step) for one in (frame, later))
+        earlier, after = (np.flatnonzero(one.batches.step == step) for one in (frame, later))
         if later_ids is not None and ids_here is not None:
-            places = [there[batch] + row for batch in later_rows for row in range(later.batches.rows[batch])]
-            by_id = {later_ids[position]: position for position in places if later_ids[position] is not None}
-            for batch in earlier_rows:
-                for row in range(here[batch], here[batch] + frame.batches.rows[batch]):
-                    rows[row] = by_id.get(ids_here[row], -1)
+            here, there = ranges(frame.batches.rows, earlier), ranges(later.batches.rows, after)
+            rows[here], _ = by_id(later_ids[there], there, ids_here[here])
             continue
-        earlier_rows, later_rows = (
-            some[np.argsort(one.batches.order[some])] for some, one in ((earlier_rows, frame), (later_rows, later))
-        )
-        if len(earlier_rows) > 1 and not _in_turns(frame.batches.order[earlier_rows], later.batches.order[later_rows]):
+        earlier, after = (some[np.argsort(one.batches.order[some])] for some, one in ((earlier, frame), (after, later)))
+        if len(earlier) > 1 and not _in_turns(frame.batches.order[earlier], later.batches.order[after]):
             continue
-        for batch, other in zip(earlier_rows, later_rows, strict=False):
-            count = frame.batches.rows[batch]
-            if later.batches.rows[other] == count:
-                rows[here[batch] + np.arange(count)] = there[other] + np.arange(count)
+        for batch, other in zip(earlier[:, None], after[:, None], strict=False):
+            here, there = ranges(frame.batches.rows, batch), ranges(later.batches.rows, other)
+            if len(here) == len(there):
+                rows[here] = there
     return rows
 
 
