@@ -32,29 +32,15 @@ def reward(function: Callable[P, Any]) -> Callable[P, Any]:
     """
     if inspect.isclass(function) or not callable(function):
         raise TypeError(f"@declog.reward takes a function or an object with `__call__`, not {function!r}")
-    name = _name(function)
-
+    plain: Any = function
+    while isinstance(plain, functools.partial):
+        plain = plain.func
+    called = plain if inspect.isroutine(plain) else type(plain).__call__  # of an object it is a method of its class
+    name = (plain if called is plain else type(plain)).__name__
     columns_taken = nullcontext(functools.partial(_taken, name))
-    wrapped = within(function, lambda: columns_taken, awaited=inspect.iscoroutinefunction(_call(function)))
+    wrapped = within(function, lambda: columns_taken, awaited=inspect.iscoroutinefunction(called))
     wrapped.__name__ = name
     return wrapped
-
-
-def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
-    while isinstance(function, functools.partial):
-        function = function.func
-    return function
-
-
-def _call(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What runs when it is called: of an object its class's ``__call__``."""
-    plain = _plain(function)
-    return plain if inspect.isroutine(plain) else type(plain).__call__
-
-
-def _name(function: Callable[..., Any]) -> str:
-    plain = _plain(function)
-    return plain.__name__ if inspect.isroutine(plain) else type(plain).__name__
 
 
 def _taken(name: str, result: Any) -> Any:
