@@ -146,7 +146,4 @@ def batches_of(entries: Sequence[tuple[int, int, int, int, float, int]]) -> Batc
 
 def texts_of(values: Sequence[Any]) -> Array:
     """A list as an object array ``[rows]``; a nested list stays one value."""
-    array = np.empty(len(values), object)
-    for row, item in enumerate(values):
-        array[row] = item
-    return array
+    return np.fromiter(values, object, len(values))
