@@ -125,7 +125,7 @@ class View:
                 return self._column(node)
             case "fold":
                 return self._fold(node)
-        function = self.function(node.op)
+        function = self._function_of(node.op) or self.function(node.op)
         if function.stage == "elementwise":
             return self._of_rows(node, function)
         kind = _simplified(self._kind(node, function))

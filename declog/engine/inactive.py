@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cache, partial
 
 from declog.engine.cells import MetricValues
 from declog.engine.frame import GROUP_ID, Frame
@@ -56,6 +57,10 @@ class Inactive:
         self._plan = plan
         self._changed = changed
         self._needs = signals_of(plan)
+        self._of_groups, self._tables_of_groups = (
+            cache(partial(of_groups, plan)),
+            cache(partial(tables_of_groups, plan)),
+        )
         self._keys: dict[str, list[str]] = {}
         self._every = {op.id: op.every for op in plan.outputs}
         for op in plan.outputs:
@@ -156,13 +161,13 @@ class Inactive:
     ) -> None:
         """Warn once of what is absent because the rows of a phase are in no groups."""
         for phase, why in state.misfits.items():
-            grouped = of_groups(self._plan, phase) if why else ()
+            grouped = self._of_groups(phase) if why else ()
             absent = [
                 id for id in self._keys
                 if id in grouped and id not in state.inactive and self._every[id] in periods
                 and not self._has_value(id, results)
             ]  # fmt: skip
-            tables = [op.id for op in tables_of_groups(self._plan, phase) if why and op.id in empty]
+            tables = [op.id for op in self._tables_of_groups(phase) if why and op.id in empty]
             if absent or tables:
                 state.misfits[phase] = ""
                 state.inactive |= dict.fromkeys(absent, why)
