@@ -107,7 +107,7 @@ def plan(
         raise composed.located(ConfigError(explained(composed, problems))) from None
     if suspects:
         raise composed.located(ConfigError(explained(composed, suspects)))
-    names = data.get("metrics") or {} if composed.provenance is not None else {}
+    names = data.get("metrics") or {} if composed.layers else {}
     plan = replace(
         plan, warnings=(*plan.warnings, *self_first(composed), *beside_the_node(composed), *deprecated(composed)),
         user_metrics=frozenset(name for name in names if composed.home(("metrics", name)) is None),
@@ -209,7 +209,7 @@ def start(
         wait_s=wait_s, start_s=start_s, modules=modules, packages=composed.packages(),
         overrides=composed.overrides, locate=partial(locate, composed),
         places=partial(places, composed), mask=composed.masked,
-        notes=() if composed.provenance is None else tuple(notes(composed, compiled)), commits=steps == "commit",
+        notes=tuple(notes(composed, compiled)) if composed.layers else (), commits=steps == "commit",
         live=_live_metrics if compiled.late else None,
         run_config=without_secrets({**beside(config), **(run_config or {})}),
     )  # fmt: skip
@@ -241,12 +241,9 @@ def _objects(sinks: object) -> None:
 
 def places(config: Composed) -> dict[str, str]:
     """Where each metric is declared, `metrics.kl`, as file and line or as the override; empty where nobody knows."""
-    if (provenance := config.provenance) is None:
-        return {}
     locations = {}
     for name in config.data.get("metrics") or {}:
-        _, layers = provenance.find((*config.prefix, "metrics", name))
-        if layers:
+        if layers := config.deciding(("metrics", name)):
             location = layers[-1].location
             text = _portable(location) if isinstance(location, FileLocation) else str(location.where)
             locations[f"metrics.{name}"] = text

@@ -20,7 +20,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException, UnsupportedValueType
 
-from declog.config.diagnostics import attach_places
+from declog.config.diagnostics import located
 from declog.config.file_errors import first_line
 from declog.config.fold import Composition
 from declog.config.hydra import jobs, running_loader
@@ -29,7 +29,7 @@ from declog.config.long_form import without_nulls
 from declog.config.origin import Origin
 from declog.config.override_errors import in_override_terms
 from declog.config.search_path import GROUP, HYDRA_ERRORS, PROVIDER, package_of, provider_of
-from declog.config.source_map import Provenance
+from declog.config.source_map import Layer, Provenance
 from declog.distribution import NAME
 from declog.errors import CompositionError, ConfigError, Path, Problem, Where, nesting
 from declog.language.keys import is_entry
@@ -81,13 +81,22 @@ class Composed:
         return masked(self.data, self.masks)
 
     @cached_property
-    def provenance(self) -> Provenance | None:
-        """Every key of the whole configuration with its layers; None where nobody knows, or the files are gone."""
-        try:
-            return None if self.merged is None else self.merged.provenance
-        except (*HYDRA_ERRORS, OSError):
-            # A file was edited or removed since it was composed, and the caller reports something else.
-            return None
+    def provenance(self) -> Provenance:
+        """Every key of the whole configuration with its layers; empty where nobody knows, or the files are gone."""
+        with suppress(*HYDRA_ERRORS, OSError):  # a file was edited or removed, and the caller reports something else
+            if self.merged is not None:
+                return self.merged.provenance
+        return Provenance({}, {})
+
+    @cached_property
+    def layers(self) -> Mapping[Path, tuple[Layer, ...]]:
+        """The layers that set each key, by its path in the config, the latest last."""
+        size = len(self.prefix)
+        return {path[size:]: layers for path, layers in self.provenance.layers.items() if path[:size] == self.prefix}
+
+    def deciding(self, path: Path) -> tuple[Layer, ...]:
+        """The layers of the innermost key on a path that still holds, the latest last; none where nobody knows."""
+        return self.provenance.find((*self.prefix, *path))[1]
 
     @property
     def profile(self) -> str:
@@ -106,8 +115,7 @@ class Composed:
 
     def packages(self) -> list[str]:
         """The installed packages whose presets it is composed of."""
-        texts = {} if self.provenance is None else self.provenance.texts
-        return sorted({name for file in texts if (name := _package(file)) is not None})
+        return sorted({name for file in self.provenance.texts if (name := _package(file)) is not None})
 
     def package(self, path: Path) -> str | None:
         """The installed package whose preset sets a key; None where it is declog's or one's own, or nobody knows."""
@@ -121,7 +129,7 @@ class Composed:
 
     def _file(self, path: Path) -> str | None:
         """The file whose value of a key is in effect; None where it is an override's, or nobody knows."""
-        layers = () if self.provenance is None else self.provenance.find((*self.prefix, *path))[1]
+        layers = self.deciding(path)
         return layers[-1].file if layers else None
 
     def resolved(self) -> dict[str, Any]:
@@ -141,11 +149,11 @@ class Composed:
         Nothing in it is what the environment gave: a value stands there as it was written.
         """
         cleaned = type(error)([self._clean(problem) for problem in error.problems]) if self.secrets else error
-        if self.provenance is None:  # of a mapping there are no places: its own keys are what is known
+        if not self.provenance.layers:  # of a mapping there are no places: its own keys are what is known
             problems = (replace(problem, path=_written(self.tree, problem.path)) for problem in cleaned.problems)
             return type(error)(list(dict.fromkeys(problems)))
-        placed = attach_places(cleaned, self.provenance, prefix=self.prefix)
-        problems = (in_override_terms(problem, self.prefix) for problem in placed.problems)
+        placed = located(cleaned.problems, self.provenance, prefix=self.prefix)
+        problems = (in_override_terms(problem, self.prefix) for problem in placed)
         return type(error)([_of_package(problem) for problem in problems])
 
     def masked(self, text: str) -> str:

@@ -17,24 +17,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
 
 from declog.config.quoting import is_expression, stays_plain, value_end, within
 from declog.config.source_map import FileLocation, Location, OverrideLocation, Provenance, StoreLocation
 from declog.config.yaml_lint import surprise
-from declog.errors import ConfigError, Excerpt, Path, Problem, Where, in_flow
-
-Error = TypeVar("Error", bound=ConfigError)
+from declog.errors import Excerpt, Path, Problem, Where, in_flow
 
 # The key itself is wrong, or another key beside it is missing; its value is not at fault.
 KEY_CODES = frozenset({"DL201", "DL203", "DL204"})
 
 
-def located(
-    problems: Iterable[Problem], provenance: Provenance | None, *, prefix: Path = ("declog",)
-) -> tuple[Problem, ...]:
+def located(problems: Iterable[Problem], provenance: Provenance, *, prefix: Path = ("declog",)) -> tuple[Problem, ...]:
     """The problems with their places, where ``provenance`` knows them.
 
     ``prefix`` is where the config stands in the composed configuration. Those of one file come in the order of its
@@ -57,11 +53,6 @@ def located(
         return files.index(where.file), where.line or 0, where.column or 0
 
     return tuple(sorted(distinct, key=reading))
-
-
-def attach_places(error: Error, provenance: Provenance | None, *, prefix: Path = ("declog",)) -> Error:
-    """The same error, each of its problems with its place."""
-    return error if provenance is None else type(error)(located(error.problems, provenance, prefix=prefix))
 
 
 def as_dict(problem: Problem) -> dict[str, Any]:
@@ -91,8 +82,8 @@ def _place_dict(where: Where) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _located(problem: Problem, provenance: Provenance | None, prefix: Path) -> Problem:
-    if provenance is None or problem.where is not None:
+def _located(problem: Problem, provenance: Provenance, prefix: Path) -> Problem:
+    if problem.where is not None:
         return problem
     key, layers = provenance.find((*prefix, *problem.path))
     if not layers:

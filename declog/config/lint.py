@@ -48,23 +48,17 @@ def lint(config: Composed, nulls: Iterable[Path]) -> list[Problem]:
 
 def surprises(config: Composed) -> Iterator[Problem]:
     """Numbers with a zero in front (DL202), words as keys (DL204): those that are in effect."""
-    if (provenance := config.provenance) is None:
-        return
-    size = len(config.prefix)
-    files = {file for file, text in provenance.texts.items() if suspicious(text)}
-    for path, layers in provenance.layers.items():
+    files = {file for file, text in config.provenance.texts.items() if suspicious(text)}
+    for path, layers in config.layers.items():
         location = layers[-1].location
-        if not isinstance(location, FileLocation) or location.file not in files:
+        if not isinstance(location, FileLocation) or location.file not in files or config.deciding(path) != layers:
             continue
-        if path[:size] != config.prefix or provenance.find(path)[0] != path:
-            continue
-        below = path[size:]
-        if below[:2] != ("run", "config") and (meaning := surprise(location.written_key)) is not None:
-            yield Problem("DL204", meaning[0], below, meaning[1])
+        if path[:2] != ("run", "config") and (meaning := surprise(location.written_key)) is not None:
+            yield Problem("DL204", meaning[0], path, meaning[1])
         word = location.written_value if location.style == "plain" else ""
         if word[:1].isdigit() or word[:1] in ("-", "+"):
             meaning = surprise(word)
-            yield from [] if meaning is None else [Problem("DL202", meaning[0], below, meaning[1])]
+            yield from [] if meaning is None else [Problem("DL202", meaning[0], path, meaning[1])]
 
 
 def null_of_nothing(config: Composed, nulls: Iterable[Path]) -> Iterator[Problem]:
@@ -73,11 +67,9 @@ def null_of_nothing(config: Composed, nulls: Iterable[Path]) -> Iterator[Problem
     In a file without ``defaults`` there is no earlier layer: a `null` that is written out says what there is not, as in
     a run's ``config.yaml``, or wherever composed data is kept.
     """
-    if (provenance := config.provenance) is None:  # a mapping: nobody knows what it was made of
-        return
     sets: dict[Path, Problem] = {}
     for path in nulls:
-        layers = provenance.layers.get((*config.prefix, *path), ())
+        layers = config.layers.get(path, ())
         if path[0] == GROUP or not layers or not all(layer.null for layer in layers) or _is_of_composed(layers[-1]):
             continue
         above = path[:-1]
@@ -101,8 +93,7 @@ def null_of_nothing(config: Composed, nulls: Iterable[Path]) -> Iterator[Problem
         beside = [
             str(name)
             for name, entry in at(config.data, above).items()
-            if entry is not None
-            or not all(layer.null for layer in provenance.layers.get((*config.prefix, *above, name), ()))
+            if entry is not None or not all(layer.null for layer in config.layers.get((*above, name), ()))
         ]
         what = ".".join(map(str, above))
         if len(path) == 2 and set(beside) & _KEYS_OF_ENTRIES:
@@ -157,7 +148,7 @@ def _folders(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
 def clashes(config: Composed) -> Iterator[Problem]:
     """DL101 for each option in use that two installed packages ship: nobody could say which of them to use."""
     origin = config.origin
-    if origin is None or config.provenance is None or (composition := config.merged) is None:
+    if origin is None or not config.layers or (composition := config.merged) is None:
         return
     installed = {PROVIDER, *(team.name for team in teams())}
     parents = {str(default.config_path): default.parent for default in composition.merged.defaults}
@@ -190,8 +181,7 @@ def _clash(
 
 def self_first(config: Composed) -> Iterator[str]:
     """A warning for each own file whose keys are overridden by what it extends, since `_self_` stands before that."""
-    if (provenance := config.provenance) is None:
-        return
+    provenance = config.provenance
     for file, text in provenance.texts.items():
         names = [choice.option for choice in defaults_of(file, text)] if _SELF_FIRST.search(text) else []
         later = names[names.index("_self_") + 1 :] if "_self_" in names else []
@@ -213,7 +203,7 @@ def beside_the_node(config: Composed) -> Iterator[str]:
 
     An application may have metrics and tables of its own: of files only what reads as a part of a config is told.
     """
-    if config.provenance is None or config.merged is None or not config.prefix:
+    if not config.prefix or not config.layers or config.merged is None:
         return
     setters: dict[str, list[Location]] = {}
     for path, layers in config.provenance.layers.items():

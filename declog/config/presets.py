@@ -164,7 +164,7 @@ def _declarations(signal: str, pack: Node) -> Iterator[dict[str, Any]]:
 
 def _extended(pack: str, name: str, config: Composed) -> str:
     """The fix that adds a pack, which has the signal ``name``."""
-    files = {} if config.provenance is None else config.provenance.texts
+    files = config.provenance.texts
     extends = not files or any(provider_of(file) and FilePath(file).stem != ROOT for file in files)
     texts = [text for file, text in files.items() if provider_of(file) is None]
     bases = [match[1] for text in texts if (match := re.search(_BASES, text)) is not None]

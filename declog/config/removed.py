@@ -18,7 +18,6 @@ from declog.config.composed import Composed
 from declog.config.files import YamlLoader
 from declog.config.interpolation import at, has
 from declog.config.search_path import package_of, provider_of
-from declog.config.source_map import Provenance
 from declog.config.uses import entries
 from declog.errors import Path, Problem, in_flow, nearest
 from declog.language.keys import NAMED, SECTIONS, entry_path, is_entry
@@ -44,11 +43,10 @@ def explained(config: Composed, problems: Iterable[Problem]) -> list[Problem]:
 
     Where a file of one's own empties a section, what presets lack for it is left out.
     """
-    provenance = config.provenance
     empty = [section for section in (*NAMED, "derived") if config.data.get(section, {}) is None]
-    if provenance is None or not empty:
+    if not config.layers or not empty:
         return [_explained(config, problem) for problem in problems]
-    rest = [problem for problem in problems if _in_no_package(provenance, (*config.prefix, *entry_path(problem.path)))]
+    rest = [problem for problem in problems if _in_no_package(config, entry_path(problem.path))]
     if any(problem.code == "DL201" and len(problem.path) == 1 for problem in rest):  # entries without indentation
         return rest
     return [*(Problem.of("DL407.section", section, section=section) for section in empty), *rest]
@@ -66,17 +64,16 @@ def _explained(config: Composed, problem: Problem) -> Problem:
     if problem.code not in _INCOMPLETE or not is_entry(problem.path) or problem.path[0] not in KINDS:
         return problem
     section, name = str(problem.path[0]), str(problem.path[-1])
-    provenance = config.provenance
-    if provenance is None or not _in_no_package(provenance, (*config.prefix, *problem.path)):
+    if not _in_no_package(config, problem.path):
         return problem
     if section == "metrics" and id_of(name, config.data["metrics"]) is not None:  # a name, which another metric logs
         return problem
-    homes = sorted({home for home in map(package_of, provenance.texts) if home is not None})
+    homes = sorted({home for home in map(package_of, config.provenance.texts) if home is not None})
     if not homes:
         return problem
     what, shipped = section[:-1], " and ".join(homes)
     paths = [path for path, _ in paths_of(config.data, section)]
-    names = [str(path[-1]) for path in paths if not _in_no_package(provenance, (*config.prefix, *path))]
+    names = [str(path[-1]) for path in paths if not _in_no_package(config, path)]
     close = nearest(name, names)
     near = f", or did you mean `{close}`?" if close is not None else ""
     if (before := _versions(section, name)) is not None:
@@ -105,9 +102,9 @@ def _completes(config: Composed, path: Path) -> bool:
     return bases is not None and isinstance(entry, Mapping) and bases.isdisjoint(entry)
 
 
-def _in_no_package(provenance: Provenance, path: Path) -> bool:
+def _in_no_package(config: Composed, path: Path) -> bool:
     """Whether nothing of an entry stands in an installed package's file."""
-    below = [layer for at, layers in provenance.layers.items() if at[: len(path)] == path for layer in layers]
+    below = [layer for at, layers in config.layers.items() if at[: len(path)] == path for layer in layers]
     return not any(layer.file is not None and provider_of(layer.file) is not None for layer in below)
 
 

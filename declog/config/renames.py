@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 
 from declog.config.composed import Composed
 from declog.config.search_path import provider_of
-from declog.config.source_map import Provenance
 from declog.config.uses import Use, declared, old_names, uses
 from declog.errors import Problem
 from declog.language.keys import sections_with
@@ -41,21 +40,19 @@ def deprecated(config: Composed) -> Iterator[str]:
         for path, entry in declared(config.data, section)
         if isinstance(entry, Mapping) and entry.get("deprecated")
     ]
-    if not notes or (provenance := config.provenance) is None:
-        return
     for section, name, why in notes:
         for use in uses(config.data, section, name):
-            if (location := _own_place(config, provenance, use)) is not None:
+            if (location := _own_place(config, use)) is not None:
                 yield f"{location}: `{name}` is deprecated: {why}"
 
 
-def _own_place(config: Composed, provenance: Provenance, use: Use) -> str | None:
+def _own_place(config: Composed, use: Use) -> str | None:
     """Where somebody uses it who is no installed package; None where nobody does."""
-    paths = [(*config.prefix, *use.path)]
+    paths = [use.path]
     if use.source is None:  # an entry: any key of it
-        paths = [path for path in provenance.layers if path[: len(paths[0])] == paths[0]]
+        paths = [path for path in config.layers if path[: len(use.path)] == use.path]
     for path in paths:
-        for layer in provenance.layers.get(path, provenance.find(path)[1][-1:]):
+        for layer in config.layers.get(path, config.deciding(path)[-1:]):
             if layer.file is None:
                 return ".".join(map(str, use.path))
             if provider_of(layer.file) is None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from declog.config.compose import compose
-from declog.config.diagnostics import as_dict, attach_places, located
+from declog.config.diagnostics import as_dict, located
 from declog.config.source_map import Provenance
 from declog.errors import CompositionError, ConfigError, Problem
 from tests.conftest import WritePreset
@@ -54,11 +54,11 @@ def directory(write_preset: WritePreset) -> Path:
     return write_preset("team", "defaults: [base, _self_]\nmetrics:\n  reward:\n    reduce: p95\n")
 
 
-def render(problems: list[Problem], known: Provenance | None, **options: Any) -> str:
+def render(problems: list[Problem], known: Provenance, **options: Any) -> str:
     return ConfigError(located(problems, known, **options)).text()
 
 
-def provenance(name: str, overrides: Sequence[str] = (), *, config_dir: Path) -> Provenance | None:
+def provenance(name: str, overrides: Sequence[str] = (), *, config_dir: Path) -> Provenance:
     """The layers of a preset with overrides."""
     return compose(name, overrides, config_dir=config_dir).provenance
 
@@ -438,15 +438,14 @@ def test_all_problems_are_rendered_in_order(directory: Path) -> None:
 def test_without_provenance_the_problems_stay_plain() -> None:
     """A profile that is plain data has no places: the renderer shows what the exception would."""
     problems = [Problem("DL302", "unknown signal", ("metrics", "x"), source="rewrd", span=(0, 5))]
-    error = ConfigError(problems)
-    assert render(problems, None) == str(error)
-    assert attach_places(error, None) is error
+    assert render(problems, Provenance({}, {})) == str(ConfigError(problems))
+    assert compose({"profile": "full"}).located(ConfigError(problems)).problems == tuple(problems)
 
 
 def test_attaching_places_keeps_the_error_what_it_is(directory: Path) -> None:
     """The new error has the class and the code of the old one, and its problems with their places."""
     error = CompositionError([Problem("DL202", "wrong", ("profile",))])
-    found = attach_places(error, provenance("base", config_dir=directory))
+    found = compose("base", config_dir=directory).located(error)
     assert (type(found), found.code) == (CompositionError, "DL202")
     assert [replace(problem, where=None) for problem in found.problems] == list(error.problems)
     assert str(found) == render(list(error.problems), provenance("base", config_dir=directory))
@@ -454,12 +453,9 @@ def test_attaching_places_keeps_the_error_what_it_is(directory: Path) -> None:
 
 def test_a_place_that_is_known_is_kept(directory: Path) -> None:
     """What already has its place is not looked for a second time."""
-    error = attach_places(
-        ConfigError([Problem("DL202", "wrong", ("profile",))]), provenance("base", config_dir=directory)
-    )
-    assert (
-        attach_places(error, provenance("base", ["declog.profile=x"], config_dir=directory)).problems == error.problems
-    )
+    error = compose("base", config_dir=directory).located(ConfigError([Problem("DL202", "wrong", ("profile",))]))
+    other = compose("base", ["declog.profile=x"], config_dir=directory)
+    assert other.located(error).problems == error.problems
 
 
 def test_a_problem_as_plain_values(directory: Path) -> None:

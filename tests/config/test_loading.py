@@ -102,7 +102,7 @@ def test_what_a_preset_says_of_hydra_is_not_the_profiles(write_preset: WritePres
     more = f"# @package _global_\nhydra: {{run: {{dir: elsewhere}}}}\ndeclog:\n{text}"
     other = declog.compose("other", config_dir=write_preset("other", more))
     assert other.data == plain.data
-    assert plain.provenance is not None and other.provenance is not None
+    assert plain.provenance.layers and other.provenance.layers
     assert {each for each in other.provenance.layers if each[0] == "declog"} == plain.provenance.layers.keys()
 
 

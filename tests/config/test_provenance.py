@@ -18,9 +18,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 def provenance(name: str, overrides: Sequence[str] = (), *, config_dir: Path) -> Provenance:
     """The layers of a preset with overrides."""
-    known = compose(name, overrides, config_dir=config_dir).provenance
-    assert known is not None
-    return known
+    return compose(name, overrides, config_dir=config_dir).provenance
 
 
 def places(known: Provenance, *path: str | int) -> list[str]:

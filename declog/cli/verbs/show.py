@@ -40,7 +40,7 @@ def arguments(parser: Parser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the requested parts."""
     from declog.api import plan
-    from declog.cli import effective, why
+    from declog.cli import layers
     from declog.cli.targets import chosen
 
     ways = [name for name in ("why", "yaml", "key", "plan", "inactive") if vars(args)[name]]
@@ -48,9 +48,9 @@ def run(args: argparse.Namespace) -> int:
         raise Wrong(f"show shows one thing: --{ways[0]} and --{ways[1]} are two", "leave one out")
     config = chosen(args)
     if args.why is not None:
-        why.report(args, config)
+        layers.why(args, config)
     elif args.yaml or args.key:
-        effective.report(args, config)
+        layers.effective(args, config)
     else:
         _of_plan(plan(config), args)
     return 0
