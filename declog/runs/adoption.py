@@ -9,13 +9,11 @@ from __future__ import annotations
 import json
 import re
 import struct
-import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from declog.config.source_map import shown_path
@@ -108,12 +106,12 @@ class Adopted:
         return "\n".join(lines) + "\n"
 
 
-def adopted(logged: Logged, presets: Mapping[str, Sequence[str]]) -> Adopted:
-    """The way of each name. ``presets`` holds the presets, each with the templates of its names."""
+def adopted(logged: Logged, presets: Mapping[str, Collection[str]]) -> Adopted:
+    """The way of each name. ``presets`` holds the presets, each with the templates of the names that it logs."""
     names = list(logged.values)
     best, by_preset = None, list[str]()
     for preset, templates in presets.items():
-        pattern = re.compile("|".join(f"(?:eval[_/])?{names_of(template)}" for template in (*templates, *BESIDE)))
+        pattern = re.compile("|".join(map(names_of, (*templates, *BESIDE))))
         matches = [name for name in names if pattern.fullmatch(name)]
         if len(matches) > len(by_preset):
             best, by_preset = preset, matches
@@ -125,48 +123,13 @@ def adopted(logged: Logged, presets: Mapping[str, Sequence[str]]) -> Adopted:
     return Adopted(logged, best, by_preset, distributions, [name for name in rest if name not in computed])
 
 
-def verified(logged: Logged) -> Adopted:
-    """The way of each name, checked with the plan of the written config: names that it does not log pass through.
-
-    If a preset logs fewer than half of the names, the next one is tried.
-    """
-    presets = dict(_templates(tuple(sys.path)))
-    while True:
-        draft = adopted(logged, presets)
-        plan = _plan(draft.text("adopted"))
-        pattern = re.compile("|".join(map(names_of, (*_shown(plan), *BESIDE))))
-        by_preset = [name for name in draft.by_preset if pattern.fullmatch(name)]
-        if draft.preset is None or len(by_preset) * 2 >= len(logged.values):
-            passed = sorted([*draft.passed, *(name for name in draft.by_preset if name not in by_preset)])
-            return replace(draft, by_preset=by_preset, passed=passed)
-        del presets[draft.preset]
-
-
-def _plan(text: str) -> Plan:
-    """The plan of a config, as it will be written."""
-    from declog.api import plan
-    from declog.config.compose import compose
-
-    with TemporaryDirectory() as folder:
-        file = Path(folder) / "adopted.yaml"
-        file.write_text(text, encoding="utf-8")
-        return plan(compose(file))
-
-
 @cache  # composing all presets takes seconds
-def _templates(path: tuple[str, ...]) -> dict[str, list[str]]:
-    """The names that each preset may log, whatever is switched on, but not names that can be anything."""
+def names_by_preset(path: tuple[str, ...]) -> dict[str, set[str]]:
+    """The templates of the names that each preset logs, of those that are found on ``path``, ``sys.path``."""
     from declog.api import plan
     from declog.config.compose import compose, presets
 
-    templates: dict[str, list[str]] = {}
-    for preset in presets():
-        composed = compose(preset)
-        metrics: Any = composed.data.get("metrics") or {}
-        names = {str(entry.get("name") or key) for key, entry in metrics.items() if isinstance(entry, dict)}
-        names |= {*plan(composed).names()}
-        templates[preset] = sorted(name for name in names if name[:1] != "{")
-    return templates
+    return {preset: _shown(plan(compose(preset))) for preset in presets()}
 
 
 def _shown(plan: Plan) -> set[str]:

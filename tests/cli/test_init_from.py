@@ -197,6 +197,19 @@ def test_no_file_is_replaced(cli: Cli, tmp_path: Path) -> None:
     assert cli("init", "--from", str(DATA / "openrlhf.txt")).out.splitlines()[-1:] == ["run: {name: adopted}"]
 
 
+@pytest.mark.parametrize("preset", ["grpo", "trl_grpo", "maxent_grpo", "verl_ppo"])
+def test_a_preset_is_taken_for_its_own_names(preset: str, cli: Cli, tmp_path: Path) -> None:
+    """Whatever its modes put before them, of training too."""
+    plan = declog.plan(preset)
+    templates = [mode.prefix + name for mode in plan.modes.values() for name in plan.names() if name[:1] != "{"]
+    names = {re.sub(r"\{\w+\}", "mean", template) for template in templates}
+    source = tmp_path / "names.txt"
+    source.write_text("\n".join(names) + "\n")
+    out = cli("init", "mine", "--from", str(source)).out
+    assert f"defaults: [{preset}, _self_]" in MINE.read_text().splitlines()
+    assert f"  {len(names)} names computed, 0 passed through" in out.splitlines()
+
+
 CLAIMED: dict[str, tuple[list[str], list[str]]] = {
     "labels that no metric of it has": (
         ["reward", "kl", "reward_p95_by_source/gsm8k", "reward_p95_by_source/math"],
@@ -208,7 +221,7 @@ CLAIMED: dict[str, tuple[list[str], list[str]]] = {
     ),
     "a mode of its own": (["reward", "kl", "eval/reward", "eval/kl"], []),
     "a mode that it does not have": (["reward", "kl", "loss", "validation/reward"], ["validation/reward"]),
-    "another separator": (["reward", "kl", "loss", "eval_reward"], ["eval_reward"]),
+    "another separator": (["reward", "ratio/mean", "ratio/max", "eval_reward"], ["eval_reward"]),
 }  # fmt: skip
 
 

@@ -28,6 +28,7 @@ import argparse
 import json
 import keyword
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Template
@@ -145,17 +146,17 @@ def _captured(path: Path) -> tuple[str, Sequence[str]]:
 
 def _adopted(path: Path, name: str) -> tuple[str, Sequence[str]]:
     """The config, and the calls that the training code must add."""
-    from declog.runs.adoption import read, verified
+    from declog.runs.adoption import adopted, names_by_preset, read
 
-    adopted = verified(read(path))
-    calls = [f"  {adopted.computed} names computed, {len(adopted.passed)} passed through"]
-    signals = ["mask"] if any(distribution.axis == "token" for distribution in adopted.distributions) else []
-    signals += [distribution.signal for distribution in adopted.distributions]
+    ways = adopted(read(path), names_by_preset(tuple(sys.path)))
+    calls = [f"  {ways.computed} names computed, {len(ways.passed)} passed through"]
+    signals = ["mask"] if any(distribution.axis == "token" for distribution in ways.distributions) else []
+    signals += [distribution.signal for distribution in ways.distributions]
     if signals:
         calls.append(f"  log.observe({', '.join(f'{signal}=...' for signal in signals)})")
-    if adopted.passed:
-        calls.append(f"  log.log_metric({adopted.passed[0]!r}, value)  # and the others that the file lists")
-    return adopted.text(name), calls
+    if ways.passed:
+        calls.append(f"  log.log_metric({ways.passed[0]!r}, value)  # and the others that the file lists")
+    return ways.text(name), calls
 
 
 def _schema(args: argparse.Namespace) -> int:
