@@ -24,10 +24,9 @@ from declog.config.fix_trials import about, with_tried_fixes, without
 from declog.config.interpolation import has
 from declog.config.lint import beside_the_node, lint, self_first
 from declog.config.presets import declared, fitting
-from declog.config.removed import explained
-from declog.config.renames import deprecated, renamed
 from declog.config.search_path import GROUP
 from declog.config.source_map import FileLocation, shown_path
+from declog.config.upgrades import deprecated, explained, renamed
 from declog.errors import ConfigError, MissingSignalError, Problem, SinkError
 from declog.errors.habits import refuse_arguments, shown_at_the_call
 from declog.language.functions import DEFAULT as FUNCTIONS

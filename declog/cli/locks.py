@@ -17,7 +17,7 @@ from declog import distribution
 from declog.cli.arguments import Wrong
 from declog.cli.differences import differences, text
 from declog.cli.output import BOLD, paint
-from declog.config.removed import ENTRIES, LOCK, ids
+from declog.config.upgrades import ENTRIES, LOCK, ids
 
 if TYPE_CHECKING:
     from declog.config.composed import Composed

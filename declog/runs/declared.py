@@ -1,24 +1,23 @@
-"""The tables that a run's plan sends to files: what there is of one into which no row was written."""
+"""What a run's config and plan declare: its tables of which no row was written, and why its files lack a scalar's name.
+
+The answer for a name is the edit with which the next run has it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from declog.language.tracker_names import metric_of
 from declog.runs.frame import Frame
 
 KINDS = ("parquet", "jsonl")  # of sinks whose files are read
 ARROW = {"float": "float64", "int": "int64", "bool": "bool_"}  # by the type of a column; the others are texts
-
-
-def empty_tables(plan: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Frame]:
-    """The tables that the plan sends to files, by id, with their columns and without rows."""
-    options = config.get("sink_options") or {}
-    return {
-        table["id"]: _empty(table.get("columns"))
-        for table in plan.get("tables", ())
-        if any(kind_of(taker.partition(" ")[0], options) in KINDS for taker in str(table.get("to", "")).split(", "))
-    }
+NO_FILES = "no sink wrote files: start with sinks=[console,parquet]"
+NO_VALUE = "no value of it was logged"
+UNSHOWN = "no active profile"  # the beginning of a plan's reason for a metric that no profile shows
+MOST_NAMES = 8  # in an answer
 
 
 def kind_of(sink: str, options: Mapping[str, Any]) -> str:
@@ -36,3 +35,123 @@ def _empty(columns: object) -> Frame:
             types[name] = ARROW.get(str(column.get("type")), "string")
     types["run_id"] = "string"
     return Frame(pa.schema([(name, getattr(pa, type_)()) for name, type_ in types.items()]).empty_table())
+
+
+@dataclass(frozen=True)
+class Declared:
+    """The sinks, tables and scalars of a run as its config and its plan declare them."""
+
+    config: Mapping[str, Any]
+    plan: Mapping[str, Any]
+
+    @property
+    def sinks(self) -> dict[str, Mapping[str, Any]]:
+        """The options of the sinks that write files, by id."""
+        options, ids = _map(self.config.get("sink_options")), self.config.get("sinks")
+        names = [id for id in (ids if isinstance(ids, list) else ()) if isinstance(id, str)]
+        return {id: _map(options.get(id)) for id in names if kind_of(id, options) in KINDS}
+
+    @property
+    def empty_tables(self) -> dict[str, Frame]:
+        """The tables that the plan sends to files, by id, with their columns and without rows."""
+        options = _map(self.config.get("sink_options"))
+        return {
+            table["id"]: _empty(table.get("columns"))
+            for table in self.plan.get("tables", ())
+            if any(kind_of(taker.partition(" ")[0], options) in KINDS for taker in str(table.get("to", "")).split(", "))
+        }
+
+    def rare(self, mode: str | None = None) -> str:
+        """Why a run, or a mode of it, has no scalars: its sinks take only some log events. Empty if they take all."""
+        every = {id: spec.get("every", 1) for id, spec in self.sinks.items()}
+        if not every or not all(isinstance(count, int) and count > 1 for count in every.values()):
+            return ""
+        steps = self.config.get("every", 1)
+        texts = [
+            f"the sink `{id}` takes one log event in {count} of each mode"
+            + (f" (one step in {count * steps})" if isinstance(steps, int) and steps > 1 and mode is None else "")
+            for id, count in every.items()
+        ]
+        edit = ", ".join(f"{id}: {{every: 1}}" for id in every)
+        who = "the run" if mode is None else f"`{mode}`"
+        return f"{', '.join(texts)}, none if {who} had fewer so far: sink_options: {{{edit}}}"
+
+    def instead_of(self, name: str, logged: Iterable[tuple[str, str, str]]) -> str:
+        """The answer for a name without scalars that a metric or an alert of the config has; empty if none has it.
+
+        ``logged`` are the names of the scalars, each with the key of its metric and its mode.
+        """
+        name, rows = str(name), list(dict.fromkeys(logged))
+        metrics = _map(self.config.get("metrics"))
+        mode, plain = self._mode_of(name)
+        id = _id_of(plain, metrics)
+        outputs = [
+            output for output in self.plan.get("outputs", ()) if plain == output["name"] or id == output["metric"]
+        ]
+        templates = [output["name"] for output in outputs]
+        names = dict.fromkeys(of for of, key, _ in rows if key.partition(".")[0] == id)
+        takers = {sink for output in outputs for sink in map(str, output.get("sinks") or ())}
+        in_other_modes = plain == name and not self.rare(mode)
+        if names and (plain not in templates or in_other_modes):  # else it is a family's
+            below = [of for of in names if of.startswith(f"{name}/")]  # of a member of a family
+            return f"it is logged as {_listed(below or names)}"
+        if id in metrics and metrics[id] is None:
+            return f"the run's config takes it out: `{id}: null`"
+        if id in metrics and self.sinks and self.sinks.keys().isdisjoint(takers):
+            return self._hidden(str(id), shown=bool(outputs))
+        if outputs:
+            rare = self.rare(mode) if mode not in {of for _, _, of in rows} else ""
+            called = f", which would be {_listed(templates)}" if plain not in templates else ""
+            return f"{NO_VALUE}{called}{rare and f': {rare}'}"
+        if parts := list(
+            dict.fromkeys(of for of, _, _ in rows if of.startswith(f"{name}/"))
+        ):  # of what nobody declared
+            return f"it is logged as {_listed(parts)}"
+        is_alert = any(alert["id"] == name for alert in self.plan.get("alerts", ()))
+        return "it is an alert, and has not fired" if is_alert else ""
+
+    def _mode_of(self, name: str) -> tuple[str, str]:
+        """The mode whose prefix a name has, and the name without it."""
+        modes = {mode: str(prefix or "") for mode, prefix in _map(self.plan.get("modes")).items()}
+        fitting = [mode for mode, prefix in modes.items() if name.startswith(prefix)]
+        mode = max(fitting, key=lambda mode: len(modes[mode]), default="")
+        return mode, name.removeprefix(modes.get(mode, ""))
+
+    def _hidden(self, id: str, *, shown: bool) -> str:
+        """The answer for a metric that no sink of files takes: the profile that hides it, or the plan's reason."""
+        if _map(_map(self.config.get("metrics")).get(id)).get("log") is False:
+            return f"the run has the metric `{id}`, and `metrics.{id}.log: false` keeps it out of all sinks"
+        reasons = [why for part, why in self._inactive() if part.split(".")[1:2] == [id]]
+        if not shown and reasons and not any(why.startswith(UNSHOWN) for why in reasons):
+            return f"the run has left out its metric `{id}`: {reasons[0]}"
+        default = self.config.get("profile", "full")
+        profiles = {sink: str(spec.get("profile") or default) for sink, spec in self.sinks.items()}
+        hiding = " and ".join(f"the profile `{profile}` of the sink `{sink}`" for sink, profile in profiles.items())
+        edit = ", ".join(f"{profile}: {{show: [{id}]}}" for profile in dict.fromkeys(profiles.values()))
+        return f"the run has the metric `{id}`, and {hiding} hides it: profiles: {{{edit}}}"
+
+    def _inactive(self) -> Iterator[tuple[str, str]]:
+        """The inactive parts of the plan, each with the reason."""
+        parts = self.plan.get("inactive")
+        for part in parts if isinstance(parts, list) else ():
+            if isinstance(part, list) and len(part) == 2:
+                yield str(part[0]), str(part[1])
+
+
+def _id_of(name: str, metrics: Mapping[str, Any]) -> str | None:
+    """The metric that has a name, or that trackers show as the name or below it: `score/aime` of a metric `score`."""
+    if name in metrics:
+        return name
+    if (shown := metric_of(metrics, name)) is not None:
+        return shown.id
+    return max((id for id in metrics if name.startswith(f"{id}/")), key=len, default=None)
+
+
+def _map(value: object) -> Mapping[Any, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _listed(names: Iterable[str]) -> str:
+    """The first names of several, in order."""
+    texts = [f"`{name}`" for name in names]
+    return ", ".join(texts[:MOST_NAMES]) + ", ..." * (len(texts) > MOST_NAMES)

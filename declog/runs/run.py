@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 
 from declog.errors import UsageError, did_you_mean
 from declog.errors.habits import meant, no_attribute
-from declog.runs.declared import empty_tables
+from declog.runs.declared import NO_FILES, Declared
 from declog.runs.files import Source, sources
 from declog.runs.folder import (
     DEPTH,
@@ -37,7 +37,6 @@ from declog.runs.guarded import unsaid
 from declog.runs.joint_rows import by_step, joint, merged
 from declog.runs.prompts import PROMPTS, prompt_column, prompts_of, score_column
 from declog.runs.series import TRAIN, Series, name_of, rows_by_name, series_by_name, wide_table
-from declog.runs.unlogged import NO_FILES, Declared
 from declog.sinks._rows import EVENT_RUN, schema, with_event_steps
 from declog.sinks.run_folder import RUN, run_of
 
@@ -428,7 +427,7 @@ class _Tables(Mapping[str, Frame]):
     def __init__(self, run: Run) -> None:
         self._run = run
         written = {name for ranks in run._sinks for one in ranks for name in one.tables()}
-        frames: dict[str, Frame | None] = {**empty_tables(run.plan, run.config), **dict.fromkeys(written)}
+        frames: dict[str, Frame | None] = {**run._declared.empty_tables, **dict.fromkeys(written)}
         self._frames = dict(sorted(frames.items()))
 
     def __getitem__(self, name: str) -> Frame:

@@ -7,9 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from declog.runs.prompts import score_column, step_of
+from declog.runs.prompts import COMPLETION, PROMPT, last_said, score_column, step_of, text_of
 from declog.runs.report.blobs import Blobs
-from declog.runs.texts import COMPLETION, PROMPT, last_said, text_of
 from declog.sinks._shared import strict
 
 CHUNK = 64  # rows

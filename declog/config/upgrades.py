@@ -1,7 +1,8 @@
-"""Entries that a project completes or uses, and that the presets below it no longer have: who had them, and since when.
+"""What an upgrade of a package changes for a project that builds on its presets: names, and entries that went.
 
-A package's upgrade may take a table away; the project that sets its `every` is then left with an entry that means
-nothing. Reads `declog.lock`, where the project has one: it says which version had the entry.
+`renamed` and `deprecated` of metrics and signals say which names changed; here is who still uses the old ones. An
+upgrade may also take a table away; the project that sets its `every` is then left with an entry that means nothing.
+Reads `declog.lock`, where the project has one: it says which version had the entry.
 """
 
 from __future__ import annotations
@@ -18,17 +19,68 @@ from declog.config.composed import Composed
 from declog.config.files import YamlLoader
 from declog.config.interpolation import at, has
 from declog.config.search_path import package_of, provider_of
-from declog.config.uses import entries
+from declog.config.uses import Use, declared, entries, old_names, uses
 from declog.errors import Path, Problem, in_flow, nearest
-from declog.language.keys import NAMED, SECTIONS, entry_path, is_entry
+from declog.language.keys import NAMED, SECTIONS, entry_path, is_entry, sections_with
 from declog.language.keys import entries as paths_of
 from declog.language.tracker_names import id_of
 
 LOCK = "declog.lock"
 ENTRIES = "entries"  # the key of the lock that holds the ids of a config's entries
 KINDS = tuple(section for section in SECTIONS if section != "tests")
+RENAMED = [section for section in sections_with("renamed") if section != "derived"]  # which are of `signals`
 _INCOMPLETE = ("DL201", "DL202", "DL203", "DL302", "DL402", "DL403")  # what is said of an entry that lacks its base
 _UNKNOWN = re.compile(r"unknown (\w+) `(\w+)`")
+
+
+# -- names that changed
+
+
+def renamed(config: Composed) -> Iterator[Problem]:
+    """DL408 for every use of a name that a metric or a signal had before; of its own package's entries none."""
+    for section in RENAMED:
+        for old, new in old_names(config.data, section).items():
+            paths = [path for path, _ in declared(config.data, section)]
+            home = next((config.home((*path, "renamed")) for path in paths if path[-1] == new), None)
+            if home is not None and any(path[-1] == old and config.home(path) == home for path in paths):
+                continue  # the package has a new entry of the old name
+            by = f" ({home})" if home is not None else ""
+            for use in uses(config.data, section, old):
+                yield Problem.of(
+                    "DL408.renamed", use.path, source=use.source, span=use.span, replacement=(old, new),
+                    name=old, new=new, by=by,
+                )  # fmt: skip
+
+
+def deprecated(config: Composed) -> Iterator[str]:
+    """A warning for every use of what is deprecated, in a file of one's own or an override."""
+    notes = [
+        (section, str(path[-1]), entry["deprecated"])
+        for section in RENAMED
+        for path, entry in declared(config.data, section)
+        if isinstance(entry, Mapping) and entry.get("deprecated")
+    ]
+    for section, name, why in notes:
+        for use in uses(config.data, section, name):
+            if (location := _own_place(config, use)) is not None:
+                yield f"{location}: `{name}` is deprecated: {why}"
+
+
+def _own_place(config: Composed, use: Use) -> str | None:
+    """Where somebody uses it who is no installed package; None where nobody does."""
+    paths = [use.path]
+    if use.source is None:  # an entry: any key of it
+        paths = [path for path in config.layers if path[: len(use.path)] == use.path]
+    for path in paths:
+        for layer in config.layers.get(path, config.deciding(path)[-1:]):
+            if layer.file is None:
+                return ".".join(map(str, use.path))
+            if provider_of(layer.file) is None:
+                return str(layer.location.where)
+    return None
+
+
+# -- entries that went
 
 
 def ids(data: Mapping[str, Any]) -> dict[str, str]:
