@@ -39,8 +39,8 @@ def first_line(error: Exception) -> str:
 
 def file_problem(loader: Loader, origin: Origin, error: Exception, composition: Composition | None = None) -> Problem:
     """The problem in the configuration files, with its place. ``composition`` is there where they could be composed."""
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        return not_yaml(error, error.problem_mark)
+    if isinstance(error, yaml.MarkedYAMLError):
+        return not_yaml(error)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file is not None:
         return _missing_default(loader, error, error.missing_cfg_file)
     if isinstance(error, ListOverMap):
@@ -154,9 +154,12 @@ def _of_twice(name: str, lines: Sequence[str], row: int) -> str:
     return "keep one of the two"
 
 
-def not_yaml(error: yaml.MarkedYAMLError, mark: yaml.Mark, text: str | None = None) -> Problem:
+def not_yaml(error: yaml.MarkedYAMLError, text: str | None = None) -> Problem:
     """A file that is no YAML: the parser's words in plain ones, at the place to edit; ``text`` is of no file."""
     cause, context = error.problem or first_line(error), error.context_mark
+    mark = error.problem_mark or context
+    if mark is None:
+        return Problem.of("DL101.yaml", cause=cause)
     flow = context if "while parsing a flow" in (error.context or "") else None
     row, column, file = mark.line, mark.column, FilePath(mark.name)
     if text is None:

@@ -211,30 +211,28 @@ def _unresolved(container: DictConfig | ListConfig, source: str | None, error: O
         if (match := re.search(r"\$\{env:([^}]*)\}", source or "")) is not None:
             return Problem.of("DL103.env", source=source, span=match.span(), name=match[1])
         return Problem.of("DL103.hydra", source=source, cause=cause)
-    written = "${" + named[1] + "}"
-    at = (source or "").find(written)
-    if at < 0:
+    key, written = named[1], f"${{{named[1]}}}"
+    start = (source or "").find(written)
+    if start < 0:
         return Problem.of("DL103.hydra", source=source, cause=cause)
-    if named[1].startswith("hydra."):
-        inner = named[1].removeprefix("hydra.")
-        return Problem.of("DL103.hydra_key", source=source, span=(at, at + len(written)), key=named[1], inner=inner)
+    span = (start, start + len(written))
+    if key.startswith("hydra."):
+        return Problem.of("DL103.hydra_key", source=source, span=span, key=key, inner=key.removeprefix("hydra."))
     tree = tree_of(OmegaConf.to_container(root, resolve=False))
-    close = nearest_key(tree, named[1])
-    span = (at, at + len(written))
-    if (value := tree.at((GROUP, named[1]))) is not None and named[1] not in keys_of(LogSpec):
-        fix = f"run: {{config: {{{named[1]}: {in_flow(value.plain)}}}}}, and `${{{GROUP}.run.config.{named[1]}}}`"
-        return Problem.of("DL103.no_key", source=source, span=span, key=named[1], fix=fix)
-    section, _, leaf = named[1].rpartition(".")
+    section, _, leaf = key.rpartition(".")
+    value = tree.at((GROUP, key)) if key not in keys_of(LogSpec) else None
     values = tree.at((GROUP, section)) if section not in keys_of(LogSpec) else None
-    if values is not None and leaf in values.entries:  # `params: {clip: 0.2}`
-        constants, here = in_flow(values.plain), (source or "").replace(written, leaf)
-        fix = f"constants: {constants}, and `{here}`: a constant stands alone"
-        return Problem.of("DL103.no_key", source=source, span=span, key=named[1], fix=fix)
-    if tree.at((GROUP, "constants", leaf)) is not None:
-        fix = f"write `{(source or '').replace(written, leaf)}`: a constant stands alone"
-        return Problem.of("DL103.no_key", source=source, span=span, key=named[1], fix=fix)
-    fix = f"an interpolation starts at the top of the whole configuration; a signal stands alone: `{named[1]}`"
-    if "." in named[1]:
-        fix = f"`${{oc.select:{named[1]},512}}` has a default; `declog check` takes the file of an application"
-    fix = fix if close is None else f"did you mean `${{{close}}}`?"
-    return Problem.of("DL103.no_key", source=source, span=span, key=named[1], fix=fix)
+    alone = (source or "").replace(written, leaf)
+    if value is not None:
+        fix = f"run: {{config: {{{key}: {in_flow(value.plain)}}}}}, and `${{{GROUP}.run.config.{key}}}`"
+    elif values is not None and leaf in values.entries:  # `params: {clip: 0.2}`
+        fix = f"constants: {in_flow(values.plain)}, and `{alone}`: a constant stands alone"
+    elif tree.at((GROUP, "constants", leaf)) is not None:
+        fix = f"write `{alone}`: a constant stands alone"
+    elif (close := nearest_key(tree, key)) is not None:
+        fix = f"did you mean `${{{close}}}`?"
+    elif "." in key:
+        fix = f"`${{oc.select:{key},512}}` has a default; `declog check` takes the file of an application"
+    else:
+        fix = f"an interpolation starts at the top of the whole configuration; a signal stands alone: `{key}`"
+    return Problem.of("DL103.no_key", source=source, span=span, key=key, fix=fix)

@@ -38,8 +38,7 @@ class Line:
         try:
             value: Any = yaml.load(self._typed, YamlLoader)[self.name]
         except yaml.MarkedYAMLError as error:
-            mark = error.problem_mark or error.context_mark
-            problem = not_yaml(error, mark, self._typed) if mark is not None else Problem.of("DL101.yaml", cause=error)
+            problem = not_yaml(error, self._typed)
             raise CompositionError([replace(problem, where=self._where(problem.where))]) from None
         return f"metrics.{self.name}={written(value)}"
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from itertools import chain, islice
 from operator import attrgetter
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 from declog.errors import SinkError
 from declog.errors.visible import visible_lines
@@ -44,16 +44,6 @@ def open_trackers(trackers: Sequence[Any]) -> Iterator[None]:
         yield
     finally:
         _open.reset(token)
-
-
-@runtime_checkable
-class _ShowsTables(Protocol):
-    def log_table(self, table_name: str, columns: list[str], data: list[list[Any]], *, step: int) -> None: ...
-
-
-@runtime_checkable
-class _ShowsImages(Protocol):
-    def log_images(self, values: dict[str, Any], step: int, **options: Any) -> None: ...
 
 
 class AccelerateSink(BaseSink):
@@ -180,7 +170,7 @@ class _Generic:
 
     def _table(self, step: int, table: Table) -> None:
         tracker = self._tracker
-        if isinstance(tracker, _ShowsTables):
+        if hasattr(tracker, "log_table"):
             columns = [column.name for column in table.columns]
             tracker.log_table(clean_text(table.name), columns=columns, data=_cells(table), step=step)
         elif tracker.name not in TEXTS:
@@ -191,7 +181,7 @@ class _Generic:
 
     def _images(self, step: int, name: str, images: list[Any]) -> None:
         tracker = self._tracker
-        if not isinstance(tracker, _ShowsImages):
+        if not hasattr(tracker, "log_images"):
             self._leave_out("images", name)
         elif self._tracker.name == "tensorboard":  # one array of images of one size
             for number, image in enumerate(images):

@@ -142,10 +142,7 @@ def _of_file(path: Path) -> Iterator[tuple[str, str]]:
     except OSError as error:
         raise Wrong(f"{path}: {error.strerror}", "name a file with `metrics`") from None
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        if mark is None:
-            raise Wrong(f"{path} is no YAML: {error}") from None
-        raise CompositionError([not_yaml(error, mark)]) from None
+        raise CompositionError([not_yaml(error)]) from None
     metrics = data.get("metrics") if isinstance(data, Mapping) else None
     if not isinstance(metrics, Mapping):
         raise Wrong(f"{path} has no `metrics`", "metrics: {spread: std(reward)}")
