@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from declog.language.spec import LogSpec
     from declog.language.validation import validate
     from declog.plans.ops import Plan
-    from declog.runs.report.inline import report
+    from declog.runs.report.page import report
     from declog.runs.run import read
     from declog.runtime.recording.recorder import Recorder
     from declog.runtime.recording.rewards import reward
@@ -72,7 +72,7 @@ _HOMES = {
         "runtime.recording.recorder": ("Recorder"),
         "runtime.recording.rewards": ("reward"),
         "runtime.rows.scopes": ("bind"),
-        "runs.report.inline": ("report"),
+        "runs.report.page": ("report"),
         "runs.run": ("read"),
     }.items()
     for name in names.split()

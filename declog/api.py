@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any, Literal, Never
 from weakref import ref
 
 from declog.compiler import captures, compile
-from declog.config.application import beside
 from declog.config.compose import application_directory, compose, imports_of, working_directory
 from declog.config.composed import Composed
 from declog.config.fix_trials import about, with_tried_fixes, without
-from declog.config.interpolation import has
+from declog.config.interpolation import beside, has
 from declog.config.lint import beside_the_node, lint, self_first
 from declog.config.presets import declared, fitting
 from declog.config.search_path import GROUP

@@ -223,7 +223,7 @@ def imported_files(imported: Mapping[str, tuple[Import, ...]]) -> dict[str, set[
 IN_ORDER = (
     "runtime.rows.steps runtime.rows.batches runtime.recording.session runtime.recording.recorder",
     "runtime.rows.scopes runtime.recording.session",
-    "config.bounds config.files config.hydra config.fold config.origin config.composed config.compose config.lint",
+    "config.files config.hydra config.fold config.origin config.composed config.compose config.lint",
     "language.nodes language.functions.base language.functions.text",
     "language.nodes plans.ops plans.words engine.evaluator",
 )

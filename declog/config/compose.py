@@ -19,11 +19,10 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from declog.config.bounds import text_of
 from declog.config.composed import Composed, is_plain, node_of, of_config, of_node
 from declog.config.composition_errors import composition_error, unknown_preset
 from declog.config.file_errors import lost
-from declog.config.files import chooses_config
+from declog.config.files import chooses_config, text_of
 from declog.config.fold import Composition
 from declog.config.hydra import Loader, config_loader
 from declog.config.interpolation import at

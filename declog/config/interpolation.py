@@ -26,6 +26,7 @@ from declog.config.file_errors import first_line
 from declog.config.search_path import GROUP
 from declog.errors import Path, Problem, in_flow
 from declog.language.keys import keys as keys_of
+from declog.language.secrets import without_secrets
 from declog.language.spec import LogSpec
 from declog.language.tree import tree_of
 
@@ -193,6 +194,26 @@ class Resolved:
         if used:
             names_variable = source is not None and any(f"${{{name}:" in source for name in _ENVIRONMENT)
             self.masks[here] = source if names_variable and source is not None else f"${{oc.env:{used[-1][0]}}}"
+
+
+def beside(config: object) -> dict[str, Any]:
+    """An application's configuration beside its node ``declog``, resolved; empty where ``config`` is nothing else.
+
+    It says how the trainer is configured, and is kept with the run and given to trackers. Values of the environment
+    stand there as they were written, and secrets, by the names of their keys, are left out.
+    """
+    if isinstance(config, DictConfig):
+        root = config._get_root()
+        if not isinstance(root, DictConfig) or GROUP not in list(root):
+            return {}
+        values = Resolved(root)
+        data = masked(values.data, values.masks)
+    elif isinstance(config, Mapping) and GROUP in config:
+        data = copy.deepcopy(dict(config))
+    else:
+        return {}
+    rest: dict[str, Any] = without_secrets({key: data[key] for key in data if key not in (GROUP, "hydra")})
+    return rest
 
 
 def _source(container: DictConfig | ListConfig, key: Any) -> str | None:

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import yaml
 
-from declog.config.bounds import text_of
 from declog.config.compose import composed, presets
-from declog.config.files import chooses_config, defaults_of
+from declog.config.files import chooses_config, defaults_of, text_of
 from declog.config.origin import Origin
 from declog.config.override_errors import problem_of, unreadable
 from declog.config.overrides import ADDS, parsed

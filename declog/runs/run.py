@@ -32,9 +32,8 @@ from declog.runs.folder import (
     what_to_give,
     yaml_of,
 )  # fmt: skip
-from declog.runs.frame import Frame
+from declog.runs.frame import Frame, by_step, joint, merged
 from declog.runs.guarded import unsaid
-from declog.runs.joint_rows import by_step, joint, merged
 from declog.runs.prompts import PROMPTS, prompt_column, prompts_of, score_column
 from declog.runs.series import TRAIN, Series, name_of, rows_by_name, series_by_name, wide_table
 from declog.sinks._rows import EVENT_RUN, schema, with_event_steps

@@ -1,4 +1,7 @@
-"""One HTML file of a run: its data, a style and scripts, and a policy that blocks everything else."""
+"""One HTML file of a run: its data, a style and scripts, and a policy that blocks everything else.
+
+``report`` shows it in a notebook's cell, in a frame that reaches neither the notebook nor the network.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import base64
 import hashlib
 import html
 import json
+import os
 import time
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
@@ -15,7 +19,7 @@ from typing import Any
 from declog.distribution import VERSION
 from declog.runs.report.blobs import Blobs, plain
 from declog.runs.report.facts import differences, run_facts
-from declog.runs.run import Run
+from declog.runs.run import Run, read
 from declog.sinks._files import replace_text
 
 HEAD = 2000  # characters of a file in which its mark is
@@ -26,6 +30,9 @@ SCRIPTS = ("vendor/uPlot.iife.min.js", *SHARED, "cards.js", "onsets.js", "overvi
            "curves.js", "clock.js", "changes.js", "steptime.js", "distributions.js", "tokens.js", "conversation.js",
            "where.js", "finders.js", "csv.js", "samples.js", "group.js", "logged.js", "keep.js",
            "main.js")  # one scope, in order  # fmt: skip
+HEIGHT = 800  # of the frame, in pixels
+# The page runs its own scripts and saves files; it reaches neither the notebook nor the network.
+ALLOWED = "allow-scripts allow-downloads allow-popups"
 
 
 def write(
@@ -131,3 +138,38 @@ def _asset(name: str) -> str:
 
 def _hash(text: str) -> str:
     return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
+
+
+# -- in a notebook's cell
+
+
+def report(run: Any, *compared: Any, samples: bool = True, height: int = HEIGHT) -> Page:
+    """The page of a run, for a notebook's cell; ``save`` writes it to a file.
+
+    ``run`` is a run's folder, what ``declog.read`` returned, or a recorder, which may be open: its log events so far
+    are written first. ``compared`` are up to two runs to compare it with. ``samples``: with the rows of tables.
+    ``height`` is that of the frame, in pixels. Raises ``UsageError`` DL607 where there is no run.
+    """
+    first, *rest = (one if isinstance(one, Run) else read(one) for one in (run, *compared))
+    return Page(document(first, rest, samples=samples), height)
+
+
+class Page:
+    """A page: ``str`` is its HTML."""
+
+    def __init__(self, text: str, height: int) -> None:
+        self._text, self._height = text, height
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"<report of {len(self._text) / 1e6:.1f} MB>"
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it to a file, in one step. ``OSError`` as the disk says."""
+        replace_text(Path(path), self._text)
+
+    def _repr_html_(self) -> str:
+        style = f"width: 100%; height: {self._height}px; border: 0"
+        return f'<iframe sandbox="{ALLOWED}" style="{style}" srcdoc="{html.escape(self._text)}"></iframe>'
