@@ -20,9 +20,9 @@ import contextlib
 import os
 import sqlite3
 import sys
-import threading
 import weakref
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -265,15 +265,11 @@ def _status(table: Table, row: int) -> dict[str, str]:
     return {key: text for key, text in (("status", " ".join(filter(None, shown))), ("why", why)) if text}
 
 
-class _Quiet(threading.local):
-    on = False
-
-
-_quiet = _Quiet()
+_quiet: ContextVar[bool] = ContextVar("_quiet", default=False)  # on this thread
 
 
 def _print(*values: object, **options: Any) -> None:
-    if not _quiet.on:
+    if not _quiet.get():
         print(*values, **options)
 
 
@@ -286,8 +282,8 @@ def quiet() -> Iterator[None]:
     """
     for name in PRINTING:
         require(name, kind="trackio", extra="trackio").print = _print
-    _quiet.on = True
+    token = _quiet.set(True)
     try:
         yield
     finally:
-        _quiet.on = False
+        _quiet.reset(token)

@@ -16,11 +16,13 @@ that differs, 2 a config is wrong, 3 Hydra could not compose one.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from declog.cli.arguments import Parser, Wrong
@@ -161,12 +163,37 @@ def _not_installed(plan: Plan) -> dict[str, str]:
 
 def _fixed(results: Sequence[Checked], *, quiet: bool) -> bool:
     """Apply the fixes; whether a file was written."""
-    from declog.cli.fixes import apply
-
-    lines = apply(problem for result in results for problem in _problems(result))
+    lines = _fix(problem for result in results for problem in _problems(result))
     for line in lines if not quiet else ():
         print(f"{paint('fixed', GREEN)} {visible(line)}")
     return bool(lines)
+
+
+def _fix(problems: Iterable[Problem]) -> list[str]:
+    """Write fixes that keep the meaning into the user's own files; returns a line for each: where, what, and by what.
+
+    A problem's ``replacement`` takes the place of what its excerpt marks. Files of installed packages are left alone.
+    """
+    from declog.config.search_path import provider_of
+    from declog.config.source_map import LINE_BREAK
+
+    edits: dict[tuple[str, int, int, int], tuple[str, str]] = {}
+    for problem in problems:
+        where = problem.where
+        if where is None or where.excerpt is None or where.file is None or where.line is None:
+            continue
+        excerpt = where.excerpt
+        marked = excerpt.text[excerpt.start : excerpt.end]
+        users_own = provider_of(str(Path(where.file).absolute())) is None
+        if problem.replacement and marked == problem.replacement[0] and users_own:
+            edits[where.file, where.line, excerpt.start, excerpt.end] = problem.replacement
+    for (file, line, start, end), (_, new) in sorted(edits.items(), reverse=True):  # from the end: columns stay right
+        path = Path(file)
+        pieces = re.split(f"({LINE_BREAK.pattern})", path.read_bytes().decode("utf-8"))
+        at = 2 * (line - 1)  # line breaks are items between the lines
+        pieces[at] = pieces[at][:start] + new + pieces[at][end:]
+        path.write_bytes("".join(pieces).encode("utf-8"))
+    return [f"{file}:{line}:{start + 1} `{old}` -> `{new}`" for (file, line, start, _), (old, new) in edits.items()]
 
 
 def _problems(result: Checked) -> Sequence[Problem]:

@@ -1,9 +1,8 @@
 """TRL's trainers: one call attaches declog to a ``GRPOTrainer`` or ``RLOOTrainer``, and YAML decides what is logged.
 
-declog reads signals where TRL's own methods return them. ``support`` knows which methods a trainer has, ``capture``
-reads the signals, ``report`` merges values into TRL's logs, ``steps`` follows optimizer steps and checkpoints, and
-``settings`` reads constants from the trainer. Hooks are attributes of the attached trainer; TRL's modules and classes
-stay unchanged.
+declog reads signals where TRL's own methods return them. ``support`` knows which methods a trainer has, and reads
+constants from it, ``capture`` reads the signals, ``report`` merges values into TRL's logs, and ``steps`` follows
+optimizer steps and checkpoints. Hooks are attributes of the attached trainer; TRL's modules and classes stay unchanged.
 """
 
 from __future__ import annotations
@@ -24,9 +23,8 @@ from declog.integrations.trl.hook import Hooks
 from declog.integrations.trl.ppo import LOOPED, Loop
 from declog.integrations.trl.report import MERGE, Report
 from declog.integrations.trl.samples import SAMPLED, Samples
-from declog.integrations.trl.settings import SEEN, constants_of
 from declog.integrations.trl.steps import Steps, in_training
-from declog.integrations.trl.support import HOMES, Support, support_of
+from declog.integrations.trl.support import HOMES, SEEN, Support, constants_of, support_of
 from declog.sinks import Sink
 
 __all__ = ["attach", "detach"]

@@ -18,8 +18,7 @@ import pytest
 import torch
 
 import declog
-from declog.integrations.trl.settings import constants_of
-from declog.integrations.trl.support import support_of
+from declog.integrations.trl.support import constants_of, support_of
 from declog.testing import MemorySink
 from tests.integrations.trl import cases
 from tests.integrations.trl.cases import CLIPPING, STRICT, Case
