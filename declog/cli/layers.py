@@ -159,7 +159,10 @@ def _facts(config: Composed, path: Key, plan: Plan | None) -> dict[str, Any]:
     facts = {
         "key": ".".join(map(str, path)), "value": value, "there": there,
         "layers": [
-            {"place": str(layer.location.where), "value": _written_value(layer), "package": _package(layer)}
+            {
+                "place": str(layer.location.where), "value": _written_value(layer),
+                "package": package_of(layer.file) or "",
+            }
             for layer in layers
             if there or layer.rank
         ],
@@ -171,11 +174,6 @@ def _facts(config: Composed, path: Key, plan: Plan | None) -> dict[str, Any]:
         facts["keys"] = [{"key": key, "value": leaf, "place": origin} for key, leaf, origin in below]
     facts["notes"] = [*([help] if help else []), *(_notes(config, path, plan) if is_entry(path) else ())]
     return facts
-
-
-def _package(layer: Layer) -> str:
-    """The installed package of a layer's file, with its version; empty for the user's own file."""
-    return (package_of(layer.file) or "") if layer.file is not None else ""
 
 
 def _written_value(layer: Layer) -> str | None:

@@ -119,13 +119,11 @@ class Composed:
 
     def package(self, path: Path) -> str | None:
         """The installed package whose preset sets a key; None where it is declog's or one's own, or nobody knows."""
-        file = self._file(path)
-        return None if file is None else _package(file)
+        return _package(self._file(path))
 
     def home(self, path: Path) -> str | None:
         """The same with its version, declog among them."""
-        file = self._file(path)
-        return None if file is None else package_of(file)
+        return package_of(self._file(path))
 
     def _file(self, path: Path) -> str | None:
         """The file whose value of a key is in effect; None where it is an override's, or nobody knows."""
@@ -316,7 +314,7 @@ def _of_package(problem: Problem) -> Problem:
     return replace(problem, where=replace(where, package=package_of(file)), fix=fix)
 
 
-def _package(file: str) -> str | None:
+def _package(file: str | None) -> str | None:
     name = provider_of(file)
     return None if name == PROVIDER else name
 

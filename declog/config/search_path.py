@@ -90,13 +90,13 @@ def preset_folders() -> list[tuple[str, Path]]:
     return shipped + [(team.name, folder) for team in teams() for folder in team.folders]
 
 
-def provider_of(file: str) -> str | None:
-    """The installed package that ships a preset's file, declog among them; None for a file of one's own."""
-    parents = Path(file).parents
+def provider_of(file: str | None) -> str | None:
+    """The installed package that ships a preset's file, declog among them; None for a file of one's own, or none."""
+    parents = () if file is None else Path(file).parents
     return next((name for name, folder in preset_folders() if folder in parents), None)
 
 
-def package_of(file: str) -> str | None:
+def package_of(file: str | None) -> str | None:
     """The same with its version."""
     name = provider_of(file)
     if name == PROVIDER:

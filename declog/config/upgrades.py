@@ -157,7 +157,7 @@ def _completes(config: Composed, path: Path) -> bool:
 def _in_no_package(config: Composed, path: Path) -> bool:
     """Whether nothing of an entry stands in an installed package's file."""
     below = [layer for at, layers in config.layers.items() if at[: len(path)] == path for layer in layers]
-    return not any(layer.file is not None and provider_of(layer.file) is not None for layer in below)
+    return not any(provider_of(layer.file) is not None for layer in below)
 
 
 def _of_filter(config: Composed, problem: Problem) -> Problem:

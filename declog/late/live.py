@@ -32,6 +32,7 @@ from declog.sinks._files import replace_text
 from declog.sinks.parquet import ParquetSink
 from declog.sinks.run_folder import PLAN, run_of
 from declog.sinks.runner import SinkRunner
+from declog.sinks.waiting import until
 
 REQUEST, STATE, ANSWER = "ask.json", "state.bin", "answer.json"
 LOOK_S = 0.2  # how often the worker looks for requests, at most
@@ -45,12 +46,8 @@ def hand_over(folder: Path, late: Late, wait_s: float) -> dict[str, Any] | None:
     (folder / STATE).write_bytes(late.state)
     step = late.events[-1][0] if late.events else BEFORE_ALL
     replace_text(folder / REQUEST, json.dumps({"lines": dict(late.lines), "through": late.through, "step": step}))
-    end = time.monotonic() + wait_s
-    while not (folder / ANSWER).exists():
-        if time.monotonic() > end:
-            return None
-        time.sleep(0.1)
-    return _read(folder / ANSWER)
+    answer = folder / ANSWER
+    return _read(answer) if until(answer.exists, wait_s) else None
 
 
 @dataclass

@@ -37,11 +37,8 @@ def facts_of(path: Path, report: Report) -> list[dict[str, Any]]:
     """The facts of each process in ``run.json``, the oldest first; malformed entries are left out."""
     try:
         processes = segments(run_of(path))
-    except SinkError as error:
-        report(f"{path / RUN} is left out: {error.message}")
-        return []
-    except OSError as error:
-        report(f"{path / RUN} is left out: {reason(error)}")
+    except (SinkError, OSError) as error:
+        report(f"{path / RUN} is left out: {error.message if isinstance(error, SinkError) else reason(error)}")
         return []
     if processes and (said := newer(processes[-1])):
         report(f"{path / RUN} {said}")

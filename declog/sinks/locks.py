@@ -15,7 +15,7 @@ import secrets
 import socket
 import time
 import weakref
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -102,49 +102,47 @@ class Lock:
         """Create the file with its holder in it; None if it exists."""
         draft = self._file.with_name(f"{self._file.name}.{secrets.token_hex(6)}")
         descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        complete = False
-        try:
-            _flock(descriptor)
-            _write(descriptor)
+        with ExitStack() as refused:
+            refused.callback(os.close, descriptor)
             try:
-                os.link(draft, self._file)
+                _flock(descriptor)
+                _write(descriptor)
+                self._appear(draft)
             except FileExistsError:
                 return None
-            except OSError:  # a file system without links
-                try:
-                    os.close(os.open(self._file, os.O_CREAT | os.O_EXCL, 0o644))
-                except FileExistsError:
-                    return None
-                os.replace(draft, self._file)
-            complete = True
-            return descriptor
-        finally:
-            draft.unlink(missing_ok=True)
-            if not complete:
-                os.close(descriptor)
+            finally:
+                draft.unlink(missing_ok=True)
+            refused.pop_all()
+        return descriptor
+
+    def _appear(self, draft: Path) -> None:
+        """Give a complete file the lock's name; ``FileExistsError`` if that is taken."""
+        try:
+            os.link(draft, self._file)
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without links
+            os.close(os.open(self._file, os.O_CREAT | os.O_EXCL, 0o644))
+            os.replace(draft, self._file)
 
     def _old(self, takeover: bool) -> int | None:
         """Take over the existing file; None if it changed meanwhile."""
         descriptor = os.open(self._file, os.O_RDWR | os.O_CLOEXEC)
-        taken = False
-        try:
+        with ExitStack() as refused:
+            refused.callback(os.close, descriptor)
             holder = _read(descriptor)
             locked = _flock(descriptor)
             if locked is False:
                 raise Held(holder)
             if not self._is_at_its_place(descriptor):
                 return None
-            elsewhere = holder is not None and not holder.here
-            if elsewhere and not takeover:
+            if holder is not None and not holder.here and not takeover:
                 raise Held(holder)
             if holder is not None and holder.here and locked is None and _alive(holder.pid):
                 raise Held(holder)
             _write(descriptor)
-            taken = True
-            return descriptor
-        finally:
-            if not taken:
-                os.close(descriptor)
+            refused.pop_all()
+        return descriptor
 
     def _is_at_its_place(self, descriptor: int) -> bool:
         try:

@@ -196,10 +196,7 @@ def _calls_own(trainer: Any, home: type, name: str) -> bool:
 
 def constants_of(trainer: Any, support: Support) -> dict[str, Any]:
     """The constants that a trainer knows, by the names of the presets `trl_grpo`, `trl_rloo` and `trl_async_grpo`."""
-    constants: dict[str, Any] = {
-        "sees_rollouts": support.rollouts, "sees_updates": support.updates, "sees_samples": support.samples,
-        "sees_loop": support.loop,
-    }  # fmt: skip
+    constants: dict[str, Any] = {name: getattr(support, name.removeprefix("sees_")) for name in SEEN}
     if support.method == "grpo":
         constants |= _read(trainer, GRPO) | _read(trainer.args, GRPO_ARGUMENTS)
         if hasattr(trainer.args, "delta"):
