@@ -21,6 +21,7 @@ from declog.errors import MissingSignalError
 from declog.language.dtypes import Axis
 from declog.language.moments import FORMULAS
 from declog.language.nodes import LOGGED, SIGNAL, TIMERS, walk
+from declog.plans.modes import ModesOfMetrics
 from declog.plans.needs import Clause, Need, groups_of, of_groups, signals_of, tables_of_groups
 from declog.plans.ops import Plan, SignalOp
 
@@ -63,9 +64,12 @@ class Inactive:
         )
         self._keys: dict[str, list[str]] = {}
         self._every = {op.id: op.every for op in plan.outputs}
+        self._modes_of: dict[str, set[str]] = {}
+        modes = ModesOfMetrics(plan.outputs, plan.modes)
         for op in plan.outputs:
             if op.shown and op.id != LOGGED:
                 self._keys.setdefault(op.id, []).append(op.key)
+                self._modes_of.setdefault(op.id, set()).update(modes.of(op.key))
         self._signals = {
             Need(phase.name, op.name): op
             for phase in plan.phases.values() for op in phase.signals if not op.any and op.name != LOGGED
@@ -142,7 +146,10 @@ class Inactive:
             self._changed(self.reasons)
 
     def _note_inactive(self, mode: str, state: _Mode, periods: Collection[int], results: MetricValues) -> None:
-        first = [id for id in self._keys if id not in state.judged and self._every[id] in periods]
+        first = [
+            id for id in self._keys
+            if id not in state.judged and self._every[id] in periods and mode in self._modes_of[id]
+        ]  # fmt: skip
         if mode != "train":  # a phase without any batch is not meant to be in this mode
             first = [
                 id

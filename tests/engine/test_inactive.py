@@ -324,6 +324,33 @@ def test_each_mode_says_it_of_itself(tmp_path: Path, caplog: pytest.LogCaptureFi
     assert missing == {"b": "eval: b never came"}
 
 
+@pytest.mark.parametrize("came", [True, False])
+def test_a_metric_of_one_mode_is_judged_there(came: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The class: what a condition on `mode` leaves to evaluations is not looked for in training, nor by `strict`.
+
+    It is said where they come without it; of a formula over it, too.
+    """
+    at_eval = {"expr": "a", "where": "mode == 'eval'", "by": "c"}
+    config = {
+        **AB, "run": {"name": "small", "strict": True}, "signals": {"any": {"a": ROW, "c": {**ROW, "type": "text"}}},
+        "metrics": {"a": "mean(a)", "at_eval": at_eval, "twice": {"formula": "2 * max(at_eval, over=label)"},
+                    "at_train": {**at_eval, "where": "mode != 'eval'", "by": None}},
+    }  # fmt: skip
+
+    def body(log: Recorder) -> None:
+        for step in range(3):
+            with log.step(step):
+                log.observe(a=[1.0, 2.0])
+            with log.mode("eval"):
+                log.observe(a=[1.0, 3.0], **({"c": ["x", "y"]} if came else {}))
+
+    told, missing = run(config, body, tmp_path, caplog)
+    label, formula = "its label c never came", "c never came"
+    said = f"eval: 2 of 3 metrics are inactive:\n  at_eval ({label})\n  twice ({formula})"
+    assert told == ([] if came else [said])
+    assert missing == ({} if came else {"at_eval": f"eval: {label}", "twice": f"eval: {formula}"})
+
+
 def test_a_trainers_numbers_of_steps_are_of_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Where a trainer says when, its evaluations have no learning rate, and that is no gap; what training lacks is."""
     metrics = {**AB["metrics"], "c": "mean(c)"}
