@@ -114,6 +114,12 @@ def values_of(plan: Plan, phase: str) -> Iterator[Clauses]:
         yield from (_of(column, phase, columns) for column in table.columns if table.phase == phase)
 
 
+def tables_of(plan: Plan, phase: str) -> Iterator[Clauses]:
+    """The needs of each table of a phase: of its columns and its filter."""
+    columns = _columns(plan)
+    yield from (_of(table, phase, columns) for table in plan.tables if table.phase == phase)
+
+
 def groups_of(plan: Plan, phase: str) -> Clause:
     """The signals that identify groups, of which one is enough; empty if groups are known without."""
     grouping = plan.grouping

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Sequence, Set
 
 from declog.language.dtypes import Axis
-from declog.plans.needs import Need, values_of
+from declog.plans.needs import Clauses, Need, tables_of, values_of
 from declog.plans.ops import Plan
 from declog.runtime.rows.batch import Batch
 
@@ -36,7 +36,22 @@ class PairedRows:
         self._required = {
             name: frozenset(op.name for op in ops if op.required and not op.family) for name, ops in signals.items()
         }
-        self._paired = {name for name in signals if self._families[name] or self._required[name]}
+        # the signals of a phase that a value reads, of each set one must come, and those that a table reads
+        self._values = {
+            name: [sets for clauses in values_of(plan, name) if len(sets := self._of_rows(name, clauses)) > 1]
+            for name in signals
+        }
+        self._tables = {
+            name: [frozenset[str]().union(*self._of_rows(name, clauses)) for clauses in tables_of(plan, name)]
+            for name in signals
+        }
+        self._paired = {
+            name
+            for name in signals
+            if self._families[name] or self._required[name] or self._values[name] or self._tables[name]
+        }
+        self._sources = {op.name: op.source for ops in signals.values() for op in ops}
+        self._came: dict[str, set[Set[str]]] = {}  # by phase: what each batch of the step came with
         self._plan = plan
         self._once = {*signals}
         self._steps = Counter[str]()  # by phase, how many steps had several batches
@@ -53,14 +68,45 @@ class PairedRows:
             different = sorted(f"{name}[{one!r}]" for name, one in members ^ came if name in families)
         if not (before.partial or batch.partial) and before.names & required and batch.names & required:
             different += sorted((before.names ^ batch.names) & required)
-        if different:
+        if apart := self._apart(phase, before, batch):
+            self._paired.discard(phase)
+            log.warning(
+                "%s of phase `%s` came in different batches of a step (each thread and each task has its own): metrics "
+                "and tables of several of them miss values. If their rows are the same, observe them in one task, or "
+                "inside `with log.step(k), log.batch():`",
+                ", ".join(f"`{name}`" for name in apart), phase,
+            )  # fmt: skip
+        elif different:
             self._paired.discard(phase)
             log.warning(
                 "%s: in one step some batches of phase `%s` have it and others do not. What different tasks observe, "
                 "or a value that never came, cannot be paired with its rows: metrics of several signals miss values "
-                "there. Observe all values of the same rows in one task, or inside log.batch()",
+                "there. Observe all values of the same rows in one task, or inside `with log.step(k), log.batch():`",
                 ", ".join(f"`{name}`" for name in different), phase,
             )  # fmt: skip
+
+    def _of_rows(self, phase: str, clauses: Clauses) -> list[frozenset[str]]:
+        """The signals of a phase's rows in clauses."""
+        sets = (frozenset(need.name for need in clause if need.phase == phase) for clause in clauses)
+        return [names for names in (one & self._names[phase] for one in sets) if names]
+
+    def _apart(self, phase: str, before: Batch, batch: Batch) -> list[str]:
+        """The signals that one of two batches of a step has, and that a value or a table's row needs from both.
+
+        A value has all that it reads in neither batch, and in both together. Of a table each has some of the columns.
+        """
+        if before.number <= 0:
+            self._came[phase] = {before.names}
+        came = self._came.setdefault(phase, set())
+        if batch.names in came:
+            return []
+        for names in came:
+            read = [frozenset[str]().union(*sets) for sets in self._values[phase] if _in_both(sets, names, batch.names)]
+            read += [read for read in self._tables[phase] if _in_each(read, names, batch.names)]
+            if read:
+                return sorted({self._sources[name] for name in read[0] & (names ^ batch.names)})
+        came.add(batch.names)
+        return []
 
     def _compare_names(self, phase: str, before: Batch, batch: Batch) -> None:
         """Warn of a batch that came with another phase's signals, and whose signals come again among more of them.
@@ -95,3 +141,15 @@ class PairedRows:
             if clauses and all(not here.isdisjoint(clause) for clause in clauses)
             for clause in clauses for need in here.intersection(clause)
         }  # fmt: skip
+
+
+def _in_both(sets: Sequence[Set[str]], one: Set[str], other: Set[str]) -> bool:
+    """Whether two batches together have a signal of each set, and neither alone."""
+    have = [(not names.isdisjoint(one), not names.isdisjoint(other)) for names in sets]
+    return all(map(any, have)) and not any(map(all, zip(*have, strict=True)))
+
+
+def _in_each(names: Set[str], one: Set[str], other: Set[str]) -> bool:
+    """Whether two batches have some of these signals each, and none is in both."""
+    first, second = names & one, names & other
+    return bool(first and second) and first.isdisjoint(second)

@@ -6,6 +6,7 @@ import asyncio
 import random
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,52 @@ def test_members_of_several_tasks_are_told(who: str, tmp_path: Path, caplog: pyt
                         thread.join()
     told = [record.getMessage() for record in caplog.records if "cannot be paired" in record.getMessage()]
     assert len(told) == 1 and told[0].startswith("`rewards['a']`, `rewards['b']`: in one step some batches")
+
+
+READ_TOGETHER: Mapping[str, dict[str, Any]] = {
+    "a condition": {"metrics": {"m": {"expr": "reward", "where": "right > 0"}}},
+    "a label": {"metrics": {"m": {"expr": "reward", "by": "bucket(right, 1)"}}},
+    "a product": {"metrics": {"m": "sum(reward * right)"}},
+    "a weight": {"metrics": {"m": {"expr": "reward", "weight": "right"}}},
+    "columns of a table": {"tables": {"m": {"columns": ["reward", "right"]}}},
+    "a filter and a column": {"tables": {"m": {"columns": ["reward"], "filter": {"key": "right", "top": 2}}}},
+}
+
+
+@pytest.mark.parametrize("case", READ_TOGETHER)
+@pytest.mark.parametrize("between", [0, 2])
+@pytest.mark.parametrize("batch", [False, True])
+def test_what_is_read_together_comes_in_several_tasks(
+    case: str, between: int, batch: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The class: no batch of a step has all that a value or a row reads, and two together do; others may lie between.
+
+    It is told once, by the names that are observed, and inside of a batch it is paired.
+    """
+    signals = {"reward": {"axis": "completion", "from": "r"}, "right": "completion float", "z": "completion float"}
+    read = {"metrics": {"z": "mean(z)", **READ_TOGETHER[case].get("metrics", {})}}
+    config = {"run": {"name": "apart"}, "signals": {"rollout": signals}, **READ_TOGETHER[case], **read}
+    sink = MemorySink()
+
+    def in_a_thread(**values: Any) -> None:
+        thread = threading.Thread(target=declog.bind(declog.observe), kwargs=values)
+        thread.start()
+        thread.join()
+
+    with declog.start(config, sinks=[sink], output_dir=tmp_path) as log:
+        for step in range(3):
+            with log.step(step), log.batch() if batch else nullcontext():
+                in_a_thread(right=[1.0, 0.0])
+                for _ in range(min(between, 1) if batch else between):
+                    in_a_thread(z=[1.0, 2.0])
+                declog.observe(r=[4.0, 2.0])
+    told = [record.getMessage() for record in caplog.records if "in different batches" in record.getMessage()]
+    assert [line.partition(" of phase")[0] for line in told] == ["`r`, `right`"] * (not batch)
+    assert not told or told[0].endswith("inside `with log.step(k), log.batch():`")
+    tables = [[*table.data.values()] for _, records in sink.events for table in records.tables]
+    pairs = [[[4.0, 2.0], [1.0, 0.0]][: len(columns)] for columns in tables]
+    logged = {name for row in sink.scalars.values() for name in row if name[0] == "m"}
+    assert (bool(logged) or (bool(tables) and tables == pairs)) == batch
 
 
 def test_an_explicit_batch_takes_members_one_by_one(tmp_path: Path) -> None:
