@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from declog.errors.habits import meant, no_attribute
+
+log = logging.getLogger("declog")
 
 
 class Stands:
@@ -44,3 +47,12 @@ class Stands:
 def alone(options: Mapping[str, Any]) -> dict[str, int]:
     """Options with this process as the only rank, unless they give a rank."""
     return {} if {"rank", "world_size", "comm", "role"} & options.keys() else {"rank": 0, "world_size": 1}
+
+
+def tell_no_numbers(names: Iterable[str], told: set[str], folder: object, wraps: object) -> None:
+    """Say once of each name that it went to the logger alone, since declog keeps numbers only; ``told`` gets them."""
+    untold = sorted(set(names) - told)
+    told.update(untold)
+    if untold:
+        shown = ", ".join(f"`{name}`" for name in untold)
+        log.warning("declog keeps numbers, in %s; %s went to %s alone", folder, shown, wraps)

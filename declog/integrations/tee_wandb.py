@@ -14,7 +14,7 @@ import torch
 
 import declog
 from declog.integrations.logged import flat
-from declog.integrations.stand_in import Stands, alone
+from declog.integrations.stand_in import Stands, alone, tell_no_numbers
 from declog.records import Records, Scalar
 from declog.sinks import Sink
 from declog.sinks.wandb import WandbSink, open_run
@@ -99,6 +99,7 @@ class RunTee(Stands):
                     **{"steps": "commit", "run_config": dict(run.config), **alone(options), **options},
                 )
         self._row = 0 if self.recorder is None else int(run.step)
+        self._untaken = set[str]()  # what was told of as no number
         self._shared = False  # whether wandb itself logs into the rows
         self._finish = run.finish
         run.finish = self.finish
@@ -136,6 +137,7 @@ class RunTee(Stands):
             rest = recorder.scalars(data, number, between=".")
             if self._rows is not None:
                 self._rows.take(number, _numbers(data, rest))
+            tell_no_numbers(flat(rest, "."), self._untaken, recorder.output_dir, "wandb")
         self._row = max(self._row, number)
         self._beside(rest, number)
         if commit or (step is None and commit is None):

@@ -182,6 +182,7 @@ def what_to_give(path: Path) -> str:
     """The fix for a folder without a run."""
     runs = runs_below(path)
     if not runs:
-        return "give the folder of a run, its `output_dir`, with a parquet or jsonl sink"
+        latest = "".join(f", such as the latest in this folder, {run}" for run in runs_below(Path())[:1])
+        return f"give the folder of a run, its `output_dir`, with a parquet or jsonl sink{latest}"
     more = f" and {len(runs) - 3} more" * (len(runs) > 3)
     return f"give one of the runs below it, the latest first: {', '.join(map(str, runs[:3]))}{more}"

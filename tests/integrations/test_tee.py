@@ -45,14 +45,14 @@ with wandb.init(project="mine", config={{"lr": 0.1}}) as run:
 """
 
 
-def looped(folder: Path, line: str) -> Any:
-    """The run of wandb's."""
+def looped(folder: Path, line: str) -> tuple[Any, list[str]]:
+    """The run of wandb's, and what declog said of what wandb alone has."""
     folder.mkdir()
     env = {"WANDB_MODE": "offline", "WANDB_CONSOLE": "off", "WANDB_SILENT": "true", "HOME": str(folder)}
     done = forks.run(["-c", LOOP.format(line=line)], cwd=folder, env=forks.environment(env))
     assert done.returncode == 0, done.stderr
     (run,) = read_runs(folder)
-    return run
+    return run, [line for line in done.stderr.splitlines() if line.endswith("alone")]
 
 
 def rows(run: Any) -> list[dict[str, Any]]:
@@ -73,8 +73,8 @@ def rows(run: Any) -> list[dict[str, Any]]:
 @pytest.mark.slow
 def test_one_import_is_changed(tmp_path: Path) -> None:
     """wandb has the same rows, whatever the slim profile shows; parquet has all numbers of the loop."""
-    plain = looped(tmp_path / "plain", "import wandb")
-    teed = looped(tmp_path / "teed", "from declog.integrations import wandb")
+    plain, _ = looped(tmp_path / "plain", "import wandb")
+    teed, told = looped(tmp_path / "teed", "from declog.integrations import wandb")
     numbers = {
         name for row in rows(plain) for name, value in row.items()
         if isinstance(value, float | int) and name[0] != "_"
@@ -87,6 +87,8 @@ def test_one_import_is_changed(tmp_path: Path) -> None:
     assert [name for name, _, _ in teed.alerts] == ["broken"]
 
     (folder,) = (tmp_path / "teed" / "outputs" / "tee").iterdir()
+    no_numbers = ["`list`, `note`", "`histogram`, `image`, `table`"]  # each name is told of once
+    assert told == [f"declog keeps numbers, in {folder}; {names} went to wandb alone" for names in no_numbers]
     found = list(declog.read(folder).scalars)
     kept = {(row["step"], row["name"]): row["value"] for row in found if row["name"] != "nonfinite/logged"}
     logged = {
