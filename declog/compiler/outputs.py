@@ -389,6 +389,8 @@ def _suggestion(draft: Draft, word: str) -> str:
         return f"`{head}` was deleted (null): delete this selector too"
     if (shown := draft.metric_shown(word)) is not None and shown.is_value and shown.key in draft.output_keys:
         return f"did you mean `{shown.key}`?"
+    if is_pattern(word) and (meant := _shown_as(draft, word)):
+        return f"by their ids, not as trackers show them: {in_flow(meant)}"
     if head in FACTS:
         return f"metrics: {{{head}: {{formula: {head}}}}} logs it"
     is_one_of_several = ".".join(word.rsplit("_", 1)) in draft.output_keys
@@ -396,6 +398,14 @@ def _suggestion(draft: Draft, word: str) -> str:
         near = difflib.get_close_matches(word, draft.output_keys, n=1, cutoff=0.85)
         return f"did you mean `{near[0]}`? Or define it: {defined}" if near else f"define it: {defined}"
     return did_you_mean(word, {*draft.output_keys, *(key.split(".")[0] for key in draft.output_keys)}, what="metrics")
+
+
+def _shown_as(draft: Draft, glob: str) -> list[str]:
+    """What selects the metrics that trackers show under such names: an id, or a key if not all of that id are so."""
+    ops = {op.key: op for op in draft.outputs if op.key in draft.output_keys}
+    shown = [key for key, op in ops.items() if fnmatch.fnmatchcase(op.names[0].template, glob)]
+    partly = {op.id for key, op in ops.items() if key not in shown}
+    return [*dict.fromkeys(key if ops[key].id in partly else ops[key].id for key in shown)]
 
 
 def selection(draft: Draft) -> None:

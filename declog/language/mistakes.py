@@ -35,6 +35,7 @@ from declog.language.wrong_forms import (
     sinks_and_options,
 )  # fmt: skip
 
+_OF_BINS = "bins", "range", "min", "max", "low", "high", "lower", "upper"  # of a histogram in other tools
 # words for the defaults list
 EXTENDS = "extends", "extend", "base", "_base_", "inherit", "inherits", "parent", "preset", "presets", "use", "from"
 
@@ -90,6 +91,8 @@ def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
         if word == "phase" and (fix := _of_phase(str(entry[word]), str(entry.get("expr", name)), data)) is not None:
             return fix
         if section == "filters" and (fix := _of_labelled_rows(word, entry, data)) is not None:
+            return fix
+        if section == "profiles" and (fix := _of_extended(word, name, entry, data.get(section))) is not None:
             return fix
         if section == "alerts":
             metrics = data.get("metrics")
@@ -226,6 +229,9 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
         return f"sections of metrics are prefixes of names: metrics: {{{name}_{key}: {in_flow(named)}}}"
     if key == "label" and " " in str(entry[key]):
         return f"about: {{{name}: {{title: {in_flow(entry[key])}}}}}"
+    if key in _OF_BINS and entry.get("reduce") == "histogram" and not isinstance(entry.get("bins"), list):
+        options = ", ".join(f"{word}={in_flow(entry[word])}" for word in entry if word in _OF_BINS)
+        return f"{in_flow({'reduce': f'histogram({options})'})[1:-1]}, in place of these keys"
     if (word := SYNONYMS.get(key, key)) in keys(AboutSpec):
         return f"about: {{{name}: {{{word}: {in_flow(entry.get(key))}}}}}"
     if key == "per" and entry[key] in ("second", "sec", "s"):
@@ -270,13 +276,19 @@ def _of_last_steps(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
     rolling = None if isinstance(entry[key], float) else Smoothing.meant(f"last {entry[key]}")
     if rolling is None:
         return None
-    pooled = f"every: {rolling.number:g}, one value for each {rolling.number:g} steps"
+    steps = f"{rolling.number:g}"
+    pooled = f"every: {steps}, one value for each {steps} steps"
     if "histogram" in str(entry.get("reduce")):
         return pooled
     kept = {word: value for word, value in entry.items() if word in keys(MetricSpec) and word not in (key, "combine")}
     of = {} if "formula" in kept else {"expr": kept.pop("expr", name)}
     over = {"over": kept.pop("over", "step")} if of else {}
-    return f"metrics: {in_flow({name: {**of, **kept, **over, 'combine': str(rolling)}})}; or {pooled}"
+    smooth = f"metrics: {in_flow({name: {**of, **kept, **over, 'combine': str(rolling)}})}"
+    way = kept.get("reduce") or (reduced(str(of.get("expr"))) or {}).get("reduce", "mean")
+    if way == "mean" or not of:
+        return f"{smooth}; or {pooled}"
+    window = in_flow({name: {**of, **kept, "every": int(rolling.number)}})
+    return f"{smooth}, the mean of {steps} such values; of all rows of {steps} steps: metrics: {window}"
 
 
 def _of_combine(name: str, entry: Mapping[str, Any]) -> str | None:
@@ -398,16 +410,29 @@ def _moved_of_table(word: str, name: str, entry: Mapping[str, Any]) -> str | Non
 
 
 def _moved_of_profile(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
-    """`extends: slim` of a profile is what `slim` shows; `tables: []` hides all tables."""
-    if key == "tables" and not entry[key]:
-        hide = entry.get("hide")
-        hidden = [*([hide] if isinstance(hide, str) else hide if isinstance(hide, list) else []), "table:*"]
-        alone = name != "slim" and "only" not in entry and entry.get("show")
-        return f"{name}: {in_flow({'only': alone, 'hide': hidden})}" if alone else in_flow({"hide": hidden})[1:-1]
-    if key not in ("extends", "base", "inherit", "inherits", "parent", "from") or entry[key] not in ("slim", ["slim"]):
+    """`tables: []` hides all tables."""
+    if key != "tables" or entry[key]:
         return None
-    show = entry.get("show") or []
-    return f"{name}: {{only: {in_flow(['tag:core', *([show] if isinstance(show, str) else show)])}}}"
+    hidden = [*_words(entry.get("hide")), "table:*"]
+    alone = name != "slim" and "only" not in entry and entry.get("show")
+    return f"{name}: {in_flow({'only': alone, 'hide': hidden})}" if alone else in_flow({"hide": hidden})[1:-1]
+
+
+def _of_extended(key: str, name: str, entry: Mapping[str, Any], profiles: Any) -> str | None:
+    """The fix for `extends: slim` of a profile: what the other one says, and this one beside it."""
+    if key not in ("extends", "base", "inherit", "inherits", "parent", "from") or not isinstance(profiles, Mapping):
+        return None
+    (base, *further) = _words(entry[key]) or [None]
+    spec = {"only": ["tag:core"], **(profiles.get("slim") or {})} if base == "slim" else profiles.get(base)
+    if further or not isinstance(spec, Mapping):
+        return None
+    shown, hidden = ([word for of in (spec, entry) for word in _words(of.get(list))] for list in ("show", "hide"))
+    edit = {"only": [*_words(spec["only"]), *shown]} if "only" in spec else {}
+    return f"{name}: {in_flow(edit | ({'hide': hidden} if hidden else {}))}"
+
+
+def _words(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]
 
 
 # by section: the fix for a key that belongs elsewhere

@@ -288,8 +288,9 @@ def refuse_reduction(node: ast.Call, text: str, span: Span, scope: Scope) -> Non
     written = _of_rows(metric, word, scope)
     if written is None:
         return
-    again = len(re.findall(rf"\b{re.escape(metric)}\b", text)) > 1 and written in (metric, scope.of_tracker(metric))
-    if written != metric and not again and (fix := _with_metrics(text, scope)) != f"write `{text}`":
+    plain = re.sub(rf"\b\w+\(\s*{re.escape(metric)}\s*\)", "", text)  # what stands beside its reductions
+    again = re.search(rf"\b{re.escape(metric)}\b", plain) and written in (metric, scope.of_tracker(metric))
+    if not again and (fix := _with_metrics(text, scope)) != f"write `{text}`":
         refuse("DL303.of_a_metric", text, span, name=word, fix=fix)
     if again:  # compared with its own mean
         smooth = f"{{formula: {scope.of_tracker(metric) or metric}, combine: ema(0.9)}}"
