@@ -229,10 +229,10 @@ def _objects(sinks: object) -> None:
 
     items = sinks if isinstance(sinks, Sequence) else [sinks]
     for item in items:
-        if isinstance(item, type) or what_lacks(item):
-            has = 'a sink has open, write, close and `accepts = frozenset({"scalar"})`'
-            fix = f"{item.__name__}()" if isinstance(item, type) else has
-            raise SinkError.of("DL601.named", name=repr(item), fix=fix)
+        if isinstance(item, type):
+            raise SinkError.of("DL601.named", name=repr(item), fix=f"{item.__name__}()")
+        if lacks := what_lacks(item):
+            raise SinkError.of("DL601.no_object", name=type(item).__name__, lacks="`, `".join(lacks))
     if items is not sinks:
         raise SinkError.of("DL601.named", name=repr(sinks), fix="sinks=[...], a list of them")
 

@@ -389,8 +389,8 @@ def _suggestion(draft: Draft, word: str) -> str:
         return f"`{head}` was deleted (null): delete this selector too"
     if (shown := draft.metric_shown(word)) is not None and shown.is_value and shown.key in draft.output_keys:
         return f"did you mean `{shown.key}`?"
-    if is_pattern(word) and (meant := _shown_as(draft, word)):
-        return f"by their ids, not as trackers show them: {in_flow(meant)}"
+    if is_pattern(word) and (ids := _shown_as(draft, word)):
+        return f"by their ids, not as trackers show them: {in_flow(ids)}"
     if head in FACTS:
         return f"metrics: {{{head}: {{formula: {head}}}}} logs it"
     is_one_of_several = ".".join(word.rsplit("_", 1)) in draft.output_keys

@@ -121,6 +121,9 @@ def refuse_arguments(
             advice.append(f"did you mean `{close}`?")
         else:
             advice.append(f'arguments: {", ".join([*first, *named])}; keys of the YAML are overrides: ["every=10"]')
+    if names and (objects := [sink for sink in listed if not isinstance(sink, str)]):
+        classes = [sink if isinstance(sink, type) else type(sink) for sink in objects]
+        arguments.append(f"sinks=[{', '.join(f'{cls.__name__}()' for cls in classes)}]")
     if texts or arguments or chosen is not config:
         advice.insert(0, _call(of, first[:-2], chosen, overrides, texts, arguments))
     fix = "\n       ".join(dict.fromkeys(advice))

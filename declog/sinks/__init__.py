@@ -14,7 +14,8 @@ import inspect
 import pkgutil
 import re
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -24,6 +25,8 @@ from declog.records import Records, ResumePoint, RunInfo
 from declog.registry import home, installed, provided
 
 SCALAR, HISTOGRAM, TABLE, ALERT = "scalar", "histogram", "table", "alert"
+
+ACCEPTS = 'accepts = frozenset({"scalar"})'  # or more of these
 
 ENTRY_POINTS = "declog.sinks"
 
@@ -144,10 +147,19 @@ def sink_class(kind: str) -> type[Sink]:
 
 
 def what_lacks(sink: object) -> list[str]:
-    """The attributes of a sink that an object, or a class, does not have."""
-    methods = [name for name in ("open", "write", "close") if not callable(inspect.getattr_static(sink, name, None))]
+    """What an object, or a class, does not have that a sink has: methods that take so much, and what it accepts."""
+    unbound: tuple[None, ...] = (None,) if isinstance(sink, type) else ()
+    lacks = []
+    for name, parameters in {"open": ("run",), "write": ("step", "records"), "close": ()}.items():
+        method = getattr(sink, name, None) if callable(inspect.getattr_static(sink, name, None)) else None
+        with suppress(ValueError):  # Python does not know what it takes
+            try:
+                inspect.signature(method).bind(*unbound, *parameters)  # type: ignore[arg-type]
+            except TypeError:
+                lacks.append(f"{name}({', '.join(parameters)})")
     accepts = getattr(sink, "accepts", None)
-    return methods if accepts is not None and not isinstance(accepts, str) else [*methods, "accepts"]
+    kinds = accepts if isinstance(accepts, Collection) and not isinstance(accepts, str) else [None]
+    return lacks if all(kind in (SCALAR, HISTOGRAM, TABLE, ALERT) for kind in kinds) else [*lacks, ACCEPTS]
 
 
 def _by(kind: str) -> str:

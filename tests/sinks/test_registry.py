@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
@@ -165,21 +166,61 @@ def test_a_class_path_that_leads_nowhere_is_one_error(kind: str) -> None:
 
 
 class Closing:
-    """A sink that does not say what it takes."""
+    """A class that is called like a sink."""
 
     def open(self, run: Any) -> None: ...
-    def write(self, event: Any) -> None: ...
-    def close(self, timeout_s: float) -> None: ...
+    def write(self, step: int, records: Any) -> None: ...
+    def close(self) -> None: ...
 
 
-def test_a_class_that_accepts_nothing_is_answered(tmp_path: Path) -> None:
-    """Where a config names it, and where an object of it is handed over: no error of Python."""
-    with pytest.raises(SinkError, match="has no `accepts`") as caught:
-        sink_class(f"{__name__}:Closing")
-    assert 'accepts = frozenset({"scalar"})' in str(caught.value.fix)
-    with pytest.raises(SinkError, match="takes objects") as caught:
-        declog.start("minimal", sinks=[Closing()], output_dir=tmp_path)  # type: ignore[list-item]
-    assert 'accepts = frozenset({"scalar"})' in str(caught.value.fix)
+class Saying(Closing):
+    accepts: Any = frozenset({"scalar"})
+
+
+class OfAMethod(Closing):
+    def accepts(self, record: Any) -> bool:
+        return True
+
+
+class OfPlurals(Closing):
+    accepts: Any = frozenset({"scalars"})
+
+
+class OfOneWord(Closing):
+    accepts: Any = "scalar"
+
+
+class WritingRecords(Saying):
+    def write(self, records: Any) -> None: ...  # type: ignore[override]
+
+
+class ClosingInTime(Saying):
+    def close(self, timeout_s: float) -> None: ...  # type: ignore[override]
+
+
+class WithMore(Saying):
+    def write(self, step: int, records: Any, *, again: bool = False) -> None: ...
+    def close(self, *rest: Any) -> None: ...
+
+
+@pytest.mark.parametrize(("cls", "lacks"), [
+    (Closing, "accepts = "), (OfAMethod, "accepts = "), (OfPlurals, "accepts = "), (OfOneWord, "accepts = "),
+    (WritingRecords, "write(step, records)"), (ClosingInTime, "close()"), (Saying, ""), (WithMore, ""),
+])  # fmt: skip
+def test_what_is_no_sink_is_answered_before_the_run(cls: Any, lacks: str, tmp_path: Path) -> None:
+    """The class: methods that take something else, and an `accepts` that is no set of kinds of records.
+
+    Where a config names it, and where an object of it is handed over: no error of Python, and none at each log event.
+    """
+    if not lacks:
+        assert sink_class(f"{__name__}:{cls.__name__}") is cls
+        declog.start("minimal", sinks=[cls()], output_dir=tmp_path).close()
+        return
+    for named in (lambda: sink_class(f"{__name__}:{cls.__name__}"),
+                  lambda: declog.start("minimal", sinks=[cls()], output_dir=tmp_path)):  # fmt: skip
+        with pytest.raises(SinkError, match=rf"which has no `{re.escape(lacks)}") as caught:
+            named()
+        assert 'open(run), write(step, records), close() and `accepts = frozenset({"scalar"})`' in str(caught.value.fix)
 
 
 def test_make_sink_refuses_wrong_options() -> None:
