@@ -153,7 +153,9 @@ def functions(draft: Draft) -> None:
                 _try_row(draft, path, function, node)
                 continue
             problem = _lie(function.run, len(node.args), node.type.dtype, per_token=node.type.axis is Axis.TOKEN)
-            if problem is not None:
+            if problem is not None and problem.startswith("failed"):
+                draft.report("DL314.fails", path, function=function.name, problem=problem)
+            elif problem is not None:
                 draft.report("DL314.declared", path, function=function.name, problem=problem)
 
 

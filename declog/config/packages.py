@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path as FilePath
 
 from declog.config.search_path import GROUP, TEAMS, folders_of
+from declog.config.source_map import shown_path
 from declog.errors import did_you_mean, error_text, nearest
 from declog.registry import home
 
@@ -65,6 +67,20 @@ def known_presets(name: str, names: Sequence[str]) -> str:
     if files := files_named(name):
         folder = files[0].parents[1]
         return f"there is the file `{files[0]}`: it is found from its own folder, or where `config_dir` is `{folder}`"
+    if (moved := _moved(name)) is not None:
+        return moved
     if nearest(name, names) is not None:
         return did_you_mean(name, names)
     return f"{did_you_mean(name, names, what='presets')}; those of a package are there once it is installed"
+
+
+def _moved(name: str) -> str | None:
+    """The fix for a preset that lies in an installed package, in a folder where presets are not looked for."""
+    for entry in entry_points(group=TEAMS):
+        if ":" in entry.value:
+            continue
+        with suppress(Exception):  # whatever an installed package does on import; `notes` says it
+            for folder in folders_of(entry.value):
+                for file in sorted(folder.rglob(f"{glob.escape(name)}.yaml")):
+                    return f"move {shown_path(file)} to {shown_path(folder / GROUP / file.name)}, in the package's source"
+    return None
