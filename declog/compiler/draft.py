@@ -119,7 +119,8 @@ class Draft:
     def window(self, every: int | None, *path: str | int) -> int:
         """The window of a metric or table in steps; with a path, a wrong `every` is reported."""
         if every is not None and path and not self.period:
-            self.report("DL202.trainer_every", path, every=every)
+            key = "in its filter `where: " if path[0] == "tables" else "`where: "
+            self.report("DL202.trainer_every", path, every=every, alone=f"{key}step % {every} == 0`")
         elif every is not None and path and every % self.period:
             near, least = self.period * max(1, round(every / self.period)), math.gcd(every, self.period)
             more = f"or at the top `every: {least}`, and `every: {self.period}` for what shall have fewer values"
