@@ -82,5 +82,7 @@ def _moved(name: str) -> str | None:
         with suppress(Exception):  # whatever an installed package does on import; `notes` says it
             for folder in folders_of(entry.value):
                 for file in sorted(folder.rglob(f"{glob.escape(name)}.yaml")):
-                    return f"move {shown_path(file)} to {shown_path(folder / GROUP / file.name)}, in the package's source"
+                    return (
+                        f"move {shown_path(file)} to {shown_path(folder / GROUP / file.name)}, in the package's source"
+                    )
     return None

@@ -34,6 +34,7 @@ UNANSWERED = {
     "twelfth_stranger": 0,
     "thirteenth_stranger": 0,
     "fourteenth_stranger": 0,
+    "fifteenth_stranger": 0,
     "third_stranger": 0,
     "yaml": 0,
 }
