@@ -288,7 +288,7 @@ def _of_last_steps(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
     if way == "mean" or not of:
         return f"{smooth}; or {pooled}"
     window = in_flow({name: {**of, **kept, "every": int(rolling.number)}})
-    return f"{smooth}; it is the mean of {steps} such values, and of all rows of {steps} steps: metrics: {window}"
+    return f"{smooth}; or of all rows of {steps} steps, not the mean of {steps} such values: metrics: {window}"
 
 
 def _of_combine(name: str, entry: Mapping[str, Any]) -> str | None:
