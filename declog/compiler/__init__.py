@@ -17,6 +17,7 @@ from declog.errors import ConfigError, Problem, Where
 from declog.language import functions as _functions
 from declog.language import reductions as _reducers
 from declog.language import row_functions as _columns
+from declog.language.functions.reduced import FunctionsAndReductions
 from declog.language.nodes import walk
 from declog.language.spec import LogSpec, ModeSpec, SignalSpec
 from declog.plans.fingerprint import expressions
@@ -106,7 +107,8 @@ def compile(
     """
     if not isinstance(spec, LogSpec):
         raise ConfigError([Problem.of("DL202.not_validated", where=Where(name="spec"), type=type(spec).__name__)])
-    draft = Draft(spec, functions, reductions, constants or {}, frozenset(profiles), columns, frozenset(imports))
+    aggregating = FunctionsAndReductions(functions, reductions)
+    draft = Draft(spec, aggregating, reductions, constants or {}, frozenset(profiles), columns, frozenset(imports))
     for stage in PASSES:
         for one in stage:
             one.run(draft)
@@ -139,7 +141,7 @@ def compile(
         "offered": dict(draft.offered),
     }
     plan = Plan(**facts)
-    return replace(plan, functions=_foreign(plan, functions))
+    return replace(plan, functions=_foreign(plan, aggregating))
 
 
 def _foreign(plan: Plan, functions: _functions.Functions) -> dict[str, _functions.Function]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from declog.compiler import ranges
@@ -16,9 +16,9 @@ from declog.language.dtypes import Axis, DType
 from declog.language.functions import Function
 from declog.language.functions.structure import SELECTIONS
 from declog.language.nodes import CONST, Node, walk
-from declog.language.reductions import builtin, quantile_level, tried
+from declog.language.reductions import Reduction, builtin, quantile_level, tried
 from declog.plans.needs import read
-from declog.plans.ops import MetricOp, between
+from declog.plans.ops import between
 
 _PATTERNS = ("matches", *SELECTIONS)  # functions of a regular expression
 _ORDERED = {"lt": ">=", "le": ">", "gt": "<=", "ge": "<"}
@@ -191,31 +191,45 @@ def _try_row(draft: Draft, path: Path, function: Function, node: Node) -> None:
 def reducers(draft: Draft) -> None:
     """Try users' reductions on a few rows, as they come in a run; a value on which one raises may never come."""
     seen: set[tuple[object, ...]] = set()
-    for op in draft.metrics:
-        reduction, dtypes = op.reduction, tuple(node.type.dtype for node in op.args)
-        if builtin(reduction.name) is reduction or (reduction.name, dtypes, op.params) in seen:
+    for path, reduction, args, params in _reduced(draft):
+        dtypes = tuple(node.type.dtype for node in args)
+        if builtin(reduction.name) is reduction or (reduction.name, dtypes, params) in seen:
             continue
-        seen.add((reduction.name, dtypes, op.params))
-        path = "metrics", op.id, "expr" if draft.spec.metrics[op.id].reduce is None else "reduce"
+        seen.add((reduction.name, dtypes, params))
         for rows in (8, 1):
-            problem, certain = _problem_of_reduction(op, dtypes, rows)
-            if problem is not None and (fix := _of_constants(op)) is not None:
+            problem, certain = _problem_of_reduction(reduction, dtypes, rows, dict(params))
+            if problem is not None and (fix := _of_constants(reduction, args, params)) is not None:
                 draft.report("DL314.constant", path, reduction=reduction.name, problem=problem, fix=fix)
             elif problem is not None and certain:
                 draft.report("DL314.reducer", path, reduction=reduction.name, problem=problem)
             elif problem is not None:
                 draft.warn(
-                    f"{'.'.join(path)}: the reduction `{reduction.name}` {problem}, tried on {rows} "
+                    f"{'.'.join(map(str, path))}: the reduction `{reduction.name}` {problem}, tried on {rows} "
                     f"row{'s' * (rows > 1)}; a log event in which it fails has no value, and NaN is none either"
                 )
             if problem is not None:
                 break
 
 
-def _problem_of_reduction(op: MetricOp, dtypes: Sequence[DType], rows: int) -> tuple[str | None, bool]:
+def _reduced(draft: Draft) -> Iterator[tuple[Path, Reduction, tuple[Node, ...], tuple[tuple[str, Any], ...]]]:
+    """What is reduced by metrics, and in expressions with `over=`: where, how, and the constants of it."""
+    for op in draft.metrics:
+        if (spec := draft.spec.metrics.get(op.id)) is not None:
+            yield ("metrics", op.id, "expr" if spec.reduce is None else "reduce"), op.reduction, op.args, op.params
+    for where, root in expressions(draft):
+        for node in walk(root):
+            function = draft.functions.get(node.op)
+            if function is None or function.reduces is None or (reduction := draft.reductions.get(node.op)) is None:
+                continue
+            yield where, reduction, node.args, tuple(item for item in node.params if item[0] != "over")
+
+
+def _problem_of_reduction(
+    reduction: Reduction, dtypes: Sequence[DType], rows: int, params: Mapping[str, Any]
+) -> tuple[str | None, bool]:
     """What a reduction does wrong, and whether it does so whatever the values are."""
     try:
-        result = tried(op.reduction, dtypes, rows, dict(op.params))
+        result = tried(reduction, dtypes, rows, params)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # noqa: BLE001  whatever a user's function raises is its problem
@@ -228,24 +242,24 @@ def _problem_of_reduction(op: MetricOp, dtypes: Sequence[DType], rows: int) -> t
     return None, False
 
 
-def _of_constants(op: MetricOp) -> str | None:
+def _of_constants(reduction: Reduction, args: Sequence[Node], params: Sequence[tuple[str, Any]]) -> str | None:
     """How a reduction takes the numbers that are its last arguments, which come as columns; None where there are none.
 
     ``quantile(length, 0.75)``: `def quantile(values, *, q)`, and `quantile(length, q=0.75)`.
     """
-    numbers = [*itertools.takewhile(lambda node: node.op == CONST, reversed(op.args))][::-1]
-    columns = len(op.args) - len(numbers)
+    numbers = [*itertools.takewhile(lambda node: node.op == CONST, reversed(args))][::-1]
+    columns = len(args) - len(numbers)
     if not numbers or not columns:
         return None
-    names = [*inspect.signature(op.reduction.run).parameters][: len(op.args)]
+    names = [*inspect.signature(reduction.run).parameters][: len(args)]
     constants = [f"{name}={node}" for name, node in zip(names[columns:], numbers, strict=True)]
-    constants += [f"{name}={value}" for name, value in op.params]
-    later = [*names[columns:], *(name for name, _ in op.params)]
+    constants += [f"{name}={value}" for name, value in params]
+    later = [*names[columns:], *(name for name, _ in params)]
     parameters, arguments = (
         ", ".join([*names[:columns], "*", *later]),
-        ", ".join([*map(str, op.args[:columns]), *constants]),
+        ", ".join([*map(str, args[:columns]), *constants]),
     )
-    return f"`def {op.reduction.name}({parameters})`, and `{op.reduction.name}({arguments})`"
+    return f"`def {reduction.name}({parameters})`, and `{reduction.name}({arguments})`"
 
 
 def _lie(run: object, arity: int, dtype: DType, *, per_token: bool) -> str | None:

@@ -132,7 +132,7 @@ class View:
         if kind is True:
             return _nothing(node)
         if function.stage == "aggregate":
-            return _blanked(self._aggregate(node, function.run), kind)
+            return _blanked(self._aggregate(node, function.aggregate(node)), kind)
         if node.type.family and node.args:
             members = self.members(node.args[0])
             places = selected(node, members) if node.op in SELECTIONS else range(len(members))

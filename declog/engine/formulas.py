@@ -134,7 +134,7 @@ class Sheet:
         shape = [*np.broadcast_shapes(values.shape, (1, 1, 1))]
         shape[axis] = count = max(len(self._names[axis]), 1)
         last = np.moveaxis(np.broadcast_to(values, shape), axis, -1)
-        reduced = function.run(last.reshape(-1, count), Segments.single(count)).reshape(last.shape[:-1])
+        reduced = function.aggregate(node)(last.reshape(-1, count), Segments.single(count)).reshape(last.shape[:-1])
         kind = np.broadcast_to(kind, shape).all(axis, keepdims=True)
         return np.where(kind, np.nan, np.expand_dims(reduced, axis)), kind
 

@@ -263,6 +263,8 @@ class Compiler:
         if self.scope.noun == "metric" and (measured := self.scope.measured(name, node)) is not None:
             return measured
         function = self.registry.named(name)
+        if function is None and any(keyword.arg == "over" for keyword in node.keywords):
+            function = self.registry.get(name)  # the aggregate of a reduction
         if function is None or name in BUILTIN.names():
             unknown_names.refuse_reduction(node, self.text, self.span(node), self.scope)
         spans = [keyword.arg for keyword in node.keywords if keyword.arg in library_calls.SPANS]
@@ -424,10 +426,8 @@ class Compiler:
         for arg, part in zip(args, places, strict=True):
             if tokens is not None and arg.type.phase not in (None, tokens.type.phase):
                 fix = in_one_phase(self.text, part, arg, tokens)
-                self.fail(
-                    part, "DL313.expression", name=tokens, phase=tokens.type.phase, other=arg,
-                    other_phase=arg.type.phase, fix=fix,
-                )  # fmt: skip
+                phase, other = tokens.type.phase, arg.type.phase
+                self.fail(part, "DL313.expression", name=tokens, phase=phase, other=arg, other_phase=other, fix=fix)
         return [join(self.graph, arg, target, self.scope.phase_order) for arg in args]
 
     def _folded(self, node: ast.expr, function: Function, args: list[Node], type: Type) -> Node:

@@ -189,8 +189,21 @@ def _mode_in(part: ast.expr) -> str | None:
     return None if match is None else match[1]
 
 
+def _of_reduction(name: str, text: str, span: Span) -> str | None:
+    """The fix for ``median(x, over=completion)`` and ``quantile(x, 0.9, over=completion)``, other libraries' words."""
+    call = re.compile(r"\w+\((.+?)(?:, *(?:q=)?([\d.]+))?(, *over=\w+\))").match(text, span[0])
+    if call is None:
+        return None
+    word = library_calls.quantile(name, tree_of(call[2]).body) if call[2] else idioms.reduction(name)
+    if word in (None, name) or not is_reduction(str(word), 1):
+        return None
+    return f"write `{text[: span[0]]}{word}({call[1]}{call[3]}{text[call.end() :]}`"
+
+
 def refuse_function(name: str, names: Iterable[str], text: str, span: Span, scope: Scope) -> NoReturn:
     """Refuse a function of another name than ``names``."""
+    if (fix := _of_reduction(name, text, span)) is not None:
+        refuse("DL303.function", text, span, name=name, fix=fix)
     if scope.reduces(name):
         refuse("DL303.reduction", text, span, name=name)
     if re.fullmatch(r"p\d+(_\d+)?", name):

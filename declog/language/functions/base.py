@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import PurePath
 from typing import Any, Literal, Protocol
 
@@ -60,6 +61,7 @@ class Function:
     ``run(array, segments)``; ``rows`` ``run(view, node, *arrays)`` on the host, with the window's structure.
     ``takes``: an elementwise one of a user's gets torch ``tensors``, or the plain ``values`` of one row.
     ``least``: of fewer values of a group it is absent; a text names the parameter that says how many.
+    ``reduces``: the function of the reduction that it is made of; a call without ``over=`` does not mean it.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Function:
     help: str = ""
     takes: Literal["arrays", "tensors", "values"] = "arrays"
     least: int | str = 1
+    reduces: Callable[..., Any] | None = None
 
     @property
     def compiled(self) -> Function:
@@ -79,6 +82,11 @@ class Function:
     def fewest(self, node: Node) -> int:
         """How many values of a group a call of it takes at least."""
         return self.least if isinstance(self.least, int) else dict(node.params).get(self.least) or 1
+
+    def aggregate(self, node: Node) -> Callable[[Any, Segments], Any]:
+        """``run`` of an aggregate with the constants of a call of it."""
+        constants = {item.name: node.param(item.name) for item in self.params if item.role == "constant"}
+        return partial(self.run, **constants) if constants else self.run
 
     def of_constants(self, *values: Any) -> Any:
         """The value of an elementwise function of constants."""

@@ -1,0 +1,59 @@
+"""Reductions of rows with ``over=``: `p90(reward, over=completion)` is the quantile of each group's completions."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from declog.language.dtypes import NUMERIC, Axis, DType, Type
+from declog.language.functions.base import OVER, Function, Functions, Param
+from declog.language.functions.rules import Call
+from declog.language.functions.structure import remove_axis
+from declog.language.reductions import Reduction, Reductions, finish
+from declog.language.segmented import Segments, present
+
+
+class FunctionsAndReductions(Functions):
+    """Functions, and an aggregate of each reduction of one column of numbers, for calls with ``over=``."""
+
+    def __init__(self, functions: Functions, reductions: Reductions) -> None:
+        super().__init__(functions)
+        self._reductions = reductions
+
+    def get(self, name: str) -> Function | None:
+        return super().get(name) or self.of_reduction(name)
+
+    def named(self, name: str) -> Function | None:
+        function = super().named(name)
+        return None if function is not None and function.reduces is not None else function
+
+    def of_reduction(self, name: str) -> Function | None:
+        """The aggregate of the reduction of a name; None where there is none that gives a number of one column."""
+        reduction = self._reductions.get(name)
+        if reduction is None or reduction.arity != 1 or reduction.histogram or reduction.texts:
+            return None
+        constants = [Param(key, "constant", default) for key, default in (reduction.params or {}).items()]
+        return Function(
+            name, (Param("x"), OVER, *constants), _rule, partial(_of_segments, reduction), "aggregate",
+            reduction.help, reduces=reduction.run,
+        )  # fmt: skip
+
+
+def _rule(call: Call) -> Type:
+    shape = remove_axis(call, accept=(*NUMERIC, DType.BOOL))
+    if call.params["over"] is Axis.TOKEN:
+        call.fail("DL306.tokens_reduced", function=call.name, node=call.args[0])
+    return shape.with_dtype(DType.FLOAT)
+
+
+def _of_segments(reduction: Reduction, values: NDArray[Any], segments: Segments, **params: Any) -> NDArray[Any]:
+    """The reduction of the values of each segment that are not missing, ``[..., rows]`` to ``[..., count]``."""
+    columns = np.atleast_2d(values).astype(np.float64)
+    reduced = [
+        [finish(reduction, [here[present(here)]], params) for here in (column[rows] for rows in segments.members())]
+        for column in columns
+    ]
+    return np.array(reduced, np.float64).reshape(*values.shape[:-1], segments.count)
