@@ -76,7 +76,7 @@ PASSES: tuple[tuple[Pass, ...], ...] = (
         Pass(checks.conditions, reads="metrics formulas alerts"),
         Pass(checks.glued, reads="metrics formulas modes sinks"),
         Pass(checks.functions, reads="metrics tables"),
-        Pass(checks.reducers, reads="metrics"),
+        Pass(checks.reducers, reads="metrics tables"),
     ),
     (
         Pass(

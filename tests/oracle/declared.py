@@ -292,7 +292,7 @@ class Declared:
         ])  # fmt: skip
         if family and self.maybe(0.5):
             tree, family = (
-                ("aggregate", self.random.choice(("mean", "max", "sum", "std", "count")), "member", tree),
+                ("aggregate", self.random.choice(("mean", "max", "sum", "std", "count", "p90")), "member", tree),
                 False,
             )
         spec: dict[str, Any] = {"formula": text(tree)}
@@ -314,7 +314,7 @@ class Declared:
         tree: Tree = self.random.choice([
             ("/", a, ("+", ("abs", b), ("constant", 1))), ("-", b, a), ("minimum", b, a), ("*", a, ("constant", 2)),
         ])  # fmt: skip
-        how = self.random.choice(("mean", "min", "max", "sum", "std", "pstd", "var", "count"))
+        how = self.random.choice(("mean", "min", "max", "sum", "std", "pstd", "var", "count", "p50"))
         reduced: Tree = ("aggregate", how, "label", tree)
         tree, labelled = self.random.choice([
             (tree, True), (("-", a, reduced), True), (reduced, False), (("/", reduced, ("constant", 2)), False),

@@ -17,6 +17,7 @@ COARSER = {
     "token": ("completion", "step"), "completion": ("group", "batch", "step"), "group": ("batch", "step"),
     "batch": (), "step": ("batch",),
 }  # fmt: skip
+OF_VALUES = ("p50", "p90", "top_mean")  # aggregates that need the values themselves
 EXACT = (0, 1, 2, -1.5, 0.5, 3, 0.125)
 ODD = (0.31371, -0.7193, 1.61803, 2.23607, -1.41421, 5.5511, 17.2931)
 COMPARISONS = (*COMPARED, *WORDS.values())  # as words now and then
@@ -165,10 +166,10 @@ class Expressions:
         names = (
             ["sum", "min", "max", "count", "first", "last"]
             if exact
-            else ["mean", "sum", "min", "max", "std", "pstd", "var", "count", "first", "last"]
+            else ["mean", "sum", "min", "max", "std", "pstd", "var", "count", "first", "last", *OF_VALUES]
         )
         if finer == "token":
-            names = [name for name in names if name not in ("first", "last")]
+            names = [name for name in names if name not in ("first", "last", *OF_VALUES)]
         if self.maybe(0.25) and (finer != "token" or self.leaf("token", event, ("bool",))):
             return (
                 "aggregate",
