@@ -219,9 +219,8 @@ def _reduced(draft: Draft) -> Iterator[tuple[Path, Reduction, tuple[Node, ...], 
     for where, root in expressions(draft):
         for node in walk(root):
             function = draft.functions.get(node.op)
-            if function is None or function.reduces is None or (reduction := draft.reductions.get(node.op)) is None:
-                continue
-            yield where, reduction, node.args, tuple(item for item in node.params if item[0] != "over")
+            if function is not None and function.reduces is not None:
+                yield where, function.reduces, node.args, tuple(item for item in node.params if item[0] != "over")
 
 
 def _problem_of_reduction(

@@ -149,7 +149,7 @@ class _Parts:
             self.parts[path] = definition(value)
             self.parts[f"{path} (types)"] = self._typed(value)
         elif isinstance(value, Function):
-            self.parts[path] = origin(value.reduces or value.run)
+            self.parts[path] = origin(value.run if value.reduces is None else value.reduces.run)
         elif is_dataclass(value):
             names = _fields(value)
             called = next((getattr(value, name) for name in _IDENTITY if name in names), THERE)

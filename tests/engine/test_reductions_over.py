@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,11 @@ import numpy as np
 import pytest
 
 import declog
+from declog.language.nodes import Node, walk
 from declog.language.reductions import DEFAULT, reducer
+from declog.language.segmented import Segments
+from declog.plans.fingerprint import expressions
+from declog.plans.ops import Plan
 from declog.testing import MemorySink, run_ranks
 
 NAN = float("nan")
@@ -162,6 +167,23 @@ def test_what_cannot_be_is_refused(expr: str, message: str) -> None:
     finally:
         DEFAULT.discard("fails_always")
     assert message in str(caught.value)
+
+
+def test_a_plan_goes_to_another_process() -> None:
+    """Pickled, with reductions of declog's own by their names."""
+    metrics = {"m": "mean(p99_9(x, over=completion))", "n": "mean(top_mean(x, over=completion, share=0.5))"}
+    plan = declog.plan(config(metrics))
+    there = pickle.loads(pickle.dumps(plan))
+    assert there.fingerprint == plan.fingerprint
+    values, one = np.arange(5.0), Segments.single(5)
+    for name, function in plan.functions.items():
+        expected = function.aggregate(walked(plan, name))(values, one)
+        assert there.functions[name].aggregate(walked(there, name))(values, one) == expected
+
+
+def walked(plan: Plan, name: str) -> Node:
+    """The call of a function in a plan."""
+    return next(node for node in walk(*expressions(plan)) if node.op == name)
 
 
 def test_another_function_is_another_plan() -> None:

@@ -18,6 +18,7 @@ from declog.language.dtypes import NUMERIC, Axis, DType, Type
 from declog.language.functions.rules import Call, Rule, Stage, broadcast, need
 from declog.language.nodes import CONST, Node
 from declog.language.plain_values import returned
+from declog.language.reductions import Reduction
 from declog.language.segmented import Segments
 from declog.registry import REQUIRED, Registry
 
@@ -61,7 +62,7 @@ class Function:
     ``run(array, segments)``; ``rows`` ``run(view, node, *arrays)`` on the host, with the window's structure.
     ``takes``: an elementwise one of a user's gets torch ``tensors``, or the plain ``values`` of one row.
     ``least``: of fewer values of a group it is absent; a text names the parameter that says how many.
-    ``reduces``: the function of the reduction that it is made of; a call without ``over=`` does not mean it.
+    ``reduces``: the reduction that it is made of; a call without ``over=`` does not mean it.
     """
 
     name: str
@@ -72,7 +73,7 @@ class Function:
     help: str = ""
     takes: Literal["arrays", "tensors", "values"] = "arrays"
     least: int | str = 1
-    reduces: Callable[..., Any] | None = None
+    reduces: Reduction | None = None
 
     @property
     def compiled(self) -> Function:

@@ -38,7 +38,7 @@ class FunctionsAndReductions(Functions):
         constants = [Param(key, "constant", default) for key, default in (reduction.params or {}).items()]
         return Function(
             name, (Param("x"), OVER, *constants), _rule, partial(_of_segments, reduction), "aggregate",
-            reduction.help, reduces=reduction.run,
+            reduction.help, reduces=reduction,
         )  # fmt: skip
 
 
