@@ -401,7 +401,9 @@ class Compiler:
         def fail(key: str, /, *, arg: int | None = None, **facts: object) -> NoReturn:
             self.fail(node if arg is None else places[arg], key, **facts)
 
-        result = function.rule(Call(name, args, params, self.scope.groups, self.scope.token_mask, BUILTIN.stage, fail))
+        result = function.rule(
+            Call(name, args, params, self.scope.groups, self.scope.token_mask, self.registry.stage, fail)
+        )
         if name == LABEL:  # a metric of its own to all that reads it
             return self.graph.make(METRIC, type=result, name=args[0].leaf, label=params[LABEL])
         mask = self.scope.token_mask if params.get("axis") is Axis.TOKEN else None

@@ -146,6 +146,7 @@ def test_groups_of_two_ranks(gini: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("expr", "message"), [
     ("mean(p90(u, over=token))", "`p90` needs the tokens themselves"),
+    ("mean(u * p50(f, over=member))", "`p50(f, over=member)` in a per-token expression"),
     ("mean(p90(topic, over=completion))", "`p90` needs "),
     ("mean(histogram(x, over=completion))", "`histogram` is a reduction"),
     ("mean(corr(x, x, over=completion))", "`corr` is a reduction"),

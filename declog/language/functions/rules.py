@@ -22,7 +22,7 @@ class Call:
     params: dict[str, Any]
     groups: bool  # does the config say what a group is?
     token_mask: frozenset[Node]  # the token axis' mask; empty where none is declared
-    stage: Callable[[str], Stage | None]  # how the built-in function of an operation is called; None: it is none
+    stage: Callable[[str], Stage | None]  # how the function of an operation is called; None: it is none
     fail: Callable[..., NoReturn]  # refuses the call: `fail(key, arg=0, **facts)`; `arg` points at one argument
 
 
