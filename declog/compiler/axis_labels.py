@@ -11,7 +11,6 @@ from declog.compiler.scopes import SignalScope
 from declog.errors import in_flow
 from declog.language.dtypes import AXES, Axis
 from declog.language.expression import compile_expression
-from declog.language.functions import BUILTIN
 from declog.language.nodes import Node
 from declog.language.notation import reduced
 from declog.language.spec import MetricSpec
@@ -96,7 +95,7 @@ def _per(draft: Draft, axis: Axis, id: str, entry: Entry) -> Iterator[Entry]:
     if node is not None and (node.type.axis is None or node.type.axis <= axis):
         yield entry
         return
-    function = BUILTIN.get(reduce) if isinstance(reduce, str) else None
+    function = draft.functions.get(reduce) if isinstance(reduce, str) else None
     one = reduce if function is not None and function.stage == "aggregate" else "mean"
     kept = {} if one == reduce else {"reduce": reduce}
     if one == reduce != "mean" and "reduce" in entry:

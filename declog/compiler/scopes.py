@@ -61,8 +61,9 @@ class ConstantScope(Scope):
     def modes(self) -> Collection[str]:
         return {"train": None, **self.draft.spec.modes}.keys()
 
-    def reduces(self, name: str) -> bool:
-        return self.draft.reductions.get(name) is not None
+    def reduces(self, name: str) -> int:
+        reduction = self.draft.reductions.get(name)
+        return 0 if reduction is None else reduction.arity
 
     def names(self) -> Iterable[str]:
         return self.draft.constants

@@ -146,10 +146,8 @@ class Inactive:
             self._changed(self.reasons)
 
     def _note_inactive(self, mode: str, state: _Mode, periods: Collection[int], results: MetricValues) -> None:
-        first = [
-            id for id in self._keys
-            if id not in state.judged and self._every[id] in periods and mode in self._modes_of[id]
-        ]  # fmt: skip
+        due = [id for id in self._keys if self._every[id] in periods and mode in self._modes_of[id]]
+        first = [id for id in due if id not in state.judged]
         if mode != "train":  # a phase without any batch is not meant to be in this mode
             first = [
                 id
@@ -423,7 +421,9 @@ class Inactive:
         ]  # fmt: skip
         errors += [
             MissingSignalError.of("DL502.never", id=id, why=why)
-            for id in train.inactive if id in self._plan.user_metrics and (why := self._why(id, train))
+            for mode, state in self._modes.items() for id in state.inactive
+            if id in self._plan.user_metrics and (mode == "train" or "train" not in self._modes_of[id])
+            and (why := self._why(id, state))
         ]  # fmt: skip
         absent: dict[str, list[SignalOp]] = {}
         for need, op in self._signals.items():

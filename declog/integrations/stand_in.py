@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -50,9 +51,13 @@ def alone(options: Mapping[str, Any]) -> dict[str, int]:
 
 
 def tell_no_numbers(names: Iterable[str], told: set[str], folder: object, wraps: object) -> None:
-    """Say once of each name that it went to the logger alone, since declog keeps numbers only; ``told`` gets them."""
-    untold = sorted(set(names) - told)
-    told.update(untold)
+    """Say once of each name that it went to the logger alone, since declog keeps numbers only; ``told`` gets them.
+
+    Names with other digits are one, as those that hold a step.
+    """
+    kinds = {re.sub(r"\d+", "0", name): name for name in names}
+    untold = sorted(kinds[kind] for kind in kinds.keys() - told)
+    told.update(kinds)
     if untold:
         shown = ", ".join(f"`{name}`" for name in untold)
         log.warning("declog keeps numbers, in %s; %s went to %s alone", folder, shown, wraps)

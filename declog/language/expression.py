@@ -262,9 +262,8 @@ class Compiler:
         name = node.func.id
         if self.scope.noun == "metric" and (measured := self.scope.measured(name, node)) is not None:
             return measured
-        function = self.registry.named(name)
-        if function is None and any(keyword.arg == "over" for keyword in node.keywords):
-            function = self.registry.get(name)  # the aggregate of a reduction
+        over = any(keyword.arg == "over" for keyword in node.keywords)  # so it may be the aggregate of a reduction
+        function = self.registry.named(name) or (self.registry.get(name) if over else None)
         if function is None or name in BUILTIN.names():
             unknown_names.refuse_reduction(node, self.text, self.span(node), self.scope)
         spans = [keyword.arg for keyword in node.keywords if keyword.arg in library_calls.SPANS]
@@ -378,7 +377,7 @@ class Compiler:
         if value.op != CONST:
             self.fail(node, "DL304.constant", name=slot.name, function=function.name, fix=function.signature)
         constant = value.param("value")
-        if isinstance(constant, bool) or not isinstance(constant, slot.types):
+        if (isinstance(constant, bool) and bool not in slot.types) or not isinstance(constant, slot.types):
             kinds = " or ".join(item.__name__ for item in slot.types)
             self.fail(node, "DL304.kind", name=slot.name, function=function.name, kind=kinds, fix=function.signature)
         return constant
@@ -401,9 +400,8 @@ class Compiler:
         def fail(key: str, /, *, arg: int | None = None, **facts: object) -> NoReturn:
             self.fail(node if arg is None else places[arg], key, **facts)
 
-        result = function.rule(
-            Call(name, args, params, self.scope.groups, self.scope.token_mask, self.registry.stage, fail)
-        )
+        groups, stage = self.scope.groups, self.registry.stage
+        result = function.rule(Call(name, args, params, groups, self.scope.token_mask, stage, fail))
         if name == LABEL:  # a metric of its own to all that reads it
             return self.graph.make(METRIC, type=result, name=args[0].leaf, label=params[LABEL])
         mask = self.scope.token_mask if params.get("axis") is Axis.TOKEN else None

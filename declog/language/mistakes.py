@@ -424,11 +424,16 @@ def _of_extended(key: str, name: str, entry: Mapping[str, Any], profiles: Any) -
         return None
     (base, *further) = _words(entry[key]) or [None]
     spec = {"only": ["tag:core"], **(profiles.get("slim") or {})} if base == "slim" else profiles.get(base)
-    if further or not isinstance(spec, Mapping):
+    if further or base == name or not isinstance(spec, Mapping) or key in spec:
         return None
-    shown, hidden = ([word for of in (spec, entry) for word in _words(of.get(list))] for list in ("show", "hide"))
-    edit = {"only": [*_words(spec["only"]), *shown]} if "only" in spec else {}
-    return f"{name}: {in_flow(edit | ({'hide': hidden} if hidden else {}))}"
+    rest = {word: value for of in (spec, entry) for word, value in of.items() if word not in (key, *_SELECTING)}
+    shown = [word for of in (spec, entry) for list in ("only", "show") for word in _words(of.get(list))]
+    hidden = [word for of in (spec, entry) for word in _words(of.get("hide"))]
+    edit = ({"only": shown} if "only" in spec else {}) | ({"hide": hidden} if hidden else {})
+    return f"{name}: {in_flow(edit | rest)}"
+
+
+_SELECTING = "only", "show", "hide"
 
 
 def _words(value: Any) -> list[Any]:

@@ -60,9 +60,9 @@ class Scope:
     def measured(self, function: str, call: ast.Call) -> Node | None:
         """The node of a call that asks something of a metric: ``members``, ``nan_count``, a ``label`` of tokens."""
 
-    def reduces(self, name: str) -> bool:
-        """Whether a reduction has this name."""
-        return False
+    def reduces(self, name: str) -> int:
+        """How many columns the reduction of this name takes; 0 where there is none."""
+        return 0
 
     def of_tracker(self, name: str) -> str | None:
         """What an expression writes for the value that trackers show under a name; None where none is meant."""

@@ -189,23 +189,30 @@ def _mode_in(part: ast.expr) -> str | None:
     return None if match is None else match[1]
 
 
-def _of_reduction(name: str, text: str, span: Span) -> str | None:
+def _of_reduction(name: str, text: str) -> str | None:
     """The fix for ``median(x, over=completion)`` and ``quantile(x, 0.9, over=completion)``, other libraries' words."""
-    call = re.compile(r"\w+\((.+?)(?:, *(?:q=)?([\d.]+))?(, *over=\w+\))").match(text, span[0])
-    if call is None:
+    calls = (part for part in ast.walk(parse(text).body) if isinstance(part, ast.Call))
+    call = next((part for part in calls if ast.unparse(part.func) == name and part.args), None)
+    axis = None if call is None else next((word.value for word in call.keywords if word.arg == "over"), None)
+    if call is None or axis is None:
         return None
-    word = library_calls.quantile(name, tree_of(call[2]).body) if call[2] else idioms.reduction(name)
-    if word in (None, name) or not is_reduction(str(word), 1):
+    levels = [*call.args[1:], *(word.value for word in call.keywords if word.arg != "over")]
+    word = library_calls.quantile(name, levels[0]) if levels else idioms.reduction(name)
+    if word in (None, name) or not is_reduction(str(word), 1) or len(levels) > 1:
         return None
-    return f"write `{text[: span[0]]}{word}({call[1]}{call[3]}{text[call.end() :]}`"
+    aggregate = f"{word}({ast.unparse(call.args[0])}, over={ast.unparse(axis)})"
+    return f"write `{text.replace(ast.get_source_segment(text, call) or text, aggregate)}`"
 
 
 def refuse_function(name: str, names: Iterable[str], text: str, span: Span, scope: Scope) -> NoReturn:
     """Refuse a function of another name than ``names``."""
-    if (fix := _of_reduction(name, text, span)) is not None:
+    if (fix := _of_reduction(name, text)) is not None:
         refuse("DL303.function", text, span, name=name, fix=fix)
-    if scope.reduces(name):
-        refuse("DL303.reduction", text, span, name=name)
+    if columns := scope.reduces(name):
+        call = f"{name}({', '.join('xyz'[:columns])})"
+        fix = f"a metric of its own is `{call}`, without `over`; a formula computes with its value"
+        of_group = f"of each group it is `{name}(x, over=completion)`; " * (columns == 1 and name != "histogram")
+        refuse("DL303.reduction", text, span, name=name, fix=of_group + fix)
     if re.fullmatch(r"p\d+(_\d+)?", name):
         refuse("DL303.quantile", text, span, name=name, fix=did_you_mean(name, ["p95"], what="for the 95th percentile"))
     what = f"`@declog.function` above `def {name}(...)` for a value of each row, `@declog.reducer` for one of all"

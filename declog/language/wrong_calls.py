@@ -24,7 +24,9 @@ def completed(call: ast.Call, function: Function) -> str:
     """The fix for a call that misses arguments: their names behind those that there are."""
     said = {item.arg for item in call.keywords}
     missing = [slot for slot in function.params[len(call.args) :] if slot.name not in said]
-    further = [_EXAMPLES.get(slot.name, slot.name) for slot in missing if slot.default is REQUIRED]
+    required = [slot for slot in missing if slot.default is REQUIRED]
+    behind = "{}={}" if call.keywords else "{1}"  # a name, where others have theirs
+    further = [behind.format(slot.name, _EXAMPLES.get(slot.name, slot.name)) for slot in required]
     written = [*map(ast.unparse, call.args), *(f"{item.arg}={ast.unparse(item.value)}" for item in call.keywords)]
     return f"write `{function.name}({', '.join([*written, *further])})`"
 

@@ -148,13 +148,14 @@ def sink_class(kind: str) -> type[Sink]:
 
 def what_lacks(sink: object) -> list[str]:
     """What an object, or a class, does not have that a sink has: methods that take so much, and what it accepts."""
-    unbound: tuple[None, ...] = (None,) if isinstance(sink, type) else ()
     lacks = []
     for name, parameters in {"open": ("run",), "write": ("step", "records"), "close": ()}.items():
-        method = getattr(sink, name, None) if callable(inspect.getattr_static(sink, name, None)) else None
+        static = inspect.getattr_static(sink, name, None)
+        method = getattr(sink, name, None) if callable(static) else None
+        unbound = (None,) if isinstance(sink, type) and inspect.isfunction(static) else ()
         with suppress(ValueError):  # Python does not know what it takes
             try:
-                inspect.signature(method).bind(*unbound, *parameters)  # type: ignore[arg-type]
+                inspect.signature(method, follow_wrapped=False).bind(*unbound, *parameters)  # type: ignore[arg-type]
             except TypeError:
                 lacks.append(f"{name}({', '.join(parameters)})")
     accepts = getattr(sink, "accepts", None)

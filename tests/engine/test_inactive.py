@@ -6,6 +6,7 @@ import copy
 import json
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -514,6 +515,26 @@ def test_what_an_own_line_names_is_raised_under_strict(tmp_path: Path, caplog: p
         run("grpo", given, tmp_path / "own", caplog, overrides=words)
     told, missing = run("grpo", given, tmp_path / "preset", caplog, overrides=words[:2])
     assert "truncated" in missing and any("inactive" in line for line in told)
+
+
+@pytest.mark.parametrize("came", [True, False])
+def test_an_own_line_on_evaluations_is_raised_under_strict(
+    came: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a metric of evaluations alone it is asked there, and not in training, which has no such signal."""
+    words = ["sinks=none", "run.strict=true", "modes.eval.prefix=eval/", "signals.rollout.solved=completion float",
+             "metrics.mine={expr: solved, where: mode == 'eval'}"]  # fmt: skip
+
+    def body(log: Recorder) -> None:
+        for step in range(3):
+            with log.step(step):
+                log.observe(reward=[0.0, 1.0])
+            with log.mode("eval"):
+                log.observe(reward=[0.0, 1.0], **({"solved": [1.0, 0.0]} if came else {}))
+
+    with nullcontext() if came else pytest.raises(declog.InputError, match=r"DL502.*`mine`.*: solved never came"):
+        told, missing = run("grpo", body, tmp_path, caplog, overrides=words)
+        assert "mine" not in missing and not any("mine" in line for line in told)
 
 
 @pytest.mark.parametrize("preset", ["minimal", "trainer", "tee"])

@@ -123,6 +123,29 @@ def test_of_members_and_of_labels(gini: Any, tmp_path: Path) -> None:
     assert sink.scalars[0] == pytest.approx(expected, rel=1e-12)
 
 
+def test_constants_of_a_reduction(tmp_path: Path) -> None:
+    """By name or in their order, of numbers and of bools; one whose default is None may be left out, or is needed."""
+
+    @reducer(name="shifted")
+    def run(values: Any, *, by: float, sign: bool = True, more: Any = None) -> float:
+        return float(values.mean() + (by if sign else -by) + (more or 0.0))
+
+    calls = {
+        "a": ("by=2", 2.0), "b": ("2", 2.0), "c": ("by=2, sign=False", -2.0), "d": ("by=1, more=4", 5.0),
+        "e": ("3, False, 1", -2.0),
+    }  # fmt: skip
+    metrics = {name: f"mean(shifted(x, {said}, over=completion))" for name, (said, _) in calls.items()}
+    sink = MemorySink()
+    try:
+        with declog.start(config(metrics), sinks=[sink], output_dir=tmp_path) as log, log.step(0):
+            log.observe(gid=["p", "p", "q"], x=[1.0, 3.0, 5.0])
+        with pytest.raises(declog.ConfigError, match=r"write `shifted\(x, over=completion, by=by\)`"):
+            declog.plan(config({"m": "mean(shifted(x, over=completion))"}))
+    finally:
+        DEFAULT.discard("shifted")
+    assert sink.scalars[0] == {name: pytest.approx(3.5 + added) for name, (_, added) in calls.items()}
+
+
 def test_groups_of_two_ranks(gini: Any, tmp_path: Path) -> None:
     """Groups that are spread over ranks are reduced as a whole, by a function of one's own, too."""
     metrics = {"m": "mean(gini_of_group(x, over=completion))", "q": "mean(p90(x, over=completion))"}
@@ -153,6 +176,11 @@ def test_groups_of_two_ranks(gini: Any, tmp_path: Path) -> None:
     ("mean(p90(x))", "`p90` is a reduction"),
     ("mean(top_mean(x, over=completion, part=0.5))", "`top_mean` has no parameter `part`"),
     ("mean(top_mean(x, over=completion, share=x))", "`share`"),
+    ("mean(top_mean(x, over=completion, share=2))", "`share` is a part of the values"),
+    ("mean(top_mean(x, share=0, over=completion))", "`share` is a part of the values"),
+    ("mean(quantile(x, over=completion, q=0.9))", "write `p90(x, over=completion)`"),
+    ("mean(quantile(max(f, over=member), 0.5, over=completion))", "write `p50(max(f, over=member), over=completion)`"),
+    ("mean(abs(x - p50(x)))", "of each group it is `p50(x, over=completion)`"),
     ("mean(fails_always(x, over=completion))", "the reduction `fails_always` failed"),
 ])  # fmt: skip
 def test_what_cannot_be_is_refused(expr: str, message: str) -> None:

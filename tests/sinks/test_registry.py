@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from importlib.util import find_spec
@@ -198,6 +199,24 @@ class ClosingInTime(Saying):
     def close(self, timeout_s: float) -> None: ...  # type: ignore[override]
 
 
+def _locked(write: Any) -> Any:
+    @functools.wraps(write)
+    def call(self: Any, step: int, records: Any) -> None:
+        write(self, step, records, object())
+
+    return call
+
+
+class Decorated(Saying):
+    @_locked
+    def write(self, step: int, records: Any, lock: Any) -> None: ...
+
+
+class WithStatic(Saying):
+    @staticmethod
+    def write(step: int, records: Any) -> None: ...
+
+
 class WithMore(Saying):
     def write(self, step: int, records: Any, *, again: bool = False) -> None: ...
     def close(self, *rest: Any) -> None: ...
@@ -206,6 +225,7 @@ class WithMore(Saying):
 @pytest.mark.parametrize(("cls", "lacks"), [
     (Closing, "accepts = "), (OfAMethod, "accepts = "), (OfPlurals, "accepts = "), (OfOneWord, "accepts = "),
     (WritingRecords, "write(step, records)"), (ClosingInTime, "close()"), (Saying, ""), (WithMore, ""),
+    (Decorated, ""), (WithStatic, ""),
 ])  # fmt: skip
 def test_what_is_no_sink_is_answered_before_the_run(cls: Any, lacks: str, tmp_path: Path) -> None:
     """The class: methods that take something else, and an `accepts` that is no set of kinds of records.

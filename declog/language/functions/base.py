@@ -86,7 +86,8 @@ class Function:
 
     def aggregate(self, node: Node) -> Callable[[Any, Segments], Any]:
         """``run`` of an aggregate with the constants of a call of it."""
-        constants = {item.name: node.param(item.name) for item in self.params if item.role == "constant"}
+        names = [item.name for item in self.params if item.role == "constant"]
+        constants = {name: value for name, value in node.params if name in names}
         return partial(self.run, **constants) if constants else self.run
 
     def of_constants(self, *values: Any) -> Any:

@@ -12,7 +12,7 @@ from declog.language.dtypes import NUMERIC, Axis, DType, Type
 from declog.language.functions.base import OVER, Function, Functions, Param
 from declog.language.functions.rules import Call
 from declog.language.functions.structure import remove_axis
-from declog.language.reductions import Reduction, Reductions, finish
+from declog.language.reductions import Reduction, Reductions, finish, out_of_range, quantiles
 from declog.language.segmented import Segments, present
 
 
@@ -20,7 +20,8 @@ class FunctionsAndReductions(Functions):
     """Functions, and an aggregate of each reduction of one column of numbers, for calls with ``over=``."""
 
     def __init__(self, functions: Functions, reductions: Reductions) -> None:
-        super().__init__(functions)
+        super().__init__(functions._parent)
+        self._entries = functions._entries  # what a package provides is adopted there
         self._reductions = reductions
 
     def get(self, name: str) -> Function | None:
@@ -35,14 +36,19 @@ class FunctionsAndReductions(Functions):
         reduction = self._reductions.get(name)
         if reduction is None or reduction.arity != 1 or reduction.histogram or reduction.texts:
             return None
-        constants = [Param(key, "constant", default) for key, default in (reduction.params or {}).items()]
+        constants = [Param(key, "constant", default, _CONSTANTS) for key, default in (reduction.params or {}).items()]
         return Function(
-            name, (Param("x"), OVER, *constants), _rule, partial(_of_segments, reduction), "aggregate",
-            reduction.help, reduces=reduction,
+            name, (Param("x"), *constants, OVER), partial(_rule, reduction), partial(_of_segments, reduction),
+            "aggregate", reduction.help, reduces=reduction,
         )  # fmt: skip
 
 
-def _rule(call: Call) -> Type:
+_CONSTANTS = (bool, int, float)
+
+
+def _rule(reduction: Reduction, call: Call) -> Type:
+    if out_of_range(reduction, call.params) is not None:
+        call.fail("DL304.share")
     shape = remove_axis(call, accept=(*NUMERIC, DType.BOOL))
     if call.params["over"] is Axis.TOKEN:
         call.fail("DL306.tokens_reduced", function=call.name, node=call.args[0])
@@ -52,8 +58,14 @@ def _rule(call: Call) -> Type:
 def _of_segments(reduction: Reduction, values: NDArray[Any], segments: Segments, **params: Any) -> NDArray[Any]:
     """The reduction of the values of each segment that are not missing, ``[..., rows]`` to ``[..., count]``."""
     columns = np.atleast_2d(values).astype(np.float64)
-    reduced = [
-        [finish(reduction, [here[present(here)]], params) for here in (column[rows] for rows in segments.members())]
-        for column in columns
-    ]
-    return np.array(reduced, np.float64).reshape(*values.shape[:-1], segments.count)
+    reduced = np.empty((len(columns), segments.count))
+    if reduction.level is not None:  # those of as many rows at once
+        for size in np.unique(segments.counts).tolist():
+            equal = np.flatnonzero(segments.counts == size)
+            rows = segments.offsets[equal, None] + np.arange(size)
+            reduced[:, equal] = quantiles(segments.sorted(columns)[:, rows], [reduction.level])[0]
+        return reduced.reshape(*values.shape[:-1], segments.count)
+    for segment, rows in enumerate(segments.members()):
+        for column, result in zip(columns[:, rows], reduced[:, segment : segment + 1], strict=True):
+            result[:] = finish(reduction, [column[present(column)]], params)
+    return reduced.reshape(*values.shape[:-1], segments.count)

@@ -411,7 +411,7 @@ class Intake:
                 if batch.phase.folds:
                     self._folds[phase] = batch.folds.next(batch.names)
                 if before := batches.step.batches.get(phase):
-                    self._paired.compare(phase, before[-1], batch)
+                    self._paired.compare(phase, before[-1], batch, batches.step.names.setdefault(phase, set()))
             self._keep(batches, phase, batch)
         batches.pop(phase, None)
         if batch.misfits:

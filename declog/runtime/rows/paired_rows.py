@@ -51,24 +51,26 @@ class PairedRows:
             if self._families[name] or self._required[name] or self._values[name] or self._tables[name]
         }
         self._sources = {op.name: op.source for ops in signals.values() for op in ops}
-        self._came: dict[str, set[Set[str]]] = {}  # by phase: what each batch of the step came with
         self._plan = plan
         self._once = {*signals}
         self._steps = Counter[str]()  # by phase, how many steps had several batches
 
-    def compare(self, phase: str, before: Batch, batch: Batch) -> None:
-        """Compare two batches of a step; a ``partial`` one need not have all required signals."""
+    def compare(self, phase: str, before: Batch, batch: Batch, came: set[Set[str]]) -> None:
+        """Compare two batches of a step; a ``partial`` one need not have all required signals.
+
+        ``came`` has the signals of the step's batches, each set of them once, and gets those of this one.
+        """
         if phase in self._once and not (before.partial or batch.partial):
             self._compare_names(phase, before, batch)
         if phase not in self._paired:
             return
         families, required = self._families[phase], self._required[phase]
         different = []
-        if families and (members := before.members) and (came := batch.members):
-            different = sorted(f"{name}[{one!r}]" for name, one in members ^ came if name in families)
+        if families and (members := before.members) and (second := batch.members):
+            different = sorted(f"{name}[{one!r}]" for name, one in members ^ second if name in families)
         if not (before.partial or batch.partial) and before.names & required and batch.names & required:
             different += sorted((before.names ^ batch.names) & required)
-        if apart := self._apart(phase, before, batch):
+        if apart := self._apart(phase, before.names, batch.names, came):
             self._paired.discard(phase)
             log.warning(
                 "%s of phase `%s` came in different batches of a step (each thread and each task has its own): metrics "
@@ -90,22 +92,20 @@ class PairedRows:
         sets = (frozenset(need.name for need in clause if need.phase == phase) for clause in clauses)
         return [names for names in (one & self._names[phase] for one in sets) if names]
 
-    def _apart(self, phase: str, before: Batch, batch: Batch) -> list[str]:
+    def _apart(self, phase: str, before: Set[str], batch: Set[str], came: set[Set[str]]) -> list[str]:
         """The signals that one of two batches of a step has, and that a value or a table's row needs from both.
 
         A value has all that it reads in neither batch, and in both together. Of a table each has some of the columns.
         """
-        if before.number <= 0:
-            self._came[phase] = {before.names}
-        came = self._came.setdefault(phase, set())
-        if batch.names in came:
+        came.add(before)
+        if batch in came:
             return []
         for names in came:
-            read = [frozenset[str]().union(*sets) for sets in self._values[phase] if _in_both(sets, names, batch.names)]
-            read += [read for read in self._tables[phase] if _in_each(read, names, batch.names)]
+            read = [frozenset[str]().union(*sets) for sets in self._values[phase] if _in_both(sets, names, batch)]
+            read += [read for read in self._tables[phase] if _in_each(read, names, batch)]
             if read:
-                return sorted({self._sources[name] for name in read[0] & (names ^ batch.names)})
-        came.add(batch.names)
+                return sorted({self._sources[name] for name in read[0] & (names ^ batch)})
+        came.add(batch)
         return []
 
     def _compare_names(self, phase: str, before: Batch, batch: Batch) -> None:

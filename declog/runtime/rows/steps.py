@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
 from declog.engine.frame import Frame
@@ -32,16 +32,18 @@ _NO_PACKETS: frozenset[str] = frozenset()
 class Step:
     """The batches of one step that are not handed over yet, by phase, and how many each phase has had.
 
-    ``packets`` has the ids of the packets that it consumed, ``bytes`` the approximate size of the batches.
+    ``packets`` has the ids of the packets that it consumed, ``bytes`` the approximate size of the batches, ``names``
+    by phase the signals that batches came with, each set of them once.
     """
 
-    __slots__ = ("batches", "bytes", "counts", "number", "packets")
+    __slots__ = ("batches", "bytes", "counts", "names", "number", "packets")
 
     def __init__(self, number: int | None = None) -> None:
         self.number = number  # None: not known yet
         self.batches: dict[str, list[Batch]] = {}
         self.counts: dict[str, int] = {}
         self.bytes = 0
+        self.names: dict[str, set[Set[str]]] = {}
         self.packets: frozenset[str] = _NO_PACKETS
 
     def add(self, phase: str, batch: Batch) -> None:

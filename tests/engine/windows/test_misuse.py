@@ -306,7 +306,8 @@ def test_a_metric_has_no_window_of_its_own_where_the_trainer_logs() -> None:
     """`every: trainer` leaves no other choice."""
     assert refused(of_two_phases({"r": {"expr": "reward", "every": 2}}, every="trainer")) == (
         "error[DL202] metrics.r.every\n  the trainer says when it logs: there is no other `every`\n"
-        "  fix: drop it, and set the trainer's own: `logging_steps=2` of TRL and transformers"
+        "  fix: drop it, and set the trainer's own: `logging_steps=2` of TRL and transformers; for some steps alone "
+        "`where: step % 2 == 0`"
     )
 
 

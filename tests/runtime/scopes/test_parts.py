@@ -222,6 +222,28 @@ def test_what_is_read_together_comes_in_several_tasks(
     assert (bool(logged) or (bool(tables) and tables == pairs)) == batch
 
 
+def test_what_modes_observe_is_not_read_together(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An evaluation within a step, and steps that are open at once, have batches of their own."""
+    config = {
+        "run": {"name": "modes"}, "modes": {"eval": {"prefix": "eval/"}},
+        "signals": {"rollout": {"r": "completion float", "a": "completion float"}},
+        "metrics": {"r": "mean(r)", "m": "mean(r * a)"}, "tables": {"t": {"columns": ["r", "a"]}},
+    }  # fmt: skip
+    with declog.start(config, sinks=[MemorySink()], output_dir=tmp_path) as log:
+        with log.step(0):
+            for value in (1.0, 2.0):
+                log.observe(r=[value])
+            with log.mode("eval"):
+                for value in (1.0, 0.0):
+                    log.observe(a=[value])
+            log.observe(r=[3.0])
+            with log.at(1):
+                log.observe(a=[1.0])
+        with log.step(1):
+            log.observe(a=[2.0])
+    assert not [record for record in caplog.records if "in different batches" in record.getMessage()]
+
+
 def test_an_explicit_batch_takes_members_one_by_one(tmp_path: Path) -> None:
     """Also of several tasks; a member that comes twice is refused."""
     sink = MemorySink()
