@@ -145,12 +145,12 @@ class _Metric:
         spec = self.spec
         reduce = "mean" if spec.reduce is None else spec.reduce
         if isinstance(spec.expr, list):
-            reductions = self._reductions(reduce)
-            if not spec.expr:
-                self.report("DL203.expr", "expr")
+            if (problem := suggestions.of_list(self.id, spec)) is not None:
+                self.draft.problems.append(problem.at(*self.path("expr")))
+                return None, self._reductions(reduce)
             nodes = [self._compile(text, ("metrics", self.id, "expr", index)) for index, text in enumerate(spec.expr)]
             there = tuple(node for node in nodes if node is not None)
-            return (there if nodes and len(there) == len(nodes) else None), reductions
+            return (there if nodes and len(there) == len(nodes) else None), self._reductions(reduce)
         text = self.id if spec.expr is None else str(spec.expr)
         parsed = None
         with self.draft.at(*self.path("expr")):

@@ -362,8 +362,9 @@ def _meet(one: str, two: str) -> bool:
 
 
 def _is_off(draft: Draft, word: str) -> bool:
-    """Whether the selector names something that is only switched off, or a metric whose own mistake is reported."""
-    off = [key.removeprefix("metrics.") for key in draft.inactive if key.startswith("metrics.")]
+    """Whether the selector names what is switched off or deleted, or a metric whose own mistake is reported."""
+    entries = [*draft.inactive, *draft.spec.deleted]
+    off = [key.removeprefix("metrics.") for key in entries if key.startswith("metrics.")]
     off += draft.spec.metrics.keys() - {op.id for op in draft.outputs}
     tag = word.removeprefix("tag:")
     if tag != word:
@@ -385,8 +386,6 @@ def _suggestion(draft: Draft, word: str) -> str:
     if family is not None and not difflib.get_close_matches(word, draft.output_keys, n=1, cutoff=0.8):
         name = family.names[0].template.replace("{member}", word.removeprefix(f"{family.id}."))
         return f"a member is selected by the name that trackers show, such as `{name}`"
-    if draft.deleted(f"metrics.{head}"):
-        return f"`{head}` was deleted (null): delete this selector too"
     if (shown := draft.metric_shown(word)) is not None and shown.is_value and shown.key in draft.output_keys:
         return f"did you mean `{shown.key}`?"
     if is_pattern(word) and (ids := _shown_as(draft, word)):

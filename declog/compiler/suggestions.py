@@ -26,6 +26,7 @@ from declog.language.smoothing import Smoothing
 from declog.language.spec import MetricSpec, Observed
 from declog.language.syntax import ExpressionError, tree_of
 from declog.language.tracker_names import in_formula, reductions_of
+from declog.language.wrong_forms import of_calls
 
 _PLAIN = frozenset({"expr", "name", "tags"})  # keys that a formula has, too
 _OF_ROWS = frozenset({"where", "by", "weight", "nan", "every"})  # keys of the metrics that it reads
@@ -179,6 +180,15 @@ def of_weighted(id: str, spec: MetricSpec, reduction: str) -> str:
     entries = {mean: {"expr": expr, **written}, squares: {"expr": square, **written}, id: {"formula": formula}}
     lines = [f"{name}: {in_flow(entry)}" for name, entry in entries.items()]
     return "\n".join(["two weighted means and a formula give that of the population:", *lines])
+
+
+def of_list(id: str, spec: MetricSpec) -> Problem | None:
+    """The problem of a list of expressions: there are none, or they reduce one value, ``[p10(x), p90(x)]``."""
+    exprs = spec.expr if isinstance(spec.expr, list) else []
+    calls = of_calls(exprs) if exprs and spec.reduce is None else None
+    if calls is not None:
+        return Problem.of("DL303.several", (), fix=in_flow({id: calls})[1:-1])
+    return None if exprs else Problem.of("DL203.expr", ())
 
 
 def reduced_already(spec: MetricSpec, body: ast.expr, reductions: Reductions) -> str | None:
@@ -415,8 +425,7 @@ def _grow(edges: Sequence[Any]) -> bool:
 def of_no_signal(id: str, spec: MetricSpec, names: Collection[str]) -> str:
     """The fix for a metric without an expression whose id is no signal."""
     fix = "give `expr`, or declare the signal here with `observe`"
-    reduce = spec.reduce
-    if spec.model_fields_set == {"reduce"} and isinstance(reduce, str):
+    if spec.model_fields_set == {"reduce"} and isinstance(reduce := spec.reduce, str):
         fix = f"declare the signal here: `{id}: {{observe: step, reduce: {reduce}}}`"
         if reduce in names:  # a signal with a reduction's name
             fix = f"to reduce the signal `{reduce}`: `{id}: {{expr: {reduce}}}`"

@@ -18,6 +18,7 @@ from declog.language.dtypes import AXES, NUMERIC, Axis, DType, per
 from declog.language.nodes import CONST, LABEL, LABELLED, METRIC, Node, label_of, reads_other_ranks, walk
 from declog.language.notation import SIGNS
 from declog.language.spec_of_tables import TableSpec
+from declog.plans.needs import read
 from declog.plans.ops import NAME, AlertOp, ColumnOp, FilterOp, TableOp
 from declog.sinks import known_kinds
 
@@ -274,6 +275,9 @@ def _as_read(draft: Draft, condition: Node, metric: Node) -> list[Node]:
     return [metric] if metric in read or not read else read
 
 
+_VALUE = "value", "metric", "current", "v", "val"  # words of other tools for what a condition is judged by
+
+
 def _fields(draft: Draft, text: str, condition: Node, path: tuple[str, ...]) -> tuple[tuple[str, Node], ...] | None:
     """The metrics that an alert's text names; None where it cannot be filled, which is reported."""
     nodes: dict[str, Node] = {}
@@ -304,12 +308,13 @@ def _fields(draft: Draft, text: str, condition: Node, path: tuple[str, ...]) -> 
         if isinstance(node, Problem):
             draft.problems.append(replace(node, path=path))
         elif node is None or node.op != METRIC:
-            draft.report(
-                "DL302.alert_text", path, name=f"{{{name}}}", fix=did_you_mean(name, draft.output_keys, what="metrics")
-            )
-        elif len(read := _as_read(draft, condition, node)) > 1:
-            fix = " or ".join(f"{{{one}{f':{form}' if form else ''}}}" for one in read)
+            judged = next((key for key in read(condition) if name in _VALUE), None)
+            fix = did_you_mean(name, draft.output_keys, what="metrics")
+            fix = f"{{{judged}{f':{form}' if form else ''}}}" if judged else fix
+            draft.report("DL302.alert_text", path, name=f"{{{name}}}", fix=fix)
+        elif len(nodes_read := _as_read(draft, condition, node)) > 1:
+            fix = " or ".join(f"{{{one}{f':{form}' if form else ''}}}" for one in nodes_read)
             draft.report("DL302.alert_value", path, name=f"{{{name}}}", fix=fix)
         else:
-            (nodes[name],) = read
+            (nodes[name],) = nodes_read
     return tuple(nodes.items()) if len(draft.problems) == before else None

@@ -290,7 +290,9 @@ def _moved(tree: Node, name: str, override: Override) -> str | None:
 def _said_elsewhere(tree: Node, name: str, override: Override) -> str | None:
     """The fix for a key of other tools at the top of a config; None where it is none of them."""
     sinks = tree.at((GROUP, "sinks"))
-    data = {name: override.value(), "sinks": None if sinks is None else sinks.plain}
+    _, _, below = f".{override.key_or_group}".partition(f".{name}.")
+    value = nested(below.split("."), override.value()) if below else override.value()
+    data = {name: value, "sinks": None if sinks is None else sinks.plain}
     problem = mistakes.answered(Problem.of("DL201.key", (name,), key=name, fix=None), data)
     return None if problem is None else problem.fix
 

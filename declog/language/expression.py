@@ -323,8 +323,7 @@ class Compiler:
 
     def _arguments(self, node: ast.Call, function: Function) -> dict[str, list[ast.expr]]:
         """The arguments of the call by the function's parameters."""
-        arguments: dict[str, list[ast.expr]] = {}
-        slots, name = function.params, function.name
+        slots, name, arguments = function.params, function.name, dict[str, list[ast.expr]]()
         for index, value in enumerate(node.args):
             if isinstance(value, ast.Starred):
                 self.fail(value, "DL307.syntax", what="`*`", fix="name each argument")
@@ -375,7 +374,8 @@ class Compiler:
             self._unquoted(call, [node])
         value = self.visit(node)
         if value.op != CONST:
-            self.fail(node, "DL304.constant", name=slot.name, function=function.name, fix=function.signature)
+            fix = wrong_calls.swapped(call, function)
+            self.fail(node, "DL304.constant", name=slot.name, function=function.name, fix=fix)
         constant = value.param("value")
         if (isinstance(constant, bool) and bool not in slot.types) or not isinstance(constant, slot.types):
             kinds = " or ".join(item.__name__ for item in slot.types)

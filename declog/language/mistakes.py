@@ -309,6 +309,8 @@ def _of_combine(name: str, entry: Mapping[str, Any]) -> str | None:
         change = {"formula": f"{name}_value - {name}_before", **shown}
         entries = {f"{name}_value": hidden, f"{name}_before": before, name: change}
         return f"metrics: {in_flow(entries)}"
+    if said is not None and said[1] == "last" and said[2]:
+        return _of_last_steps("last", name, {**rest, "last": int(said[2])})
     other = idioms.reduction(combine)
     if is_reduction(other, 1) and other not in COMBINE and not {"formula", "reduce"} & rest.keys():
         call = reduced(str(rest.get("expr", name))) or {"expr": rest.get("expr", name), "reduce": "mean"}

@@ -31,6 +31,13 @@ def completed(call: ast.Call, function: Function) -> str:
     return f"write `{function.name}({', '.join([*written, *further])})`"
 
 
+def swapped(call: ast.Call, function: Function) -> str:
+    """``pass_at(2, x > 0)`` with its arguments in the other order; of another call how it is written."""
+    if len(call.args) != 2 or call.keywords or not isinstance(call.args[0], ast.Constant):
+        return function.signature
+    return f"write `{function.name}({', '.join(map(ast.unparse, call.args[::-1]))})`"
+
+
 def without(call: ast.Call, keyword: ast.keyword) -> str:
     """A call without one of its named arguments; ``ddof=0`` is `pstd`, whose square is the variance."""
     func, name = call.func, ast.unparse(call.func)

@@ -44,7 +44,7 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
         case ["alerts", _, "do"], [_, *_]:
             return of_actions(value)
         case ["alerts", name], int() | float() if not isinstance(value, bool):
-            return f'{name}: "> {value}"'
+            return f'{name}: "> {value}"' if value == value else f'{name}: "nan"'
         case ["alerts", name], list():
             bounds = [match for item in value if (match := re.fullmatch(r"(above|below)[ :=]*(\S+)", str(item)))]
             return f"{name}: {{{', '.join(f'{match[1]}: {match[2]}' for match in bounds)}}}" if bounds else None
@@ -54,7 +54,7 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
             return f"group: {{size: {value}}}"
         case ["modes", name], bool() | int() | float() | str() if value is not False:
             return f"{name}: {{prefix: {name}/}}"
-        case ["metrics", name], [_, *_] if (entry := _of_calls(value)) is not None:
+        case ["metrics", name], [_, *_] if (entry := of_calls(value)) is not None:
             return f"{name}: {in_flow(entry)}"
         case ["metrics", name], [_, *_] if all(is_reduction(str(item), 1) for item in value):
             expr = "" if name in entry_names(data, "signals", "derived") else "expr: reward, "
@@ -209,7 +209,7 @@ def as_profile(name: str, value: Any) -> Any:
     return {"show" if name == "slim" else "only": words}
 
 
-def _of_calls(items: list[Any]) -> dict[str, Any] | None:
+def of_calls(items: list[Any]) -> dict[str, Any] | None:
     """`[mean(x), max(x)]` as `expr` and `reduce`; None for anything else."""
     calls = [call for item in items if isinstance(item, str) and (call := reduced(item)) is not None]
     exprs = {str(call["expr"]) for call in calls}

@@ -84,4 +84,4 @@ def test_where_no_formula_stands(name: str) -> None:
     registered = {} if name == "corr" else {name: of_constant}
     problem = refused({"expr": "reward", "where": f"{name}(length) + 1 > 3"}, **registered)
     assert (problem.code, problem.message) == ("DL303", f"`{name}` is a reduction, not a function")
-    assert str(problem.fix).startswith(f"a metric of its own is `{name}(x)`")
+    assert f"a metric of its own is `{name}(x" in str(problem.fix)
