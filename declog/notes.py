@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from declog.errors import Path, in_flow, nearest, nested
@@ -270,5 +270,9 @@ def _edit(config: Composed, path: Path, value: Any, *beside: Path) -> str:
 
     entries = "|".join(re.escape(".".join(map(str, entry))) for entry in (path[:2], *beside))
     if any(re.search(rf"\b({entries})\b", line) for line in config.overrides):
-        return setting(".".join(map(str, path)), value)
+        there: Any = config.data
+        for key in path:
+            there = there.get(key) if isinstance(there, Mapping) else None
+        sign = "++" if there is None else ""  # with its node and its sign an application takes it, too
+        return setting(sign + ".".join(map(str, (*config.prefix, *path))), value)
     return in_flow(nested(path, value))[1:-1]
