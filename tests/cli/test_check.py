@@ -135,7 +135,7 @@ def test_a_profile_without_a_sink_is_a_warning(small: Path, cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("words", "note"),
     [
-        (["axes.group=8"], "`axes.group` is replaced as a whole, without `of`; declog.axes.group.size=8 keeps the rest"),
+        (["axes.group=8"], "`axes.group` is replaced as a whole, without `of`; declog.axes.group.size=8 keeps"),
         (["sink_options.cosole.every=10"], "no `sinks` names it; did you mean `console`?"),
         (["metrics.ratio=max(reward)"], "`ratio` is a preset's metric and computes something else now"),
         (["metrics.p=p95(rewards)"], "of `reward`, one signal: 'declog.metrics.p={expr: reward, reduce: p95}'"),
