@@ -2,6 +2,7 @@
 
     operators.py   operators and elementwise functions, on numpy and on torch
     structure.py   aggregates with ``over=``, ranks, sizes, members of families, pass@k
+    reduced.py     reductions of one column, with ``over=``
     text.py        functions of texts, and labels
     user.py        ``@declog.function``: what users and installed packages add
     rules.py       typing rules that these share
