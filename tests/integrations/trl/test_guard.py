@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import pickle
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 import declog
+from declog.language.functions import DEFAULT
 from declog.testing import MemorySink, run_ranks
 from tests.integrations.trl import cases, faults
 from tests.integrations.trl.cases import STRICT, Case
@@ -140,9 +142,19 @@ def test_two_trainers_in_one_process(model: Path, tmp_path: Path) -> None:
 
 def test_the_best_model_by_a_metric_that_does_not_come(model: Path, tmp_path: Path) -> None:
     """A metric of declog's own that is not there in time ends no run: no model is the best by it."""
+
+    @declog.function(name="slow_length")  # on the worker, so that no evaluation is ready when it is asked for
+    def run(length: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.5)
+        return length
+
     trainer = cases.trainer_of(cases.BEST, model, tmp_path)
-    with declog.attach(trainer, "trl_grpo", [LENIENT, cases.SURPRISE], deliver_s=0.0):
-        trainer.train()
+    surprise = "+declog.metrics.surprise={expr: slow_length(length), reduce: max, name: surprise}"
+    try:
+        with declog.attach(trainer, "trl_grpo", [LENIENT, surprise], deliver_s=0.0):
+            trainer.train()
+    finally:
+        DEFAULT.discard("slow_length")
     assert (trainer.state.best_metric is None or math.isinf(trainer.state.best_metric), trainer.state.global_step) == (
         True,
         8,
