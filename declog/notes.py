@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from declog.errors import Path, in_flow, nearest, nested
@@ -266,13 +266,11 @@ def _said(config: Composed, section: str) -> Iterator[tuple[str, Node]]:
 
 def _edit(config: Composed, path: Path, value: Any, *beside: Path) -> str:
     """The edit that gives a key a value: an override where they say something of its entry or others, else YAML."""
+    from declog.config.interpolation import has
     from declog.config.overrides import setting
 
     entries = "|".join(re.escape(".".join(map(str, entry))) for entry in (path[:2], *beside))
     if any(re.search(rf"\b({entries})\b", line) for line in config.overrides):
-        there: Any = config.data
-        for key in path:
-            there = there.get(key) if isinstance(there, Mapping) else None
-        sign = "++" if there is None else ""  # with its node and its sign an application takes it, too
+        sign = "" if has(config.data, path) else "++"  # with its node and its sign an application takes it, too
         return setting(sign + ".".join(map(str, (*config.prefix, *path))), value)
     return in_flow(nested(path, value))[1:-1]

@@ -151,12 +151,34 @@ def functions(draft: Draft) -> None:
             seen.add(function.name)
             if function.takes == "values":
                 _try_row(draft, path, function, node)
-                continue
-            problem = _lie(function.run, len(node.args), node.type.dtype, per_token=node.type.axis is Axis.TOKEN)
-            if problem is not None and problem.startswith("failed"):
-                draft.report("DL314.fails", path, function=function.name, problem=problem)
-            elif problem is not None:
-                draft.report("DL314.declared", path, function=function.name, problem=problem)
+            else:
+                _try_tensors(draft, path, function, node)
+
+
+def _try_tensors(draft: Draft, path: Path, function: Function, node: Node) -> None:
+    """Try a function of tensors on `meta` tensors, which hold no values."""
+    import torch  # only where a config uses a function of a user's
+
+    shape, dtype = ((3, 5), torch.float32) if node.type.axis is Axis.TOKEN else ((3,), torch.float64)
+    arguments = [torch.empty(shape, device="meta", dtype=dtype) for _ in node.args]
+    try:
+        result = function.run(*arguments)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # noqa: BLE001  whatever a user's function raises is its problem
+        problem = f"failed on tensors of shape {list(shape)}: {error_text(error)}"
+        draft.report("DL314.fails", path, function=function.name, problem=problem)
+        return
+    if not isinstance(result, torch.Tensor):
+        problem = f"returned {type(result).__name__}, not a tensor"
+    elif result.shape != shape:
+        problem = f"returned shape {list(result.shape)} for arguments of shape {list(shape)}"
+    elif (node.type.dtype is DType.BOOL) != (result.dtype is torch.bool):
+        returned = str(result.dtype).removeprefix("torch.")
+        problem = f"returned {returned}, and is registered to return {node.type.dtype}"
+    else:
+        return
+    draft.report("DL314.declared", path, function=function.name, problem=problem)
 
 
 _SAMPLES = {DType.TEXT: "text", DType.INT: 1, DType.FLOAT: 1.0, DType.BOOL: True}
@@ -259,25 +281,3 @@ def _of_constants(reduction: Reduction, args: Sequence[Node], params: Sequence[t
         ", ".join([*map(str, args[:columns]), *constants]),
     )
     return f"`def {reduction.name}({parameters})`, and `{reduction.name}({arguments})`"
-
-
-def _lie(run: object, arity: int, dtype: DType, *, per_token: bool) -> str | None:
-    import torch  # only where a config uses a function of a user's
-
-    shape = (3, 5) if per_token else (3,)
-    arguments = [
-        torch.empty(shape, device="meta", dtype=torch.float32 if per_token else torch.float64) for _ in range(arity)
-    ]
-    try:
-        result = run(*arguments)  # type: ignore[operator]
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # noqa: BLE001  whatever a user's function raises is its problem
-        return f"failed on tensors of shape {list(shape)}: {error_text(error)}"
-    if not isinstance(result, torch.Tensor):
-        return f"returned {type(result).__name__}, not a tensor"
-    if result.shape != shape:
-        return f"returned shape {list(result.shape)} for arguments of shape {list(shape)}"
-    if (dtype is DType.BOOL) != (result.dtype is torch.bool):
-        return f"returned {str(result.dtype).removeprefix('torch.')}, and is registered to return {dtype}"
-    return None

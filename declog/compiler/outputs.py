@@ -302,7 +302,7 @@ def _select(draft: Draft, word: str, path: Path) -> tuple[set[Names], set[str]]:
     glob = word.removeprefix("table:")
     if glob != word:
         tables = set(fnmatch.filter(draft.spec.tables, glob))
-        if not tables:
+        if not tables and not fnmatch.filter(draft.spec.deleted, f"tables.{glob}"):
             draft.report("DL401.tables", path, word=word, fix=did_you_mean(glob, draft.spec.tables, what="tables"))
         return set(), tables
     outputs = {(*output, EVERY) for output in _matching(draft, word)} or set(_named(draft, word))

@@ -159,17 +159,16 @@ def _typed(draft: Draft, name: str, spec: ColumnSpec, path: Path) -> Node | None
     """The column's expression, by default the signal of its name; None where it is wrong, or off."""
     text, before = name if spec.expr is None else str(spec.expr), len(draft.problems)
     node = typed(draft, text, *_source(spec, path), off=".".join(map(str, path)))
-    fix, word = None, text.partition("(")[0].strip()
+    problems, word = draft.problems[before:], text.partition("(")[0].strip()
     if node is None and word in draft.columns.names():
         said = spec.model_dump(exclude_unset=True, exclude={"expr"}, by_alias=True)
         fix = f"it is a column's function: {in_flow({name: {'call': word, **said}})[1:-1]}"
+        draft.problems[before:] = [replace(one, fix=fix) for one in problems]
     elif node is None and spec.expr is None and spec.dtype is not None:
         words = "completion" if spec.dtype is DType.FLOAT else f"completion {spec.dtype}"
         fix = f"declare what you observe: signals: {{any: {{{name}: {words}}}}}"
-    if fix is not None:
         draft.problems[before:] = [
-            replace(one, fix=fix) if str(one.fix).startswith("declare what") or "call" in fix else one
-            for one in draft.problems[before:]
+            replace(one, fix=fix) if str(one.fix).startswith("declare what") else one for one in problems
         ]
     return node
 

@@ -15,6 +15,7 @@ from declog.language import idioms
 from declog.language.dtypes import AXES, Axis, DType, Type
 from declog.language.expression import compile_expression
 from declog.language.nodes import ALONE, BUILTIN, LABEL, LABELLED, LEAVES, METRIC, SIGNAL, Node
+from declog.language.reductions import Reduction
 from declog.language.scope import BUILTINS, Scope
 from declog.language.spec import Observed
 from declog.language.syntax import ExpressionError
@@ -61,9 +62,8 @@ class ConstantScope(Scope):
     def modes(self) -> Collection[str]:
         return {"train": None, **self.draft.spec.modes}.keys()
 
-    def reduces(self, name: str) -> int:
-        reduction = self.draft.reductions.get(name)
-        return 0 if reduction is None else reduction.arity
+    def reduction(self, name: str) -> Reduction | None:
+        return self.draft.reductions.get(name)
 
     def names(self) -> Iterable[str]:
         return self.draft.constants

@@ -308,9 +308,9 @@ def _fields(draft: Draft, text: str, condition: Node, path: tuple[str, ...]) -> 
         if isinstance(node, Problem):
             draft.problems.append(replace(node, path=path))
         elif node is None or node.op != METRIC:
-            judged = next((key for key in read(condition) if name in _VALUE), None)
             fix = did_you_mean(name, draft.output_keys, what="metrics")
-            fix = f"{{{judged}{f':{form}' if form else ''}}}" if judged else fix
+            if name in _VALUE and (judged := read(condition)):
+                fix = f"{{{judged[0]}{f':{form}' if form else ''}}}"
             draft.report("DL302.alert_text", path, name=f"{{{name}}}", fix=fix)
         elif len(nodes_read := _as_read(draft, condition, node)) > 1:
             fix = " or ".join(f"{{{one}{f':{form}' if form else ''}}}" for one in nodes_read)

@@ -81,8 +81,8 @@ def _moved(name: str) -> str | None:
             continue
         with suppress(Exception):  # whatever an installed package does on import; `notes` says it
             for folder in folders_of(entry.value):
+                presets = folder / GROUP  # below it are packs and other groups, which have their own names
                 for file in sorted(folder.rglob(f"{glob.escape(name)}.yaml")):
-                    return (
-                        f"move {shown_path(file)} to {shown_path(folder / GROUP / file.name)}, in the package's source"
-                    )
+                    if presets not in file.parents:
+                        return f"move {shown_path(file)} to {shown_path(presets / file.name)}, in the package's source"
     return None

@@ -58,10 +58,8 @@ class Inactive:
         self._plan = plan
         self._changed = changed
         self._needs = signals_of(plan)
-        self._of_groups, self._tables_of_groups = (
-            cache(partial(of_groups, plan)),
-            cache(partial(tables_of_groups, plan)),
-        )
+        self._of_groups = cache(partial(of_groups, plan))
+        self._tables_of_groups = cache(partial(tables_of_groups, plan))
         self._keys: dict[str, list[str]] = {}
         self._every = {op.id: op.every for op in plan.outputs}
         self._modes_of: dict[str, set[str]] = {}

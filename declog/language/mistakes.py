@@ -429,7 +429,7 @@ def _of_extended(key: str, name: str, entry: Mapping[str, Any], profiles: Any) -
     if further or base == name or not isinstance(spec, Mapping) or key in spec:
         return None
     rest = {word: value for of in (spec, entry) for word, value in of.items() if word not in (key, *_SELECTING)}
-    shown = [word for of in (spec, entry) for list in ("only", "show") for word in _words(of.get(list))]
+    shown = [word for of in (spec, entry) for part in ("only", "show") for word in _words(of.get(part))]
     hidden = [word for of in (spec, entry) for word in _words(of.get("hide"))]
     edit = ({"only": shown} if "only" in spec else {}) | ({"hide": hidden} if hidden else {})
     return f"{name}: {in_flow(edit | rest)}"

@@ -55,6 +55,11 @@ class Reduction:
     help: str = ""
 
     @property
+    def aggregates(self) -> bool:
+        """Whether it takes `over=` in an expression: of one column of numbers it gives a number."""
+        return self.arity == 1 and not self.histogram and not self.texts
+
+    @property
     def foldable(self) -> bool:
         """Whether it has a mergeable state."""
         return bool(self.stats)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from declog.errors import Problem
 from declog.language.dtypes import Axis, DType, Type
 from declog.language.nodes import MODE, Node
 from declog.language.syntax import WORDS
+
+if TYPE_CHECKING:  # numpy, which composing alone needs not
+    from declog.language.reductions import Reduction
 
 BUILTINS: Mapping[str, Type] = {
     "step": Type(DType.INT, Axis.STEP),
@@ -60,9 +63,8 @@ class Scope:
     def measured(self, function: str, call: ast.Call) -> Node | None:
         """The node of a call that asks something of a metric: ``members``, ``nan_count``, a ``label`` of tokens."""
 
-    def reduces(self, name: str) -> int:
-        """How many columns the reduction of this name takes; 0 where there is none."""
-        return 0
+    def reduction(self, name: str) -> Reduction | None:
+        """The reduction of this name."""
 
     def of_tracker(self, name: str) -> str | None:
         """What an expression writes for the value that trackers show under a name; None where none is meant."""

@@ -208,10 +208,10 @@ def refuse_function(name: str, names: Iterable[str], text: str, span: Span, scop
     """Refuse a function of another name than ``names``."""
     if (fix := _of_reduction(name, text)) is not None:
         refuse("DL303.function", text, span, name=name, fix=fix)
-    if columns := scope.reduces(name):
-        call = f"{name}({', '.join('xyz'[:columns])})"
+    if (reduction := scope.reduction(name)) is not None:
+        call = f"{name}({', '.join('xyz'[: reduction.arity])})"
         fix = f"a metric of its own is `{call}`, without `over`; a formula computes with its value"
-        of_group = f"of each group it is `{name}(x, over=completion)`; " * (columns == 1 and name != "histogram")
+        of_group = f"of each group it is `{name}(x, over=completion)`; " * reduction.aggregates
         refuse("DL303.reduction", text, span, name=name, fix=of_group + fix)
     if re.fullmatch(r"p\d+(_\d+)?", name):
         refuse("DL303.quantile", text, span, name=name, fix=did_you_mean(name, ["p95"], what="for the 95th percentile"))
@@ -340,7 +340,7 @@ def of_library(node: ast.Call, name: str, text: str, scope: Scope) -> str | None
     beside = [word.value for word in node.keywords if word.arg not in (*idioms.AXES, "min_periods", "center")]
     arguments, metrics = [*node.args, *beside], scope.metrics
     fix = library_calls.of_library(name, arguments, of_metrics=scope.of_alert is not None)
-    if fix is not None and fix.startswith(library_calls.YOURS) and scope.reduces(name):
+    if fix is not None and fix.startswith(library_calls.YOURS) and scope.reduction(name) is not None:
         return None
     curve = library_calls.CURVE.fullmatch(fix or "")
     if fix is None or curve is None or not node.args:

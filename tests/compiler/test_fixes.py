@@ -292,3 +292,20 @@ def test_a_text_that_yaml_takes_apart_needs_quotes(
     assert FLOW[line] in declog.plan(declog.compose("mine", config_dir=tmp_path)).names()
     assert main(["check", str(file), "--strict"]) == 0
     assert capsys.readouterr().out.startswith("ok")
+
+
+@pytest.mark.parametrize("profile", [
+    {"only": ["kept", "dropped", "table:dropped"]}, {"hide": ["dropped", "table:dropped"]},
+    {"show": ["dropped", "table:drop*"], "only": ["kept"]},
+])  # fmt: skip
+def test_what_is_deleted_drops_out_of_profiles(profile: dict[str, Any]) -> None:
+    """Class: a metric or a table that a later layer deletes, where an earlier one's profile names it."""
+    team: dict[str, Any] = {
+        "signals": {"any": {"x": "completion"}}, "metrics": {"kept": "mean(x)", "dropped": "max(x)"},
+        "tables": {"dropped": {"columns": ["x"]}}, "profiles": {"team": profile}, "sinks": ["jsonl"], "profile": "team",
+    }  # fmt: skip
+    deleting = {**team, "metrics": {**team["metrics"], "dropped": None}, "tables": {"dropped": None}}
+    plan = declog.plan(deleting)
+    assert {op.id for op in plan.outputs} - {"logged"} == {"kept"} and not plan.tables
+    with pytest.raises(ConfigError, match=r"matches nothing|matches no table"):
+        declog.plan({**team, "metrics": {"kept": "mean(x)"}, "tables": {}})

@@ -85,3 +85,18 @@ def test_where_no_formula_stands(name: str) -> None:
     problem = refused({"expr": "reward", "where": f"{name}(length) + 1 > 3"}, **registered)
     assert (problem.code, problem.message) == ("DL303", f"`{name}` is a reduction, not a function")
     assert f"a metric of its own is `{name}(x" in str(problem.fix)
+
+
+def of_texts(texts: list[str]) -> float:
+    return float(len(texts))
+
+
+@pytest.mark.parametrize(("name", "run", "of_groups"), [
+    ("p90", None, True), ("top_mean", None, True), ("ours", of_constant, True),
+    ("ours", of_texts, False), ("histogram", None, False), ("corr", None, False),
+])  # fmt: skip
+def test_only_what_takes_an_axis_is_said_to(name: str, run: Any, of_groups: bool) -> None:
+    """Class: what reduces texts or several columns, or to a histogram, has no value of each group."""
+    registered = {} if run is None else {name: run}
+    problem = refused({"expr": "reward", "where": f"{name}(length) + 1 > 3"}, **registered)
+    assert (f"`{name}(x, over=completion)`" in str(problem.fix)) == of_groups

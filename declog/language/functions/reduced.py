@@ -34,7 +34,7 @@ class FunctionsAndReductions(Functions):
     def of_reduction(self, name: str) -> Function | None:
         """The aggregate of the reduction of a name; None where there is none that gives a number of one column."""
         reduction = self._reductions.get(name)
-        if reduction is None or reduction.arity != 1 or reduction.histogram or reduction.texts:
+        if reduction is None or not reduction.aggregates:
             return None
         constants = [Param(key, "constant", default, _CONSTANTS) for key, default in (reduction.params or {}).items()]
         return Function(

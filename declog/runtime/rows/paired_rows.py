@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Sequence, Set
+from functools import cache
 
 from declog.language.dtypes import Axis
 from declog.plans.needs import Clauses, Need, tables_of, values_of
@@ -36,20 +37,8 @@ class PairedRows:
         self._required = {
             name: frozenset(op.name for op in ops if op.required and not op.family) for name, ops in signals.items()
         }
-        # the signals of a phase that a value reads, of each set one must come, and those that a table reads
-        self._values = {
-            name: [sets for clauses in values_of(plan, name) if len(sets := self._of_rows(name, clauses)) > 1]
-            for name in signals
-        }
-        self._tables = {
-            name: [frozenset[str]().union(*self._of_rows(name, clauses)) for clauses in tables_of(plan, name)]
-            for name in signals
-        }
-        self._paired = {
-            name
-            for name in signals
-            if self._families[name] or self._required[name] or self._values[name] or self._tables[name]
-        }
+        self._read_together = cache(self._of_values_and_tables)  # asked only where batches of a step differ
+        self._paired = {*signals}
         self._sources = {op.name: op.source for ops in signals.values() for op in ops}
         self._plan = plan
         self._once = {*signals}
@@ -87,6 +76,12 @@ class PairedRows:
                 ", ".join(f"`{name}`" for name in different), phase,
             )  # fmt: skip
 
+    def _of_values_and_tables(self, phase: str) -> tuple[list[list[frozenset[str]]], list[frozenset[str]]]:
+        """The signals of a phase that each value reads, of each set one, where there are several; and each table."""
+        values = (self._of_rows(phase, clauses) for clauses in values_of(self._plan, phase))
+        tables = (self._of_rows(phase, clauses) for clauses in tables_of(self._plan, phase))
+        return [sets for sets in values if len(sets) > 1], [frozenset[str]().union(*sets) for sets in tables]
+
     def _of_rows(self, phase: str, clauses: Clauses) -> list[frozenset[str]]:
         """The signals of a phase's rows in clauses."""
         sets = (frozenset(need.name for need in clause if need.phase == phase) for clause in clauses)
@@ -100,9 +95,10 @@ class PairedRows:
         came.add(before)
         if batch in came:
             return []
+        values, tables = self._read_together(phase)
         for names in came:
-            read = [frozenset[str]().union(*sets) for sets in self._values[phase] if _in_both(sets, names, batch)]
-            read += [read for read in self._tables[phase] if _in_each(read, names, batch)]
+            read = [frozenset[str]().union(*sets) for sets in values if _in_both(sets, names, batch)]
+            read += [names_of_table for names_of_table in tables if _in_each(names_of_table, names, batch)]
             if read:
                 return sorted({self._sources[name] for name in read[0] & (names ^ batch)})
         came.add(batch)
