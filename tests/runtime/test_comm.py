@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -108,6 +109,24 @@ def test_a_slow_rank_costs_one_wait_until_it_is_back(ranks: list[StoreComm]) -> 
     ranks[1].send(Event("train", 2), b"1")
     assert received(ranks[0], 2, HOURS) == [b"1", b"2"]
     assert (ranks[0].late, ranks[0]._suspects) == (2, set())
+
+
+def test_a_mode_that_a_rank_never_enters_says_nothing_of_its_others(ranks: list[StoreComm]) -> None:
+    """Where rank 0 evaluates alone: the class of waits for one mode after a deadline of another was missed."""
+    for rank in (1, 2):
+        ranks[rank].send(Event("train", 0), b"0")
+    assert received(ranks[0], 0, HOURS) == [b"0", b"0"]
+    assert ranks[0].receive(Event("eval", 0), 0.05) == [None, None]
+    assert (ranks[0].absent("eval"), ranks[0].absent("train")) == ([1, 2], [])
+    send = [partial(ranks[rank].send, Event("train", 1), b"1") for rank in (1, 2)]
+    timers = [threading.Timer(0.2, one) for one in send]
+    for timer in timers:
+        timer.start()
+    assert received(ranks[0], 1, HOURS) == [b"1", b"1"]  # both are waited for
+    ranks[1].send(Event("train", 2), b"2")
+    assert received(ranks[0], 2, 0.05) == [b"2", None]  # one that is missed in training is not waited for anywhere
+    assert ranks[0].receive(Event("test", 0), 0.05) == [None, None]
+    assert ranks[0].receive(Event("test", 1), HOURS) == [None, None]
 
 
 def test_a_rank_that_left_costs_no_wait(ranks: list[StoreComm]) -> None:

@@ -13,6 +13,7 @@ import declog
 from declog.errors import UsageError
 from declog.runtime.ranks.comm import Comm
 from declog.testing import MemorySink, run_ranks
+from tests.running import profile
 
 PROFILE: dict[str, Any] = {
     "every": 4, "run": {"name": "resized", "strict": True},
@@ -133,6 +134,72 @@ def test_states_that_do_not_go_together_are_refused_on_every_rank(tmp_path: Path
     broken = refused({0: early[0], 1: {"version": 2}}, 2, tmp_path)
     assert broken[1].startswith("[DL510] this is no state of a recorder")
     assert broken[0].startswith("[DL510] rank 1 cannot resume: ")
+
+
+EVALUATED = profile({"x": "completion"}, {"x": "mean(x)"}, every=2, modes={"eval": {"prefix": "eval/"}})
+
+
+def evaluated(
+    ranks: int, states: Mapping[int, Any], steps: range, folder: Path, evaluates: Mapping[int, set[int]]
+) -> tuple[list[tuple[int, dict[str, float]]], States, list[list[str]]]:
+    """Steps of ranks of which some evaluate behind some steps: what is logged, the last states, and failures."""
+    sink = MemorySink()
+    saved: States = {}
+
+    def rank(comm: Comm) -> list[str]:
+        sinks = [sink] if comm.rank == 0 else []
+        with declog.start(
+            EVALUATED, sinks=sinks, comm=comm, output_dir=folder, resume=states.get(comm.rank), wait_s=2.0
+        ) as log:
+            for step in steps:
+                with log.step(step):
+                    log.observe(x=[float(step), 10.0 * comm.rank])
+                if step in evaluates.get(comm.rank, ()):
+                    with log.mode("eval"):
+                        log.observe(x=[100.0 + comm.rank])
+            saved[comm.rank] = log.state_dict()
+        return list(log.failures)
+
+    failures = run_ranks(ranks, rank)
+    return [(step, {item.name: item.value for item in one.scalars}) for step, one in sink.events], saved, failures
+
+
+@pytest.mark.parametrize("then", [2, 3])
+@pytest.mark.parametrize("again", [{0: {5}}, {0: {5}, 1: {5}, 2: {5}}, {}], ids=["rank 0", "all", "none"])
+def test_ranks_go_on_that_entered_different_modes(again: Mapping[int, set[int]], then: int, tmp_path: Path) -> None:
+    """Rank 0 evaluates alone: the states of one checkpoint count modes that others never entered, and all go on.
+
+    Whoever enters the mode then counts as rank 0 does.
+    """
+    _, states, failed = evaluated(2, {}, range(4), tmp_path, {0: {1, 3}})
+    assert failed == [[], []]
+    logged, states, failed = evaluated(then, states, range(4, 8), tmp_path, again)
+    together = [
+        (step, {"x": sum([step - 0.5] * then + [10.0 * rank for rank in range(then)]) / (2 * then)}) for step in (5, 7)
+    ]
+    some = {} if len(again) > 1 else {"declog/ranks": 1}
+    evaluations = {
+        "eval/x": sum(100.0 + rank for rank in range(then if len(again) > 1 else 1)) / max(1, min(len(again), then))
+    }
+    if again:
+        together.insert(1, (5, evaluations | some))
+    assert logged == together
+    assert failed == [[]] * then
+    logged, _, failed = evaluated(then, states, range(8, 10), tmp_path, {rank: {9} for rank in again or (0,)})
+    assert ([step for step, _ in logged], failed) == ([9, 9], [[]] * then)
+
+
+def test_states_around_an_evaluation_of_all_are_of_different_checkpoints(tmp_path: Path) -> None:
+    """Between two of them: what both ranks entered is counted alike."""
+    both = {0: {1, 3}, 1: {1, 3}}
+    _, early, _ = evaluated(2, {}, range(4), tmp_path / "a", {0: {1}, 1: {1}})
+    _, late, _ = evaluated(2, {}, range(4), tmp_path / "b", both)
+    with pytest.raises(UsageError) as error:
+        evaluated(2, {0: early[0], 1: {**late[1], "run_id": ""}}, range(4, 8), tmp_path, both)
+    assert str(error.value).splitlines()[0] == (
+        "[DL510] the states are of different checkpoints: their number of log events of mode `eval` is 1 on rank 0, "
+        "2 on rank 1"
+    )
 
 
 def test_as_many_actors_go_on(tmp_path: Path) -> None:

@@ -46,6 +46,10 @@ class Comm:
         """The messages of ranks 1.. on rank 0; None for a rank that has left, or did not answer in time."""
         return []
 
+    def absent(self, mode: str) -> list[int]:
+        """The ranks that sent messages, none of them of this mode: they may never enter it."""
+        return []
+
     def drop(self, event: Event, rank: int) -> None:
         """Delete a rank's message that rank 0 will not take, if there is one."""
 

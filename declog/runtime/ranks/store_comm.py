@@ -39,7 +39,8 @@ class StoreComm(Comm):
     """A star over a store. Messages are chunked, and deleted when read.
 
     A rank that once missed a deadline is only checked for, so that it costs one wait, until what it missed
-    arrives: that is deleted and counted in ``late``. A rank that announced its end costs no wait at all.
+    arrives: that is deleted and counted in ``late``. A rank that announced its end costs no wait at all. What a rank
+    misses of a mode that it never entered, as where rank 0 evaluates alone, says nothing of its other modes.
     Rank 0 says which events it took; a rank whose connection breaks knows by that what was lost.
 
     ``store`` has the calls of a ``keystore.Store``. ``copy`` counts the processes of one rank. The first, 0, stands for
@@ -68,6 +69,7 @@ class StoreComm(Comm):
         self._missed: dict[tuple[int, str], deque[Event]] = {}  # by rank and mode
         self._suspects: set[tuple[int, str]] = set()  # ranks that missed an event of a mode
         self._silent: set[int] = set()  # ranks that have sent nothing since they missed one
+        self._modes: dict[int, set[str]] = {}  # the modes that each rank sent messages of
         self._unacknowledged: deque[Event] = deque()
         self._taken: dict[str, int] = {}  # rank 0's latest event of each mode
         self._answers: deque[Event] = deque()
@@ -202,8 +204,8 @@ class StoreComm(Comm):
                     waiting.discard(rank)
             expected = [rank for rank in waiting - self._silent if (rank, event.mode) not in self._suspects]
             if not expected or self._over(end):
+                self._silent |= waiting - set(self.absent(event.mode))
                 for rank in waiting:
-                    self._silent.add(rank)
                     self._suspects.add((rank, event.mode))
                     self._missed.setdefault((rank, event.mode), deque()).append(event)
                 self._taken[event.mode] = max(event.number, self._taken.get(event.mode, -1))
@@ -221,7 +223,11 @@ class StoreComm(Comm):
         while len(self._answers) > KEPT_ANSWERS:
             self._store.pop(_answer(self._answers.popleft()))
 
+    def absent(self, mode: str) -> list[int]:
+        return [rank for rank, modes in self._modes.items() if mode not in modes]
+
     def _heard(self, rank: int, mode: str) -> None:
+        self._modes.setdefault(rank, set()).add(mode)
         self._silent.discard(rank)
         self._suspects.discard((rank, mode))
 

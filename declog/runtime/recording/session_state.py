@@ -26,25 +26,31 @@ def state(session: Session, scope: Scope | None, rank: int) -> tuple[RecorderSta
         window = stream.window(*stream.ended(session.logged))
         rows = window.frames(plan.phases, rank, plan.grouping, session.failures.report)
         frames |= {f"window/{mode}/{phase}": frame for phase, frame in rows.items()}
+    begun, counts = (
+        {mode: count for mode, count in by_mode.items() if mode in session.modes}
+        for by_mode in (events.begun, events.counts)
+    )
     progress = RecorderState(
-        session.last_step, dict(events.begun), session.intake.order, dict(events.counts), sorted(session.intake.seen),
+        session.last_step, begun, session.intake.order, counts, sorted(session.intake.seen),
         session.clock.elapsed(), train.last, train.watermark, train.seconds(None),
     )  # fmt: skip
     return progress, frames
 
 
-def load(session: Session, progress: RecorderState, frames: Mapping[str, Frame]) -> None:
-    """Continue where ``state`` was called."""
+def load(
+    session: Session, progress: RecorderState, frames: Mapping[str, Frame], modes: Mapping[str, Mapping[str, int]]
+) -> None:
+    """Continue where ``state`` was called; ``modes`` has the counts of modes that other ranks entered."""
     train = session.train
     with session.lock:
         session.last_step, session.intake.order = progress.step, progress.order
-        session.events.load(progress.sent, progress.counts)
+        session.events.load({**modes.get("sent", {}), **progress.sent}, {**modes.get("counts", {}), **progress.counts})
         session.intake.seen.update(progress.seen)
         session.clock.resume(progress.elapsed)
         if progress.counts.get("train"):
             train.last = session.start = progress.step if progress.train is None else progress.train
             train.watermark, train.spent = progress.edge, progress.spent
-        session.modes.update(session.plan.modes)  # other ranks may have rows of others
+        session.modes.update(progress.sent, progress.counts)
         for name, frame in frames.items():
             kind, mode, phase = (*name.split("/", 2), "", "")[:3]
             if kind == "window":

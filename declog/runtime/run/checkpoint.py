@@ -27,6 +27,8 @@ from declog.runtime.run.manifest import version_of
 log = logging.getLogger("declog")
 # the formats that can be read; format 4 says with which windows it goes, and by which declog it was saved
 FORMATS = (3, 4)
+# what a rank counts by mode, in words
+_BY_MODE = {"counts": "steps", "sent": "log events"}
 
 
 @dataclass(frozen=True)
@@ -91,11 +93,9 @@ def mismatch(places: Sequence[Mapping[str, Any] | None], world_size: int, *, alo
         if before == world_size:
             return None
         return UsageError.of("DL510.actors", before=before, world_size=world_size)
-    for word in ("run_id", "world_size", "fingerprint", "step", "counts", "sent"):
-        # ranks without files do not know the run
-        values = [facts[word] for facts in present.values() if facts[word] != ""]
-        if any(value != values[0] for value in values):
-            shown = ", ".join(f"{facts[word]} on rank {rank}" for rank, facts in list(present.items())[:4])
+    for word, by_rank in _compared(present).items():
+        if any(value != by_rank[0][1] for _, value in by_rank):
+            shown = ", ".join(f"{value} on rank {rank}" for rank, value in by_rank[:4])
             return UsageError.of("DL510.checkpoints", word=word, shown=shown, fix=fix)
     missing = sorted(set(range(min(before, world_size))) - set(present))
     if missing:
@@ -105,13 +105,40 @@ def mismatch(places: Sequence[Mapping[str, Any] | None], world_size: int, *, alo
     return None
 
 
+def _compared(present: Mapping[int, Mapping[str, Any]]) -> dict[str, list[tuple[int, Any]]]:
+    """What is equal in the states of one checkpoint, by its name in an error: each rank's value.
+
+    A rank without files does not know the run, and a rank counts only the modes that it entered.
+    """
+    words = ("run_id", "world_size", "fingerprint", "step")
+    values = {word: [(rank, facts[word]) for rank, facts in present.items() if facts[word] != ""] for word in words}
+    for key, what in _BY_MODE.items():
+        for mode in sorted({mode for facts in present.values() for mode in facts[key]}):
+            counts = [(rank, facts[key][mode]) for rank, facts in present.items() if mode in facts[key]]
+            values[f"number of {what} of mode `{mode}`"] = counts
+    return {word: by_rank for word, by_rank in values.items() if by_rank}
+
+
 def _too_few(before: int, now: int) -> UsageError:
     return UsageError.of("DL510.inside_window", before=before, now=now)
+
+
+def modes_of_all(places: Sequence[Mapping[str, Any] | None]) -> dict[str, dict[str, int]]:
+    """The counts by mode of all ranks, so that one that enters a mode after the others counts as they do."""
+    counts: dict[str, dict[str, int]] = {key: {} for key in _BY_MODE}
+    for facts in places:
+        for key, by_mode in counts.items():
+            by_mode.update({} if facts is None else facts[key])
+    return counts
 
 
 def joined(plan: Plan, comm: Comm, first: Mapping[str, Any]) -> dict[str, Any]:
     """The state of a rank that is new in the run, made from rank 0's place: it begins where the others continue."""
     progress = RecorderState(**{item.name: first[item.name] for item in fields(RecorderState)})
+    sent, counts = (
+        {mode: count for mode, count in first[key].items() if mode == "train"} for key in ("sent", "counts")
+    )
+    progress = replace(progress, sent=sent, counts=counts)
     state = pack(plan, comm, progress, {}, None, None, first["run_id"])
     return {**state, "fingerprint": first["fingerprint"], "windows": first["windows"]}
 

@@ -76,6 +76,7 @@ class Collector:
         self._unused = unused  # at the end of the run: returns the number of rows in packets that nobody consumed
         self.evaluation = Evaluation(plan, dispatcher, failures.report)
         self._watched = 0
+        self._warned: set[str] = set()  # modes of which it was said that ranks do not enter them
         self._mismatched: set[str] = set()  # ranks of which a mismatch was reported
         self._figures: list[Figures] = []
         self._ended: set[int] = set()  # ranks that sent their last message
@@ -91,7 +92,11 @@ class Collector:
                 # answer in time; but rows of other ranks are not given up because a caller is impatient
                 wait_s = min(wait_s, max(item.answer.remaining / 2, SHORT_WAIT_S))
             latest = -1
-            for rank, data in enumerate(self._comm.receive(item.key, wait_s), 1):
+            messages, absent = self._comm.receive(item.key, wait_s), self._comm.absent(item.mode)
+            self._warn_of_absent(item.mode, absent)
+            for rank, data in enumerate(messages, 1):
+                if data is None and rank in absent:
+                    continue
                 if data is None:
                     self._failures.report(CommError.of("DL603.no_window", rank=rank))
                     continue
@@ -118,6 +123,16 @@ class Collector:
         if item.back is not None:
             self.evaluation.rewind(item.mode, item.back)
         return logged
+
+    def _warn_of_absent(self, mode: str, ranks: Sequence[int]) -> None:
+        """Say once that ranks do not enter a mode, as where rank 0 evaluates alone: values are of the others."""
+        if ranks and mode not in self._warned:
+            self._warned.add(mode)
+            log.warning(
+                "`%s` is of %d of %d ranks: rank %s has not entered it (`declog/ranks` beside its values says so); "
+                "if it should, enter `with log.mode('%s'):` on every rank",
+                mode, self._comm.world_size - len(ranks), self._comm.world_size, ", ".join(map(str, ranks[:4])), mode,
+            )  # fmt: skip
 
     def finish(self, item: LogEvent, parts: Mapping[int, Frames], complete: Collection[int]) -> dict[str, float]:
         """Evaluate what is due at this event; longer windows keep the rows.
