@@ -20,13 +20,14 @@ from declog.config.files import YamlLoader
 from declog.config.interpolation import at, has
 from declog.config.search_path import package_of, provider_of
 from declog.config.uses import Use, declared, entries, old_names, uses
-from declog.errors import Path, Problem, in_flow, nearest
+from declog.errors import Path, Problem, in_flow, nearest, nested
 from declog.language.keys import NAMED, SECTIONS, entry_path, is_entry, sections_with
 from declog.language.keys import entries as paths_of
 from declog.language.tracker_names import id_of
 
 LOCK = "declog.lock"
 ENTRIES = "entries"  # the key of the lock that holds the ids of a config's entries
+DELETE_ONE = "delete one of them"  # DL402, of a name that is declared twice
 KINDS = tuple(section for section in SECTIONS if section != "tests")
 RENAMED = [section for section in sections_with("renamed") if section != "derived"]  # which are of `signals`
 _INCOMPLETE = ("DL201", "DL202", "DL203", "DL302", "DL402", "DL403")  # what is said of an entry that lacks its base
@@ -107,6 +108,12 @@ def explained(config: Composed, problems: Iterable[Problem]) -> list[Problem]:
 def _explained(config: Composed, problem: Problem) -> Problem:
     if problem.code == "DL203" and problem.path[-1:] == ("filter",) and config.merged is not None:
         return _of_filter(config, problem)
+    if problem.code == "DL402" and problem.related:
+        both = sorted((problem.path, *problem.related), key=lambda path: not _in_no_package(config, path))
+        if problem.fix != DELETE_ONE or len(both) != 2 or _in_no_package(config, both[1]):
+            return problem
+        fix = f"delete the other: {in_flow(nested(both[1], None))[1:-1]}"
+        return replace(problem, path=both[0], related=(both[1],), fix=fix)
     match = _UNKNOWN.fullmatch(problem.message)
     if match is not None and not is_entry(problem.path):
         section, name = f"{match[1]}s", match[2]

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from declog.errors import Problem, elsewhere, in_flow
-from declog.language.dtypes import Axis
+from declog.language.dtypes import AXES, Axis
 from declog.language.nodes import Node
 from declog.language.smoothing import Smoothing
 
@@ -56,7 +56,9 @@ def of_library(name: str, arguments: Sequence[ast.expr], *, of_metrics: bool = F
     parameters, template = call
     if template.startswith("write"):
         for word, argument in zip(("<x>", "<y>"), arguments, strict=False):
-            template = template.replace(word, ast.unparse(argument))
+            text = ast.unparse(argument)
+            template = template.replace(f"by: {word}", f"by: ({text})" if text in AXES else f"by: {text}")
+            template = template.replace(word, text)
         return template
     if template.startswith(YOURS):
         return of_yours(template.removeprefix(YOURS))

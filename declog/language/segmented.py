@@ -136,6 +136,18 @@ def present(values: Array) -> Array:
     return np.ones(values.shape, bool)
 
 
+def of_constant(values: Any, constant: Any) -> Array:
+    """Floats, of which those that are the float32 of a constant are the constant: what 0.1 is in a float32 tensor."""
+    array: Array = np.asarray(values)
+    constant = np.asarray(constant)
+    if array.dtype.kind != "f" or constant.dtype.kind != "f":
+        return array
+    with np.errstate(over="ignore", invalid="ignore"):
+        rounded = np.float64(np.float32(constant))
+        is_near = abs(rounded - constant) <= 1e-7 * abs(constant)  # the float32 of 1e-50 is 0
+    return np.where(array == rounded, constant, array) if is_near and rounded != constant else array
+
+
 def count(values: Array, segments: Segments) -> Array:
     """The number of values that are not missing."""
     return segments.apply(np.add, present(values).astype(np.int64))

@@ -51,6 +51,20 @@ def _rounded_down(run: Callable[..., Any]) -> Callable[..., Any]:
     return divided
 
 
+def _comparison(run: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """A comparison that takes the float32 of a constant for the constant, as torch does with a float32 tensor."""
+
+    def compared(xp: Any, a: Any, b: Any) -> Any:
+        if xp is np:  # what has no rows is a constant
+            a, b = (
+                (a if np.ndim(b) else segmented.of_constant(a, b)),
+                (b if np.ndim(a) else segmented.of_constant(b, a)),
+            )
+        return run(a, b)
+
+    return compared
+
+
 _ONE_LINERS: tuple[tuple[str, str, Rule, Callable[..., Any], str], ...] = (
     ("add", "a b", same, _exact(operator.add), "operator +"),
     ("sub", "a b", same, _exact(operator.sub), "operator -"),
@@ -65,11 +79,11 @@ _ONE_LINERS: tuple[tuple[str, str, Rule, Callable[..., Any], str], ...] = (
     ),
     ("mod", "a b", same, _rounded_down(operator.mod), "operator %: the remainder, with the sign of b; by 0 missing"),
     ("neg", "x", same, _exact(operator.neg), "unary -"),
-    ("lt", "a b", predicate, lambda xp, a, b: a < b, "<"),
-    ("le", "a b", predicate, lambda xp, a, b: a <= b, "<="),
-    ("gt", "a b", predicate, lambda xp, a, b: a > b, ">"),
-    ("ge", "a b", predicate, lambda xp, a, b: a >= b, ">="),
-    ("eq", "a b", equality, lambda xp, a, b: _text_equal(a, b) if _is_text(a) or _is_text(b) else a == b, "=="),
+    ("lt", "a b", predicate, _comparison(operator.lt), "<"),
+    ("le", "a b", predicate, _comparison(operator.le), "<="),
+    ("gt", "a b", predicate, _comparison(operator.gt), ">"),
+    ("ge", "a b", predicate, _comparison(operator.ge), ">="),
+    ("eq", "a b", equality, lambda xp, a, b: _equal(xp, a, b), "=="),
     ("and", "a b", logic, lambda xp, a, b: _truth(xp, a) & _truth(xp, b), "both"),
     ("or", "a b", logic, lambda xp, a, b: _truth(xp, a) | _truth(xp, b), "either"),
     ("abs", "x", same, _exact(operator.abs), "the absolute value"),
@@ -99,7 +113,15 @@ def _pow(xp: Any, a: Any, b: Any) -> Any:
 def _ne(xp: Any, a: Any, b: Any) -> Any:
     if _is_text(a) or _is_text(b):
         return ~_text_equal(a, b) & segmented.present(np.asarray(a, object)) & segmented.present(np.asarray(b, object))
-    return (a != b) & (a == a) & (b == b)
+    return _differs(xp, a, b) & (a == a) & (b == b)
+
+
+_differs = _comparison(operator.ne)
+_same = _comparison(operator.eq)
+
+
+def _equal(xp: Any, a: Any, b: Any) -> Any:
+    return _text_equal(a, b) if _is_text(a) or _is_text(b) else _same(xp, a, b)
 
 
 def _is_text(value: Any) -> bool:

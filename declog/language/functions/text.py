@@ -20,7 +20,7 @@ from declog.language.functions.base import BUILTIN, OVER, PATTERN, Param, View
 from declog.language.functions.rules import Call, Rule, need, readable_pattern, typed
 from declog.language.nodes import COMBINED, WRITTEN, Node
 from declog.language.patterns import pattern
-from declog.language.segmented import NOTHING, present
+from declog.language.segmented import NOTHING, of_constant, present
 
 Array = NDArray[Any]
 
@@ -186,6 +186,8 @@ def _bucket_rule(call: Call) -> Type:
 def _bucket(view: View, node: Node, x: Array) -> Array:
     edges = node.param("edges")
     values = np.asarray(x, np.float64)
+    for edge in edges:
+        values = of_constant(values, edge)
     labels = np.array(bucket_labels(edges), object)[np.searchsorted(np.array(edges, np.float64), values, side="left")]
     if edges[0] >= 0:
         labels = np.where(values < 0, "<0", labels)
