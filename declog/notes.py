@@ -100,16 +100,18 @@ def _of_numbers(config: Composed, plan: Plan) -> Iterator[str]:
 
 
 def _matched(config: Composed, plan: Plan) -> Iterator[str]:
-    """A note on the user's own metrics that read rows of an earlier phase, which ids match with micro-batches."""
+    """A note on the user's own metrics and tables that read rows of an earlier phase: micro-batches need ids."""
     from declog.language.dtypes import Axis
     from declog.plans.needs import carried
 
     joins = [op for op in plan.joins if op.axis is Axis.COMPLETION and plan.ids is None]
-    for op in plan.metrics if joins else ():
-        join = next((join for join in joins if join.name in carried(op)), None)
-        if join is not None and op.prefer is None and config.home(("metrics", op.id)) is None:
+    paths = [(("metrics", op.id), carried(op)) for op in plan.metrics if joins and op.prefer is None]
+    paths += [(("tables", op.id), carried(op)) for op in plan.tables if joins]
+    for path, names in paths:
+        join = next((join for join in joins if join.name in names), None)
+        if join is not None and config.home(path) is None:
             ids = "axes: {completion: {ids: row_id}}, signals: {any: {row_id: completion int}}"
-            said = f"`{op.id}` reads {join.expr} of {join.source} for rows of {join.target}"
+            said = f"`{path[-1]}` reads {join.expr} of {join.source} for rows of {join.target}"
             yield f"{said}: where these come in micro-batches, ids match them: {ids}, and `row_id` in both calls"
             return
 

@@ -181,7 +181,8 @@ class Frame:
             size = grouping.size
             divisor = max((part for part in range(2, size) if rows % part == 0), default=rows)
             raise RuntimeFailure.of("DL507.batch", size=size, step=step, rank=rank, rows=rows, divisor=divisor)
-        return groups.segments(grouping, self.column(GROUP_ID, exact=True), pieces)
+        training = self.mode in ("", "train")  # whose first batch was checked
+        return groups.segments(grouping, self.column(GROUP_ID, exact=True), pieces, drawn=training)
 
     def spread(self, values: Array, coarse: Axis, fine: Axis) -> Array:
         """``values[..., coarse]`` repeated over a finer axis."""

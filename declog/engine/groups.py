@@ -63,8 +63,11 @@ def _canonical(item: Any) -> Any:
     return item
 
 
-def segments(grouping: Grouping, ids: Array | None, pieces: Segments) -> Segments:
-    """The group of each row, by id or by a fixed group size; no group spans two of the ``pieces``."""
+def segments(grouping: Grouping, ids: Array | None, pieces: Segments, *, drawn: bool = False) -> Segments:
+    """The group of each row, by id or by a fixed group size; no group spans two of the ``pieces``.
+
+    ``drawn``: a prompt may be drawn several times in a row.
+    """
     size = grouping.size
     if size is None and ids is None:  # no groups: values per group are absent
         return Segments(np.zeros(len(pieces.index), np.int64), 0)
@@ -83,16 +86,20 @@ def segments(grouping: Grouping, ids: Array | None, pieces: Segments) -> Segment
     if ids is not None:
         order = np.argsort(pieces.index, kind="stable")
         wrong = contradiction(ids[order], groups.index[order], pieces.index[order], size)
-        if wrong is not None:
+        if wrong is not None and (wrong.mixed or not drawn):
             raise RuntimeFailure.of("DL507.size", size=size, names=names_of(grouping), seen=wrong.seen, fix=wrong.fix)
     return groups
 
 
 class Contradiction(NamedTuple):
-    """How ids and a group size contradict each other, for a message: what the ids show, and a size that fits them."""
+    """How ids and a group size contradict each other, for a message: what the ids show, and a size that fits them.
+
+    ``mixed``: a group has several ids. Else each id fills several groups in a row.
+    """
 
     seen: str
     fix: str
+    mixed: bool
 
 
 def contradiction(ids: Array, groups: Array, pieces: Array, size: int) -> Contradiction | None:
@@ -113,7 +120,7 @@ def contradiction(ids: Array, groups: Array, pieces: Array, size: int) -> Contra
     few, many = int(lengths.min()), int(lengths.max())
     seen = f"{len(rows)} rows have {len(names)} ids, each in {few if few == many else f'{few} to {many}'} rows on end"
     fix = f"axes.group.size={few}, or " if few == many > 1 else ""
-    return Contradiction(seen, fix)
+    return Contradiction(seen, fix, mixed)
 
 
 def names_of(grouping: Grouping) -> str:

@@ -22,7 +22,8 @@ from declog.engine.reduce import Report
 from declog.errors import RuntimeFailure
 from declog.language.absence import absent, either
 from declog.language.dtypes import Axis, DType
-from declog.plans.needs import stand_ins
+from declog.language.nodes import SIGNAL, walk
+from declog.plans.needs import needs_of_joins, stand_ins
 from declog.plans.ops import JoinOp, Plan, PreviousOp
 
 Array = NDArray[Any]
@@ -40,6 +41,7 @@ class Carryover:
             op.source: deque(maxlen=KEPT) for op in plan.joins if op.axis is Axis.STEP
         }
         self._stand_ins = stand_ins(plan)
+        self._needs = needs_of_joins(plan)
         self._previous: dict[str, dict[int, deque[tuple[int, float]]]] = {op.name: {} for op in plan.previous}
 
     def state(self) -> tuple[dict[str, Frame], dict[str, Any]]:
@@ -89,7 +91,7 @@ class Carryover:
             try:
                 joined[op.target] = self._joined(op, source, target)
             except RuntimeFailure as error:
-                if not self._is_stood_for(op, joined):
+                if self._is_missed(op, target) and not self._is_stood_for(op, joined):
                     self._report(error)
             if op.target in sources:
                 searched[op.target] = self._searched(op.target, joined)
@@ -146,6 +148,21 @@ class Carryover:
         return frame.with_column(op.name, Axis.STEP, column, DType.FLOAT, kind=nowhere)
 
     # -- joins
+
+    def _is_missed(self, op: JoinOp, target: Frame) -> bool:
+        """Whether anything that reads a column could have a value: all else came that it needs of the target's rows."""
+        folds = [fold for fold in self._plan.phases[op.target].folds if target.has(f"{fold.name}.n")]
+        folded = {
+            leaf.param("name")
+            for fold in folds
+            if fold.expr is not None
+            for leaf in walk(fold.expr)
+            if leaf.op == SIGNAL
+        }
+        return bool(target.count(Axis.COMPLETION)) and any(
+            all(any(need.name in folded or target.has(need.name) for need in clause) for clause in clauses)
+            for clauses in self._needs[op.name]
+        )
 
     def _is_stood_for(self, op: JoinOp, frames: Mapping[str, Frame]) -> bool:
         """Whether other values came for all that reads a column, so that nobody misses it."""

@@ -263,9 +263,11 @@ class Dispatcher:
         for op, periods in self._alert_periods:
             if not periods.issubset(due):
                 continue
-            cells = self._metrics.logged(read(op.when), results)  # empty: this mode has none of its metrics
-            cell_name = self._metrics.holds(op.when, cells, f"the alert `{op.id}`") if cells else None
             key = mode, op.id
+            cells = self._metrics.logged(read(op.when), results)
+            if key not in self._streaks and not any(item.there.any() for item in cells.values()):
+                continue  # a mode may never have any of its metrics
+            cell_name = self._metrics.holds(op.when, cells, f"the alert `{op.id}`")
             if cell_name is None or self._streaks[key] != FIRED:
                 self._streaks[key] = 0 if cell_name is None else self._streaks[key] + 1
             if self._silent[key] > 0:

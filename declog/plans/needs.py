@@ -154,18 +154,33 @@ def with_readers(plan: Plan, ids: Iterable[str]) -> set[str]:
     return readers
 
 
-def stand_ins(plan: Plan) -> dict[str, list[MetricOp]]:
-    """By the name of a join that only metrics with `prefer` read: the metrics that stand for these where they come."""
-    by_key = {op.key: op for op in plan.metrics}
+def readers_of_joins(plan: Plan) -> dict[str, list[object]]:
+    """By the name of a join, what reads its column: metrics, tables and other columns."""
     of_phases = [op for phase in plan.phases.values() for op in phase.locals]
     ops = [*plan.metrics, *plan.tables, *plan.previous, *plan.joins, *of_phases] if plan.joins else []
     readers = [(op, carried(op)) for op in ops]
+    return {join.name: [op for op, names in readers if join.name in names] for join in plan.joins}
+
+
+def needs_of_joins(plan: Plan) -> dict[str, list[Clauses]]:
+    """By the name of a join, what each metric that reads it needs of the rows' phase; of other readers nothing."""
+    columns, targets = _columns(plan), {join.name: join.target for join in plan.joins}
+
+    def needs(op: object, phase: str) -> Clauses:
+        clauses = _of_metric(op, columns) if isinstance(op, MetricOp) else NOTHING
+        return frozenset(clause for clause in clauses if all(need.phase == phase for need in clause))
+
+    return {name: [needs(op, targets[name]) for op in ops] for name, ops in readers_of_joins(plan).items()}
+
+
+def stand_ins(plan: Plan) -> dict[str, list[MetricOp]]:
+    """By the name of a join that only metrics with `prefer` read: the metrics that stand for these where they come."""
+    by_key = {op.key: op for op in plan.metrics}
     stand: dict[str, list[MetricOp]] = {}
-    for join in plan.joins:
-        of_join = [op for op, names in readers if join.name in names]
-        preferred = [by_key.get(str(op.prefer)) if isinstance(op, MetricOp) else None for op in of_join]
+    for name, readers in readers_of_joins(plan).items():
+        preferred = [by_key.get(str(op.prefer)) if isinstance(op, MetricOp) else None for op in readers]
         if preferred and None not in preferred:
-            stand[join.name] = [op for op in preferred if op is not None]
+            stand[name] = [op for op in preferred if op is not None]
     return stand
 
 

@@ -97,6 +97,44 @@ def test_where_nothing_is_logged_no_condition_holds(tmp_path: Path) -> None:
     assert alerted({"low": {"when": "not kl > 0.5"}}, [1.0, None, 1.0], tmp_path).alerts == []
 
 
+@pytest.mark.parametrize(
+    "when", ["not present(kl)", "not present(kl) and not present(gap)", "not present(kl) and 1 > 0"]
+)
+def test_what_stopped_coming_can_be_asked_for(when: str, tmp_path: Path) -> None:
+    """Also where nothing else is read: in a mode in which it had a value, and not in one that never has."""
+    alerts = {"gone": {"when": when, "for": 2}}
+    metrics = {"x": "mean(x)", "kl": "mean(kl)", "gap": {"formula": "kl - 1"}}
+    config = profile({"kl": "step", "x": "completion"}, metrics, alerts=alerts, modes={"eval": {"prefix": "eval/"}})
+
+    def body(log: Recorder) -> None:
+        for step in range(8):
+            with log.step(step):
+                log.observe(x=[1.0])
+                if step in (1, 2, 6):
+                    log.observe(kl=0.5)
+            with log.mode("eval"):
+                log.observe(x=[1.0])
+
+    assert [step for step, _ in run(config, body, tmp_path).alerts] == [4]
+
+
+def test_what_stopped_coming_is_known_after_a_resume(tmp_path: Path) -> None:
+    """The count goes on where the state was saved."""
+    config = profile(
+        {"kl": "step", "x": "completion"},
+        {"x": "mean", "kl": "mean"},
+        alerts={"gone": {"when": "not present(kl)", "for": 3}},
+    )
+    state, sink = None, MemorySink()
+    for steps in (range(3), range(3, 6)):
+        with declog.start(config, sinks=[sink], output_dir=tmp_path, resume=state) as log:
+            for step in steps:
+                with log.step(step):
+                    log.observe(x=[1.0], **({"kl": 0.5} if step == 0 else {}))
+            state = log.state_dict()
+    assert [step for step, _ in sink.alerts] == [3]
+
+
 def test_alerts_reach_every_sink_that_takes_them(tmp_path: Path) -> None:
     """Whatever the profile of the sink, and also where its turn is another log event."""
     sinks = {"lines": {"kind": "jsonl", "every": 4, "profile": "none"}, "files": {"kind": "parquet"}}

@@ -243,6 +243,30 @@ def test_a_size_that_later_ids_contradict_is_a_failure(split: str, tmp_path: Pat
     assert any("axes.group.size is 2" in failure for failure in log.failures)
 
 
+@pytest.mark.parametrize("split", ["none", "batches", "ranks"])
+def test_a_prompt_that_is_drawn_again_in_a_row_is_no_contradiction(split: str, tmp_path: Path) -> None:
+    """The size decides, and the first batch has shown that it is right: AABB of four groups."""
+    steps = [{"x": list(range(8)), "id": ids} for ids in (list("aabbccdd"), list("aaaabbbb"), list("aaaaaabb"))]
+    sink = MemorySink()
+    with declog.start(config("id", size=2, split=split), sinks=[sink], output_dir=tmp_path) as log:
+        for number, observed in enumerate(steps):
+            with log.step(number):
+                log.observe(**observed)
+    assert [values["sizes"] for values in sink.scalars.values()] == [2, 2, 2]
+    assert [values["place"] for values in sink.scalars.values()] == [3, 3, 3]
+
+
+def test_at_first_an_id_of_each_draw_is_asked_for(tmp_path: Path) -> None:
+    """A text that fills several groups in a row may be two draws; only the training code knows."""
+    ids = ["a"] * 4 + ["b"] * 4
+    with started(["draw", "id"], tmp_path, size=2) as log:
+        with pytest.raises(InputError, match="drawn several times in a row, observe `draw` as well"), log.step(0):
+            log.observe(x=[1.0] * 8, id=ids)
+        with log.step(1):
+            log.observe(x=[1.0] * 8, id=ids, draw=[0, 0, 1, 1, 2, 2, 3, 3])
+    assert not log.failures
+
+
 # ---- what the language says
 
 

@@ -242,7 +242,10 @@ class Batch:
         wrong = groups.contradiction(groups.digests(ids), np.arange(rows) // size, np.zeros(rows, np.int64), size)
         if wrong is not None:
             names = groups.names_of(grouping)
-            raise InputError.of("DL507.size", size=size, names=names, seen=wrong.seen, fix=wrong.fix)
+            error = InputError.of("DL507.size", size=size, names=names, seen=wrong.seen, fix=wrong.fix)
+            if not wrong.mixed and source != grouping.of[0]:
+                error = InputError.of("DL507.drawn", message=error.message, fix=error.fix, name=grouping.of[0])
+            raise error
 
     def _on_host(self, name: str) -> list[Any] | None:
         """A column's values; None if they are on a device, since this thread never waits for a device."""

@@ -238,6 +238,36 @@ def test_what_cannot_be_joined_takes_nothing_else_with_it(tmp_path: Path) -> Non
     assert run(config, body, tmp_path).scalars == {0: {"r": 1.0, "l": 3.0}}
 
 
+OF_TWO_PHASES: list[Any] = [
+    {"expr": "kl", "where": "reward > 0"}, {"expr": "tokens", "where": "reward > 0"}, "mean(loss * kl * reward)",
+    {"expr": "kl", "weight": "reward"}, {"expr": "kl", "by": "reward > 0"}, "mean(mean(tokens, over=token) * reward)",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("axes", [IDS, {}], ids=["ids", "positions"])
+@pytest.mark.parametrize("metric", OF_TWO_PHASES)
+def test_rows_that_nothing_reads_need_not_be_matched(metric: Any, axes: Any, tmp_path: Path) -> None:
+    """Where a signal of the later phase never comes, its metric is inactive, and no failure: whatever else came."""
+    update = {"loss": ROWS, "kl": ROWS, "tokens": {"axis": "token"}, "scale": {"axis": "step"}}
+    config = profile(
+        ROW, {"m": metric, "s": "mean(scale)"}, axes={**axes, "token": {"mask": "all"}},
+        signals={"rollout": {"reward": ROWS}, "update": update},
+    )  # fmt: skip
+    rollouts = [{"reward": [1.0, 2.0]}, {"reward": [3.0, 4.0]}]
+    for observed in ({"scale": 1.0}, {"scale": 1.0, "loss": [1.0, 2.0, 3.0]}):
+        with (
+            declog.start(
+                {**config, "run": {"name": "quiet"}}, sinks=[MemorySink()], output_dir=tmp_path / str(len(observed))
+            ) as log,
+            log.step(0),
+        ):
+            for batch in (*rollouts, observed):
+                log.observe(**batch)
+        assert (log.failures, sorted(log.missing)) == ({}, ["m"])
+    both = {"loss": [1.0], "kl": [1.0], "tokens": [[1.0]]}
+    assert "DL511" in raised(config, observing(*rollouts, both), tmp_path / "both")
+
+
 # ---- groups
 
 
