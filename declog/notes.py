@@ -104,15 +104,16 @@ def _matched(config: Composed, plan: Plan) -> Iterator[str]:
     from declog.language.dtypes import Axis
     from declog.plans.needs import carried
 
-    joins = [op for op in plan.joins if op.axis is Axis.COMPLETION and plan.ids is None]
+    joins = [op for op in plan.joins if op.axis is Axis.COMPLETION]
     paths = [(("metrics", op.id), carried(op)) for op in plan.metrics if joins and op.prefer is None]
     paths += [(("tables", op.id), carried(op)) for op in plan.tables if joins]
     for path, names in paths:
         join = next((join for join in joins if join.name in names), None)
         if join is not None and config.home(path) is None:
-            ids = "axes: {completion: {ids: row_id}}, signals: {any: {row_id: completion int}}"
+            declare = "axes: {completion: {ids: row_id}}, signals: {any: {row_id: completion int}}, and "
+            ids = f"{'' if plan.ids else declare}`{plan.ids or 'row_id'}` in both calls"
             said = f"`{path[-1]}` reads {join.expr} of {join.source} for rows of {join.target}"
-            yield f"{said}: where these come in micro-batches, ids match them: {ids}, and `row_id` in both calls"
+            yield f"{said}: where these come in micro-batches, ids match them: {ids}"
             return
 
 

@@ -23,10 +23,13 @@ from declog.errors import RuntimeFailure
 from declog.language.absence import absent, either
 from declog.language.dtypes import Axis, DType
 from declog.language.nodes import SIGNAL, walk
+from declog.plans.fingerprint import expressions
 from declog.plans.needs import needs_of_joins, stand_ins
 from declog.plans.ops import JoinOp, Plan, PreviousOp
 
 Array = NDArray[Any]
+ROW_ID = "row_id"  # what ids of rows are called that a config does not name
+DECLARE = f"`axes: {{completion: {{ids: {ROW_ID}}}}}, signals: {{any: {{{ROW_ID}: completion int}}}}`, and "
 KEPT = 4096  # a run can go back by at most so many steps
 
 
@@ -151,14 +154,8 @@ class Carryover:
 
     def _is_missed(self, op: JoinOp, target: Frame) -> bool:
         """Whether anything that reads a column could have a value: all else came that it needs of the target's rows."""
-        folds = [fold for fold in self._plan.phases[op.target].folds if target.has(f"{fold.name}.n")]
-        folded = {
-            leaf.param("name")
-            for fold in folds
-            if fold.expr is not None
-            for leaf in walk(fold.expr)
-            if leaf.op == SIGNAL
-        }
+        folds = tuple(fold for fold in self._plan.phases[op.target].folds if target.has(f"{fold.name}.n"))
+        folded = {leaf.param("name") for leaf in walk(*expressions(folds)) if leaf.op == SIGNAL}
         return bool(target.count(Axis.COMPLETION)) and any(
             all(any(need.name in folded or target.has(need.name) for need in clause) for clause in clauses)
             for clauses in self._needs[op.name]
@@ -211,14 +208,14 @@ class Carryover:
         return target.with_column(op.name, Axis.COMPLETION, values, op.expr.type.dtype, members, kind=kind)
 
     def _places(self, op: JoinOp, source: Frame, target: Frame) -> tuple[NDArray[np.int64], set[tuple[int, int]]]:
-        """For each row of the target its row in the source: by id, or by position if that is unambiguous.
+        """For each row of the target its row in the source: by id, or by an unambiguous position where no ids came.
 
         Also returns the pairs of source rows in one batch that share an id which the target asks for.
         """
         ids = self._plan.ids
         source_ids = None if ids is None else source.column(ids, exact=True)
         target_ids = None if ids is None else target.column(ids, exact=True)
-        if ids is not None and (source_ids is None or target_ids is None):
+        if (source_ids is None) != (target_ids is None):
             phase = op.source if source_ids is None else op.target
             raise RuntimeFailure.of("DL511.ids", ids=ids, phase=phase)
         places = np.full(target.count(Axis.COMPLETION), -1, np.int64)
@@ -232,10 +229,10 @@ class Carryover:
                 raise RuntimeFailure.of("DL511.first", target=op.target, source=op.source)
             if source_ids is None or target_ids is None:
                 if len(batches) != 1 or source.batches.rows[batches[0]] != count:
-                    sizes = source.batches.rows[batches].tolist()
                     raise RuntimeFailure.of(
-                        "DL511.position", target=op.target, source=op.source, count=count, sizes=sizes
-                    )
+                        "DL511.position", target=op.target, source=op.source, count=count,
+                        sizes=source.batches.rows[batches].tolist(), declare="" if ids else DECLARE, ids=ids or ROW_ID,
+                    )  # fmt: skip
                 places[span] = ranges(source.batches.rows, batches)
                 continue
             rows = ranges(source.batches.rows, batches)

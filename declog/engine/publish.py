@@ -265,8 +265,9 @@ class Dispatcher:
                 continue
             key = mode, op.id
             cells = self._metrics.logged(read(op.when), results)
-            if key not in self._streaks and not any(item.there.any() for item in cells.values()):
-                continue  # a mode may never have any of its metrics
+            came = bool(cells) if mode == "train" else any(item.there.any() for item in cells.values())
+            if not came and key not in self._streaks:  # a mode may never have any of its metrics
+                continue
             cell_name = self._metrics.holds(op.when, cells, f"the alert `{op.id}`")
             if cell_name is None or self._streaks[key] != FIRED:
                 self._streaks[key] = 0 if cell_name is None else self._streaks[key] + 1

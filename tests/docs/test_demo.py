@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -60,7 +61,8 @@ def demo(cwd: Path, *overrides: str, examples: Path = EXAMPLES) -> Demo:
     env = forks.environment({"TRACKIO_DIR": "", "HOME": str(cwd / "home")})
     done = forks.run([examples / "grpo_arithmetic.py", *overrides], cwd=cwd, env=env)
     assert done.returncode == 0, done.stderr
-    (run, *_) = sorted(folder.parent for folder in cwd.rglob(".hydra"))
+    hydra = [Path(folder) for folder, folders, _ in os.walk(cwd) if ".hydra" in folders]  # other runs may write there
+    run = sorted(hydra)[0]
     return Demo(cwd, run, done.stdout)
 
 

@@ -244,13 +244,14 @@ OF_TWO_PHASES: list[Any] = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("mask", ["all", "mask"])
 @pytest.mark.parametrize("axes", [IDS, {}], ids=["ids", "positions"])
 @pytest.mark.parametrize("metric", OF_TWO_PHASES)
-def test_rows_that_nothing_reads_need_not_be_matched(metric: Any, axes: Any, tmp_path: Path) -> None:
+def test_rows_that_nothing_reads_need_not_be_matched(metric: Any, axes: Any, mask: str, tmp_path: Path) -> None:
     """Where a signal of the later phase never comes, its metric is inactive, and no failure: whatever else came."""
-    update = {"loss": ROWS, "kl": ROWS, "tokens": {"axis": "token"}, "scale": {"axis": "step"}}
+    update = {"loss": ROWS, "kl": ROWS, "tokens": {"axis": "token"}, "scale": {"axis": "step"}, "mask": "token bool"}
     config = profile(
-        ROW, {"m": metric, "s": "mean(scale)"}, axes={**axes, "token": {"mask": "all"}},
+        ROW, {"m": metric, "s": "mean(scale)"}, axes={**axes, "token": {"mask": mask}},
         signals={"rollout": {"reward": ROWS}, "update": update},
     )  # fmt: skip
     rollouts = [{"reward": [1.0, 2.0]}, {"reward": [3.0, 4.0]}]
@@ -264,7 +265,7 @@ def test_rows_that_nothing_reads_need_not_be_matched(metric: Any, axes: Any, tmp
             for batch in (*rollouts, observed):
                 log.observe(**batch)
         assert (log.failures, sorted(log.missing)) == ({}, ["m"])
-    both = {"loss": [1.0], "kl": [1.0], "tokens": [[1.0]]}
+    both = {"loss": [1.0], "kl": [1.0], "tokens": [[1.0]], "mask": [[True]]}
     assert "DL511" in raised(config, observing(*rollouts, both), tmp_path / "both")
 
 
