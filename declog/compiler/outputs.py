@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import PurePosixPath
-from typing import NamedTuple
 
 from declog import sinks
 from declog.compiler import suggestions
@@ -28,6 +27,8 @@ from declog.plans.ops import FormulaOp, MetricOp, ProfileOp, SinkOp
 
 Output = tuple[str, bool]
 Names = tuple[str, bool, str]  # an output, and a glob of the names of its members or labels
+Choice = tuple[Output | str, str]  # the same of an output or of a table, by its id
+Rules = dict[Output | str, list[tuple[str, bool]]]  # by output or table: globs of names, and whether these are shown
 EVERY = "*"
 
 
@@ -211,8 +212,10 @@ def _specs(draft: Draft) -> dict[str, ProfileSpec]:
 
 
 def _profile(draft: Draft, name: str, spec: ProfileSpec) -> ProfileOp:
-    every = {(op.key, item.alias) for op in draft.outputs if op.shown for item in op.names}
-    tables = draft.active("tables").keys()
+    """The profile: of the rules for a name the last one counts, and `show` is behind `hide`.
+
+    But what `hide` says by name is behind what `show` says by a pattern, which does not bring it back.
+    """
     only = spec.only
     if name == "slim" and only is None:
         only = SLIM if any(_matching(draft, SLIM[0].select)) else []
@@ -220,8 +223,9 @@ def _profile(draft: Draft, name: str, spec: ProfileSpec) -> ProfileOp:
     closed = only is not None and not any(item.select == EVERY and item.when is None for item in only)
     conditions: list[tuple[frozenset[Names], Node, bool]] = []
 
-    def selected(key: str, selectors: Sequence[SelectorSpec]) -> _Selected:
-        outputs, named, by_name = set[Names](), set[str](), set[Names | str]()
+    def selected(key: str, selectors: Sequence[SelectorSpec]) -> tuple[set[Choice], set[Choice]]:
+        """What selectors choose by a pattern, and what they choose by name."""
+        by_pattern, by_name = set[Choice](), set[Choice]()
         for index, selector in enumerate(selectors):
             path = ("profiles", name, key, index)
             words = {word: _select(draft, word, path) for word in selector.select.split()}
@@ -233,63 +237,47 @@ def _profile(draft: Draft, name: str, spec: ProfileSpec) -> ProfileOp:
                 conditions.extend([] if node is None else [(of_selector, node, key == "hide")])
             if selector.when is None or key != "hide":  # a condition hides only at times
                 for word, (outputs_of, tables_of) in words.items():
-                    outputs |= outputs_of
-                    named |= tables_of
-                    by_name |= set() if is_pattern(word) else {*outputs_of, *tables_of}
-        return _Selected(outputs, named, by_name)
+                    choices = by_pattern if is_pattern(word) else by_name
+                    choices |= {((output, alias), glob) for output, alias, glob in outputs_of}
+                    choices |= {(table, EVERY) for table in tables_of}
+        return by_pattern, by_name
 
-    some, hidden = selected("only", only or ()), selected("hide", spec.hide)
-    shown = some.outputs if closed else {(*output, EVERY) for output in every}
-    kept = (some.tables if closed and by_table else tables) - hidden.tables
+    chosen, hidden = set[Choice]().union(*selected("only", only or ())), selected("hide", spec.hide)
     always = len(conditions)
-
-    def with_more(more: _Selected) -> ProfileOp:
-        """The profile that shows these, too."""
-        closed_names = hidden.by_name - more.by_name  # which a pattern of `show` does not bring back
-        closed_outputs = _entire(item for item in closed_names if isinstance(item, tuple)) - _entire(
-            more.outputs & more.by_name
-        )
-        added = {item for item in more.outputs if item in more.by_name or item[:2] not in closed_outputs}
-        by_pattern = {item[:2] for item in added - more.by_name} - _entire(added & more.by_name)
-        never = {item for item in hidden.outputs & closed_names if item[2] != EVERY and item[:2] in by_pattern}
-        hidden_outputs, members = _entire(hidden.outputs), {item for item in hidden.outputs if item[2] != EVERY}
-        there = {item for item in shown if item[:2] not in hidden_outputs} | added
-        there = {item for item in there if item[:2] in every}
-        without = {item for item in members if item[:2] in every - hidden_outputs - _entire(added)} - never
-        return ProfileOp(
-            name=name,
-            outputs=frozenset(item[:2] for item in there),
-            tables=frozenset(kept | (more.tables - closed_names)),
-            conditions=tuple(conditions),
-            runtime=not closed,
-            self_metrics=spec.self_metrics,
-            only=frozenset(item for item in there if item[:2] not in _entire(there)),
-            without=frozenset(without),
-            also=frozenset(item for item in added if any(_overlap(item, other) for other in without)),
-            never=frozenset(never),
-        )
-
-    profile = with_more(selected("show", spec.show))
-    adds = not spec.show or always < len(conditions) or profile != with_more(_Selected(set(), set(), set()))
-    return replace(profile, idle=not adds)
+    shown = selected("show", spec.show)
+    every: Rules = {
+        (op.key, item.alias): [(EVERY, not closed)] for op in draft.outputs if op.shown for item in op.names
+    }
+    active = draft.active("tables")
+    every |= {table: [(EVERY, table in active and not (closed and by_table))] for table in draft.spec.tables}
+    said = [(chosen if closed else set(), True), (hidden[0], False)]
+    rules = _with_rules(every, [*said, (shown[0], True), (hidden[1], False), (shown[1], True)])
+    adds = not spec.show or always < len(conditions) or rules != _with_rules(every, [*said, (hidden[1], False)])
+    some = [(of, tuple(globs)) for of, globs in sorted(rules.items(), key=str) if any(verdict for _, verdict in globs)]
+    return ProfileOp(
+        name=name,
+        outputs=frozenset(of for of, _ in some if isinstance(of, tuple)),
+        tables=frozenset(of for of, _ in some if isinstance(of, str)),
+        names={of: globs for of, globs in some if isinstance(of, tuple) and len(globs) > 1},
+        conditions=tuple(conditions),
+        runtime=not closed,
+        self_metrics=spec.self_metrics,
+        idle=not adds,
+    )
 
 
-class _Selected(NamedTuple):
-    """The outputs and the tables that selectors choose, and those of both that they choose by name."""
-
-    outputs: set[Names]
-    tables: set[str]
-    by_name: set[Names | str]
-
-
-def _overlap(one: Names, other: Names) -> bool:
-    """Whether two choices among the members and labels of an output may have some in common."""
-    return one[:2] == other[:2] and EVERY not in (one[2], other[2]) and _meet(one[2], other[2])
-
-
-def _entire(names: Iterable[Names]) -> set[Output]:
-    """The outputs of which all members and labels are chosen."""
-    return {item[:2] for item in names if item[2] == EVERY}
+def _with_rules(rules: Rules, further: Iterable[tuple[set[Choice], bool]]) -> Rules:
+    """Some rules and behind them those of choices, which are shown or not; without what changes nothing."""
+    rules = dict(rules)
+    for choices, shown in further:
+        for of, glob in sorted((choice for choice in choices if choice[0] in rules), key=str):
+            before = next(
+                verdict for other, verdict in reversed(rules[of])
+                if other in (glob, EVERY) or (verdict is not shown and _meet(other, glob))
+            )  # fmt: skip
+            if before is not shown:
+                rules[of] = [*(rules[of] if glob != EVERY else ()), (glob, shown)]
+    return rules
 
 
 def is_pattern(word: str) -> bool:

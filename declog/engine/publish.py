@@ -342,18 +342,21 @@ class Dispatcher:
 
 def _shown(named: Sequence[tuple[Output, Record]], profile: ProfileOp, hidden: Collection[Word]) -> list[Record]:
     """The records that a profile shows, without the ``hidden`` ones."""
-    outputs, some = profile.outputs, {word[:2] for word in profile.only}
-    if not (hidden or some or profile.without or profile.never):
+    outputs = profile.outputs
+    if not (hidden or profile.names):
         return [record for output, record in named if output in outputs]
     return [
         record
         for output, record in named
         if output in outputs
         and not _among(output, record, hidden)
-        and not _among(output, record, profile.never)
-        and (output not in some or _among(output, record, profile.only))
-        and (not _among(output, record, profile.without) or _among(output, record, profile.also))
+        and _is_chosen(record.name, profile.names.get(output, ()))
     ]
+
+
+def _is_chosen(name: str, rules: Sequence[tuple[str, bool]]) -> bool:
+    """Whether a profile shows a name of an output: as the last of its rules says that fits; without any it does."""
+    return next((shown for glob, shown in reversed(rules) if fnmatch.fnmatchcase(name, glob)), True)
 
 
 def _among(output: Output, record: Scalar | Histogram | Table, words: Collection[Word]) -> bool:

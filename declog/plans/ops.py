@@ -391,9 +391,9 @@ class TableOp:
 class ProfileOp:
     """The contents of a profile: outputs by (key, alias), tables by id.
 
-    ``only`` and ``without`` choose among the members and labels of outputs, by a glob of their names; ``also`` are
-    shown in spite of ``without``, and ``never`` are not shown. ``conditions`` hide names at a log event: (names, a
-    condition, whether they are hidden if it holds or if it does not). ``idle``: its `show` adds nothing.
+    ``names`` choose among the members and labels of an output: globs of names, and whether these are shown; the last
+    one counts that fits. ``conditions`` hide names at a log event: (names, a condition, whether they are hidden if it
+    holds or if it does not). ``idle``: its `show` adds nothing.
     """
 
     name: str
@@ -402,10 +402,7 @@ class ProfileOp:
     conditions: tuple[tuple[frozenset[tuple[Key, bool, str]], Node, bool], ...] = ()
     runtime: bool = True  # values of log_metric are shown
     self_metrics: bool = False  # declog's own costs are shown
-    only: frozenset[tuple[Key, bool, str]] = frozenset()
-    without: frozenset[tuple[Key, bool, str]] = frozenset()
-    also: frozenset[tuple[Key, bool, str]] = frozenset()
-    never: frozenset[tuple[Key, bool, str]] = frozenset()
+    names: Mapping[tuple[Key, bool], tuple[tuple[str, bool], ...]] = field(default_factory=dict)
     idle: bool = False
 
 
