@@ -8,7 +8,7 @@ from __future__ import annotations
 import abc
 import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from importlib.metadata import EntryPoint
 from typing import Any, Generic, Protocol, TypeVar
@@ -43,8 +43,8 @@ T = TypeVar("T", bound=Named)
 class Registry(abc.ABC, Generic[T]):
     """Entries by name. A child registry sees its parent's; nothing is ever replaced in silence."""
 
-    noun = "entry"
-    group: str | None = None  # the entry-point group that installed packages add to
+    noun: str
+    group: str  # the entry-point group that installed packages add to
 
     def __init__(self, parent: Registry[T] | None = None) -> None:
         self._parent = parent
@@ -54,39 +54,35 @@ class Registry(abc.ABC, Generic[T]):
         """Register; a known name is an error unless it is the same implementation, imported again."""
         registered = self._registered(entry.name)
         origins = {_origin(registered.run)} if registered is not None else set()
-        origins |= {(point.module, point.attr) for point in self._provided(entry.name)}
+        origins |= {(point.module, point.attr) for point in self._installed.get(entry.name, ())}
         if origins - {_origin(entry.run)}:
             raise UsageError.of(
                 "DL303.taken", noun=self.noun, name=entry.name, word=self._word, free=self._free(entry.name),
                 what=(registered and registered.help) or self.home(entry.name) or "declog's own",
             )  # fmt: skip
         self._entries[entry.name] = entry
-        Registry._registered.cache_clear()
         return entry
 
     @property
     def _word(self) -> str:
         """The decorator that registers an entry."""
-        return (self.group or self.noun).removeprefix("declog.").removesuffix("s")
+        return self.group.removeprefix("declog.").removesuffix("s")
 
     def _free(self, name: str) -> str:
         """A name for another entry than the one of this name."""
         free = f"my_{name}"
-        return self._free(free) if free in self or self._provided(free) else free
+        return self._free(free) if free in self or free in self._installed else free
 
     def discard(self, name: str) -> None:
         """Take an entry of its own out again, if it is there."""
         self._entries.pop(name, None)
-        Registry._registered.cache_clear()
 
     def get(self, name: str) -> T | None:
         """The entry of this name, or None. Raises ``UsageError`` where two packages have one."""
         registered = self._registered(name)
-        if registered is not None or not self._provided(name) or self.group is None:
-            return registered
-        entry = provided(self.group, name, self.noun)
+        entry = provided(self.group, name, self.noun) if registered is None and name in self._installed else None
         if entry is None:
-            return None
+            return registered
         noun, by = self.noun, home(entry)
         try:
             run = entry.load()
@@ -104,24 +100,24 @@ class Registry(abc.ABC, Generic[T]):
 
     def named(self, name: str) -> T | None:
         """The same for a config that names it: raises also where a package has a name of declog's own."""
-        if self._provided(name) and self.group is not None:
+        if name in self._installed:
             provided(self.group, name, self.noun, shipped=self._parent is not None and name in self._parent)
         return self.get(name)
 
     def home(self, name: str) -> str:
         """The source of an entry: the package and its version, or the module that registered it; "" for declog."""
-        if (homes := self._provided(name)) or (entry := self._registered(name)) is None:
+        if (homes := self._installed.get(name, ())) or (entry := self._registered(name)) is None:
             return " and ".join(map(home, homes))
         return "" if self._parent is not None and name in self._parent else module_of(entry.run)
 
-    @functools.lru_cache(maxsize=4096)  # noqa: B019  (log events ask for functions all the time)
     def _registered(self, name: str) -> T | None:
         entry = self._entries.get(name)
         return self._parent._registered(name) if entry is None and self._parent is not None else entry
 
-    def _provided(self, name: str) -> Iterable[EntryPoint]:
-        """The entry points of a name in installed packages. Without a parent there are declog's own only."""
-        return () if self.group is None or self._parent is None else installed(self.group).get(name, ())
+    @property
+    def _installed(self) -> Mapping[str, Sequence[EntryPoint]]:
+        """The entry points of installed packages, by name. Without a parent there are declog's own only."""
+        return {} if self._parent is None else installed(self.group)
 
     def __contains__(self, name: str) -> bool:
         return self._registered(name) is not None
@@ -156,8 +152,7 @@ class Registry(abc.ABC, Generic[T]):
 
     def names(self) -> list[str]:
         """All names, sorted; those of installed packages included."""
-        provided_names = () if self.group is None or self._parent is None else installed(self.group)
-        return sorted({*(entry.name for entry in self), *provided_names})
+        return sorted({*(entry.name for entry in self), *self._installed})
 
 
 def _origin(run: Callable[..., Any]) -> tuple[str, str]:

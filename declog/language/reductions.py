@@ -87,7 +87,7 @@ class Reductions(Registry[Reduction]):
         help = (run.__doc__ or "").strip().split("\n")[0]
         return self.add(Reduction(name, run, arity=arity, params=params, texts=texts, help=help))
 
-    def _registered(self, name: str) -> Reduction | None:  # type: ignore[override]
+    def _registered(self, name: str) -> Reduction | None:
         """The reduction of this name or of a quantile; None where there is none."""
         level = quantile_level(name)
         return super()._registered(name) if level is None else _quantile(name, level)
