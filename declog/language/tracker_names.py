@@ -104,7 +104,7 @@ def reductions_of(entry: Any) -> dict[str, str]:
     """The reductions of an entry by the endings of its keys, ``{"mean": "mean"}``; none where it has one value."""
     reduce = entry.get("reduce") if isinstance(entry, Mapping) else None
     items = reduce if isinstance(reduce, list) else [reduce] if isinstance(reduce, str) and reduce in SEVERAL else []
-    named = [item if isinstance(item, Mapping) else {_ending(text): text for text in SEVERAL.get(item, (item,))}
+    named = [item if isinstance(item, Mapping) else {suffix_of(text): text for text in SEVERAL.get(item, (item,))}
              for item in items]  # fmt: skip
     return {str(ending): str(text) for part in named for ending, text in part.items()}
 
@@ -116,15 +116,10 @@ def in_formula(id: str, entry: Any, reduction: str = "mean") -> str:
     return ".".join([id, *meant, *reductions][:2])
 
 
-def _ending(reduction: str) -> str:
-    return reduction.split("(")[0].replace(".", "_")
-
-
 def _reductions(entry: Any) -> list[str]:
-    """The reductions of an entry; the mean is the default."""
+    """The endings of an entry's reductions, also of a single one; the mean is the default."""
     reduce = entry.get("reduce") if isinstance(entry, Mapping) else None
-    names = [suffix_of(name) for name in (reduce if isinstance(reduce, list) else [reduce]) if isinstance(name, str)]
-    return names or ["mean"]
+    return [*reductions_of(entry)] or [suffix_of(str(reduce or "mean"))]
 
 
 def suffix_of(reduction: str) -> str:
