@@ -74,6 +74,15 @@ class Segments:
         rows = np.arange(len(self.index)) if self.order is None else self.order
         return np.split(rows, self.offsets[1:]) if self.count else []
 
+    def per_segment(self, values: Array, one: Callable[[Array], Any], dtype: Any = np.float64) -> Array:
+        """``one`` of the values of each segment that are not missing, ``[..., rows]`` to ``[..., count]``."""
+        results = []
+        for row, here in zip(np.atleast_2d(values), np.atleast_2d(present(values)), strict=True):
+            ends = np.cumsum(np.bincount(self.index[here], minlength=self.count))
+            parts = np.split(self.sorted(row)[self.sorted(here)], ends[:-1])
+            results.append([one(part) for part in parts[: self.count]])
+        return np.array(results, dtype).reshape(*values.shape[:-1], self.count)
+
     def sorted(self, values: Array) -> Array:
         """``values[..., rows]`` with the rows of each segment together."""
         return values if self.order is None else values.take(self.order, -1)

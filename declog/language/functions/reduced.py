@@ -13,7 +13,7 @@ from declog.language.functions.base import OVER, Function, Functions, Param
 from declog.language.functions.rules import Call
 from declog.language.functions.structure import remove_axis
 from declog.language.reductions import Reduction, Reductions, finish, out_of_range, quantiles
-from declog.language.segmented import Segments, present
+from declog.language.segmented import Segments
 
 
 class FunctionsAndReductions(Functions):
@@ -57,15 +57,12 @@ def _rule(reduction: Reduction, call: Call) -> Type:
 
 def _of_segments(reduction: Reduction, values: NDArray[Any], segments: Segments, **params: Any) -> NDArray[Any]:
     """The reduction of the values of each segment that are not missing, ``[..., rows]`` to ``[..., count]``."""
-    columns = np.atleast_2d(values).astype(np.float64)
-    reduced = np.empty((len(columns), segments.count))
-    if reduction.level is not None:  # those of as many rows at once
-        for size in np.unique(segments.counts).tolist():
-            equal = np.flatnonzero(segments.counts == size)
-            rows = segments.offsets[equal, None] + np.arange(size)
-            reduced[:, equal] = quantiles(segments.sorted(columns)[:, rows], [reduction.level])[0]
-        return reduced.reshape(*values.shape[:-1], segments.count)
-    for segment, rows in enumerate(segments.members()):
-        for column, result in zip(columns[:, rows], reduced[:, segment : segment + 1], strict=True):
-            result[:] = finish(reduction, [column[present(column)]], params)
-    return reduced.reshape(*values.shape[:-1], segments.count)
+    values = values.astype(np.float64)
+    if reduction.level is None:
+        return segments.per_segment(values, lambda column: finish(reduction, [column], params))
+    reduced = np.empty((*values.shape[:-1], segments.count))
+    for size in np.unique(segments.counts).tolist():  # those of as many rows at once
+        equal = np.flatnonzero(segments.counts == size)
+        rows = segments.offsets[equal, None] + np.arange(size)
+        reduced[..., equal] = quantiles(segments.sorted(values)[..., rows], [reduction.level])[0]
+    return reduced

@@ -291,18 +291,15 @@ BUILTIN.rows(
 )  # fmt: skip
 def _best_at(view: View, node: Node, x: Any) -> Any:
     groups, k = view.segments(Axis.COMPLETION, Axis.GROUP), node.param("k")
-    values = np.asarray(x, np.float64)
 
-    def one(row: Any) -> float:
-        numbers = np.sort(row[~np.isnan(row)])
-        n = len(numbers)
+    def one(values: Any) -> float:
+        n = len(values)
         if n < k:
             return math.nan
         ways = [math.comb(rank, k - 1) / math.comb(n, k) for rank in range(k - 1, n)]  # of those below it
-        return float(numbers[k - 1 :] @ np.array(ways))
+        return float(np.sort(values)[k - 1 :] @ np.array(ways))
 
-    best = [[one(row[rows]) for rows in groups.members()] for row in np.atleast_2d(values)]
-    return np.array(best, np.float64).reshape(*values.shape[:-1], groups.count)
+    return groups.per_segment(np.asarray(x, np.float64), one)
 
 
 def _voted(call: Call) -> Type:

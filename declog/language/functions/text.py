@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import combinations, pairwise, product
 from typing import Any
 
@@ -85,11 +86,6 @@ def _of_group(dtype: DType) -> Rule:
     return rule
 
 
-def _by_group(view: View, texts: Array) -> list[list[str]]:
-    groups = view.segments(Axis.COMPLETION, Axis.GROUP)
-    return [[text for text in texts[rows] if text is not None] for rows in groups.members()]
-
-
 def _ngrams(text: str, n: int) -> list[tuple[str, ...]]:
     words = text.split()
     return list(zip(*(words[start:] for start in range(n)), strict=False))
@@ -111,9 +107,10 @@ def _share_rule(call: Call) -> Type:
     help="distinct n-grams by all n-grams, of a text or of a group's texts together (Li et al. 2016)",
 )  # fmt: skip
 def _distinct_n(view: View, node: Node, texts: Array) -> Array:
-    n = node.param("n")
-    groups = [[] if item is None else [item] for item in texts] if node.over is None else _by_group(view, texts)
-    return np.array([_distinct_share(group, n) for group in groups], np.float64)
+    share = partial(_distinct_share, n=node.param("n"))
+    if node.over is None:
+        return np.array([np.nan if item is None else share([item]) for item in texts], np.float64)
+    return view.segments(Axis.COMPLETION, Axis.GROUP).per_segment(texts, share)
 
 
 def _distinct_rule(call: Call) -> Type:
@@ -126,10 +123,8 @@ def _distinct_rule(call: Call) -> Type:
 
 @BUILTIN.rows("distinct", "x", OVER, rule=_distinct_rule, help="how many different values a group has")
 def _distinct(view: View, node: Node, x: Array) -> Array:
-    groups, there = [*view.segments(Axis.COMPLETION, Axis.GROUP).members()], present(x)
-    values = zip(np.atleast_2d(x), np.atleast_2d(there), strict=True)  # of each member
-    counts = [[len({*one[rows][here[rows]].tolist()}) for rows in groups] for one, here in values]
-    return np.array(counts, np.int64).reshape(*x.shape[:-1], len(groups))
+    groups = view.segments(Axis.COMPLETION, Axis.GROUP)
+    return groups.per_segment(x, lambda values: len({*values.tolist()}), np.int64)
 
 
 def _jaccard_rule(call: Call) -> Type:
@@ -143,11 +138,11 @@ def _jaccard_rule(call: Call) -> Type:
     help="the mean Jaccard distance of the word sets of a group's pairs of texts; absent for fewer than two",
 )  # fmt: skip
 def _jaccard(view: View, node: Node, texts: Array) -> Array:
-    sets = [[set(item.split()) for item in group] for group in _by_group(view, texts)]
-    return np.array(list(map(_mean_distance, sets)), np.float64)
+    return view.segments(Axis.COMPLETION, Axis.GROUP).per_segment(texts, _mean_distance)
 
 
-def _mean_distance(sets: list[set[str]]) -> float:
+def _mean_distance(texts: Iterable[str]) -> float:
+    sets = [set(text.split()) for text in texts]
     distances = [1.0 - len(a & b) / len(a | b) if a | b else 0.0 for a, b in combinations(sets, 2)]
     return sum(distances) / len(distances) if distances else float("nan")
 
@@ -164,8 +159,10 @@ def _majority_rule(call: Call) -> Type:
     "majority", "text", rule=_majority_rule, help="the most frequent text of a group; of equal ones the first"
 )
 def _majority(view: View, node: Node, texts: Array) -> Array:
-    groups = _by_group(view, texts)
-    return np.array([Counter(group).most_common(1)[0][0] if group else None for group in groups], object)
+    def most_frequent(group: Array) -> Any:
+        return Counter(group).most_common(1)[0][0] if len(group) else None
+
+    return view.segments(Axis.COMPLETION, Axis.GROUP).per_segment(texts, most_frequent, object)
 
 
 def _bucket_rule(call: Call) -> Type:
