@@ -14,6 +14,7 @@ from declog.compiler.formulas import over_metrics
 from declog.compiler.schemas import coarser, columns, of_schema, of_table
 from declog.compiler.scopes import MetricScope
 from declog.errors import Problem, did_you_mean, in_flow, nearest
+from declog.language import idioms
 from declog.language.dtypes import AXES, NUMERIC, Axis, DType, per
 from declog.language.nodes import CONST, LABEL, LABELLED, METRIC, Node, label_of, reads_other_ranks, walk
 from declog.language.notation import SIGNS
@@ -22,12 +23,6 @@ from declog.plans.needs import read
 from declog.plans.ops import NAME, AlertOp, ColumnOp, FilterOp, TableOp
 from declog.sinks import known_kinds
 
-# of a table's `filter`: words for which rows, and the filter that takes four of those
-_FILTERS = {
-    "random": "{random: 4}", "sample": "{random: 4}", "first": "{first: 4}", "head": "{first: 4}",
-    "top": "{key: reward, top: 4}", "best": "{key: reward, top: 4}",
-    "bottom": "{key: reward, bottom: 4}", "worst": "{key: reward, bottom: 4}",
-}  # fmt: skip
 _CHANNELS = frozenset({"notify", "channel", "channels", "to", "email", "slack", "webhook", "sinks"})  # no alerts
 _LEVELS = {"low": "<", "small": "<", "high": ">", "large": ">", "big": ">"}  # the signs of bounds that have no number
 
@@ -82,9 +77,8 @@ def _table(draft: Draft, name: str, spec: TableSpec) -> TableOp | None:
     if spec.filter is not None:
         id = filter_of(draft, name)
         if isinstance(spec.filter, str) and id not in draft.spec.filters:
-            word = re.fullmatch(r"([a-z]+?)_?(\d*)", id)
-            if word is not None and (fix := _FILTERS.get(word[1])) is not None:
-                fix = fix.replace("4", word[2] or "4")
+            word = id.rstrip("0123456789")  # `worst_8`
+            if (fix := idioms.of_filter(f"{word.rstrip('_')} {id.removeprefix(word) or 4}")) is not None:
                 draft.report("DL403.filter", (*path, "filter"), name=id, fix=fix)
             else:
                 draft.report("DL403.name", (*path, "filter"), noun="filter", name=id, known=draft.spec.filters)
