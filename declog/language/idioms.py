@@ -163,24 +163,15 @@ def without_thousands(text: str) -> str:
     return re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)
 
 
-def _of_template(node: ast.Set, text: str) -> str:
-    """``{{ reward }}``."""
-    return f"write `{ast.unparse(node).strip('{} ')}`"
-
-
-def _of_power(node: ast.BinOp, text: str) -> str:
-    """``x ^ 2``."""
-    return f"write `{text.replace('^', '**')}`"
-
-
 # Constructs of Python that the language does not have: their names, and the fix or a function that gives it.
 _CONSTRUCTS: Mapping[type[ast.AST], tuple[str, str | Callable[[Any, str], str]]] = {
     ast.BitAnd: ("`&`", "write `and`"), ast.BitOr: ("`|`", "write `or`"), ast.Invert: ("`~`", "write `not`"),
-    ast.BitXor: ("`^`", _of_power), ast.MatMult: ("`@`", _OWN),
+    ast.BitXor: ("`^`", lambda node, text: f"write `{text.replace('^', '**')}`"), ast.MatMult: ("`@`", _OWN),
     ast.LShift: ("`<<`", _OWN), ast.RShift: ("`>>`", _OWN), ast.NamedExpr: ("`:=`", _OWN),
     ast.Subscript: ("a subscript", _of_subscript), ast.Attribute: ("an attribute", _OWN),
     ast.Lambda: ("a lambda", "register a function with @declog.function"),
-    ast.Tuple: ("a tuple", _of_tuple), ast.List: ("a list", _OWN), ast.Set: ("a set", _of_template),
+    ast.Tuple: ("a tuple", _of_tuple), ast.List: ("a list", _OWN),
+    ast.Set: ("a set", lambda node, text: f"write `{ast.unparse(node).strip('{} ')}`"),  # `{{ reward }}`
     ast.Dict: ("a mapping", _OWN), ast.JoinedStr: ("an f-string", _OWN), ast.Constant: ("this constant", _OWN),
     **dict.fromkeys((ast.ListComp, ast.SetComp, ast.GeneratorExp), ("a comprehension", _of_comprehension)),
     ast.DictComp: ("a comprehension", _OWN), ast.Starred: ("`*`", _OWN), ast.Await: ("`await`", _OWN),
@@ -233,16 +224,6 @@ def _of_condition(match: re.Match[str]) -> str | None:
     return f"which values count is a key of the metric: `{{{keys}, where: {_in_small(condition)}}}`"
 
 
-def _of_labels(match: re.Match[str]) -> str:
-    """``mean(x) by source``."""
-    return _by(match[1] or "mean", match[2].strip(), match[3])
-
-
-def _of_grouped(match: re.Match[str]) -> str:
-    """``avg by (source) (reward)``."""
-    return _by(match[1], match[3], match[2])
-
-
 def reduction(word: str) -> str:
     """A reduction, or what stands for another library's word."""
     return word if re.fullmatch(_REDUCTIONS, word) else elsewhere.SYNONYMS.get(word.lower(), word)
@@ -261,11 +242,6 @@ def _of_text(match: re.Match[str]) -> str:
     """``completion contains 'x'``."""
     function = "startswith" if match[3][:6] == "starts" else "contains"
     return f"write `{match[1]}{function}({match[2]}, {match[4]}){match[5]}`"
-
-
-def _of_capitals(match: re.Match[str]) -> str:
-    """``a AND b``."""
-    return f"write `{_in_small(match.string).strip()}`"
 
 
 def _with_signs(text: str) -> str:
@@ -351,7 +327,7 @@ _TEXTS: tuple[tuple[str, str | Callable[[re.Match[str]], str | None]], ...] = (
         _of_text),
     (r"(?i)\A(.*?)\b([a-z_]\w*)\s+is\s+null\b(.*)\Z", r"write `\1not present(\2)\3`"),
     (r"(?i)\A(?:\s*(\w+)\()?(.+?)\s+where\s+(.+?)\Z", _of_condition),
-    (_CAPITALS, _of_capitals),
+    (_CAPITALS, lambda match: f"write `{_in_small(match.string).strip()}`"),  # `a AND b`
     (r"(?i)\A\s*(?:not\s+between|between|outside)\s+(-?[\d.]+)\s+(?:and|to)\s+(-?[\d.]+)\s*\Z",
         r"write `{below: \1, above: \2}`, for values outside"),
     (r"(?i)\A\s*(\w+\()?\s*if\s+(.+?)\s+then\s+(.+?)\s+else\s+(.+?)(\))?\s*\Z", r"write `\1\3 if \2 else \4\5`"),
@@ -359,9 +335,9 @@ _TEXTS: tuple[tuple[str, str | Callable[[re.Match[str]], str | None]], ...] = (
     (r"\A\s*(\w+)\(([^()]+)\)\s+(?:over|within|for\s+each)\s+(group|prompt|token|completion)s?\s*\Z", _of_axis),
     (r"(?i)\A(?:\s*(\w+)\()?(.+?)\s+(?:if|when)\s+(.+?)\Z", _of_condition),
     (r"\A\s*(?:(\w+)\()?([\w.]+(?:\s*[-+*/]\s*[\w.]+)*)\)?\s+(?:group(?:ed)? )?(?:by|per)\s*\(?(\w+)\)?\s*\Z",
-        _of_labels),
+        lambda match: _by(match[1] or "mean", match[2].strip(), match[3])),  # `mean(x) by source`
     (r"\A\s*pass@(\d+)\s*\Z", r"write `pass_at(reward > 0.5, k=\1)`"),
-    (r"(?i)\A\s*(\w+)\s+by\s*\((\w+)\)\s*\(?(\w+)\)?\s*\Z", _of_grouped),
+    (r"(?i)\A\s*(\w+)\s+by\s*\((\w+)\)\s*\(?(\w+)\)?\s*\Z", lambda match: _by(match[1], match[3], match[2])),
     (r"\A\s*pass@(\d+)\((\w+)\)\s*\Z", r"write `pass_at(\2 > 0.5, k=\1)`"),
     (r"\A\s*\w+\((\w+)\[\d+\w\]\)\s*\Z", r"write `{expr: \1, over: step, combine: ema(0.9)}`"),
     (r"\A\s*(?:\w+\()?\s*([^()]+?)\s*\)?\s+over\s+(?:the\s+)?last\s+(\d+)\s*\w*\s*\Z",
