@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 
 from declog.compiler.draft import Draft, SwitchedOff
 from declog.language.dtypes import DType
-from declog.language.expression import compile_expression
+from declog.language.expression import Compiler
 from declog.language.functions.text import bucket_labels
 from declog.language.nodes import LABEL, Node, members_of, walk
 from declog.language.notation import is_reduction
 from declog.language.scope import Scope
-from declog.language.syntax import ExpressionError, refuse
+from declog.language.syntax import refuse
+from declog.language.tracker_names import Shown
 from declog.plans.ops import FormulaOp, MetricOp
 
 _METRIC = re.compile(r"'[^']*'|\"[^\"]*\"|(?<![\w.])([a-z_]\w*)(?=([/.][a-z_]\w*)?[/.\[])")  # texts are passed over
@@ -34,13 +35,7 @@ class _Spot(NamedTuple):
 
     @property
     def right(self) -> str:
-        return _named(self.metric, self.label, self.member)
-
-
-def _named(metric: str, label: str, member: str | None) -> str:
-    """A label of a metric as expressions name it, and a member of it, which may be None."""
-    labelled = f"{LABEL}({metric}, {label!r})"
-    return labelled if member is None else f"member({labelled}, {member!r})"
+        return Shown(self.metric, member=self.member, label=self.label).expression
 
 
 def written(op: MetricOp | FormulaOp) -> str:
@@ -63,7 +58,7 @@ def named_in(draft: Draft, name: str, metric: str) -> str:
     if op is None or not name.startswith(before):
         return metric
     member, label = _member(op, name.removeprefix(before), "_")
-    return _named(metric, "/".join(label.rsplit("_", len(op.labels) - 1)), member)
+    return Shown(metric, member=member, label="/".join(label.rsplit("_", len(op.labels) - 1))).expression
 
 
 def _member(op: MetricOp | FormulaOp, name: str, between: str) -> tuple[str | None, str]:
@@ -103,15 +98,8 @@ def _edited(draft: Draft, text: str, scope: Scope, spots: list[_Spot]) -> str | 
     edited = text
     for spot in sorted(spots, reverse=True):  # from the right
         edited = edited[: spot.start] + spot.right + edited[spot.end :]
-    return edited if spots and _compiles(draft, edited, scope) else None
-
-
-def _compiles(draft: Draft, text: str, scope: Scope) -> bool:
-    try:
-        compile_expression(text, scope, draft.graph, draft.functions)
-    except ExpressionError:
-        return False
-    return True
+    compiler = Compiler(edited, scope, draft.graph, draft.functions)
+    return edited if spots and compiler.problem(edited) is None else None
 
 
 def _spots(draft: Draft, text: str, scope: Scope) -> Iterator[_Spot]:

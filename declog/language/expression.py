@@ -105,13 +105,13 @@ class Compiler:
         """The fix for ``x.f()``: a plain call; inside of an expression a call that names its axis."""
         text = idioms.of_call(node)
         inside = ast.unparse(node) != ast.unparse(parse(self.text).body)
-        problem = self._problem(text) if inside else None
+        problem = self.problem(text) if inside else None
         if problem is not None and problem.code == "DL306" and problem.fix is not None:
             plain = idioms.with_plain_calls(parse(self.text).body)
             return problem.fix if plain is None else f"write `{plain}`"
         return text
 
-    def _problem(self, text: str) -> Problem | None:
+    def problem(self, text: str) -> Problem | None:
         """What is wrong with another expression in this place; None where it is right."""
         try:
             compile_expression(text, self.scope, self.graph, self.registry)
@@ -280,7 +280,7 @@ class Compiler:
                 self.fail(node, "DL303.rows", name=name, fix=fix)
             names = {*self.registry.names()} - OPERATORS
             unknown_names.refuse_function(name, names, self.text, self.span(node.func), self.scope)
-        if (spread := wrong_calls.spread(node)) is not None and self._problem(spread) is None:
+        if (spread := wrong_calls.spread(node)) is not None and self.problem(spread) is None:
             fix = wrong_calls.instead(self.text, self.span(node), f"write `{spread}`")
             self.fail(node, "DL304.list", function=name, fix=fix)
         args, places, params = self._bind(node, function)
@@ -346,7 +346,7 @@ class Compiler:
                     fix = f"{function.name}({inside}, over={'token' if of_tokens else 'completion'})"
                     self.fail(keyword, "DL304.axis", function=function.name, name=keyword.arg, fix=fix)
                 rest = wrong_calls.without(node, keyword)
-                if nearest(str(keyword.arg), names) is None and self._problem(rest) is None:
+                if nearest(str(keyword.arg), names) is None and self.problem(rest) is None:
                     fix = wrong_calls.instead(self.text, self.span(node), f"write `{rest}`")
                     self.fail(keyword, "DL304.clause", function=function.name, name=keyword.arg, fix=fix)
                 self.fail(keyword, "DL304.parameter", function=function.name, name=keyword.arg, known=names)
