@@ -18,7 +18,7 @@ from declog.language.moments import FORMULAS
 from declog.language.nodes import BUILTIN, LABEL, Node, walk
 from declog.language.shorthand import OF_ROWS
 from declog.language.spec import MetricSpec
-from declog.language.syntax import ExpressionError, parse, refuse
+from declog.language.syntax import ExpressionError, names_in, parse, refuse
 from declog.plans.modes import ModesOfMetrics
 from declog.plans.needs import needs, ordered, read, read_by_label, sources
 from declog.plans.ops import FormulaOp, MetricOp
@@ -30,7 +30,7 @@ def formulas(draft: Draft) -> None:
     for name, spec in draft.active("metrics").items():
         if spec.formula is not None:
             with draft.at("metrics", name, "formula"):
-                waiting[name] = _names(_parsed(draft, spec.formula)) - ({name} & FACTS.keys())
+                waiting[name] = names_in(_parsed(draft, spec.formula)) - ({name} & FACTS.keys())
     waiting = {name: read & waiting.keys() for name, read in waiting.items()}
     while circle := ordered(waiting)[1]:
         if len(circle) == 1 and (spec := draft.spec.metrics[circle[0]]):
@@ -44,16 +44,10 @@ def formulas(draft: Draft) -> None:
             _formula(draft, name, draft.spec.metrics[name])
 
 
-def _names(body: ast.expr) -> set[str]:
-    """The names in a formula, but of functions."""
-    called = {id(node.func) for node in ast.walk(body) if isinstance(node, ast.Call)}
-    return {node.id for node in ast.walk(body) if isinstance(node, ast.Name) and id(node) not in called}
-
-
 def _over_the_run(draft: Draft, name: str, spec: MetricSpec) -> str | None:
     """The fix for a formula of all rows of the run: of metrics over the run; None where it says more."""
     text, entries = str(spec.formula), dict[str, object]()
-    for read_here in sorted(_names(_parsed(draft, text)) & draft.spec.metrics.keys()):
+    for read_here in sorted(names_in(_parsed(draft, text)) & draft.spec.metrics.keys()):
         metric = draft.spec.metrics[read_here]
         several = metric.over or metric.combine or str(metric.reduce or "mean") not in FORMULAS
         if metric.formula is not None or several or spec.combine is not None:

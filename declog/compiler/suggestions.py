@@ -24,7 +24,7 @@ from declog.language.reductions import BUILTIN, Reduction, Reductions, quantile_
 from declog.language.scope import Scope
 from declog.language.smoothing import Smoothing
 from declog.language.spec import MetricSpec, Observed
-from declog.language.syntax import ExpressionError, tree_of
+from declog.language.syntax import ExpressionError, names_in, tree_of
 from declog.language.tracker_names import in_formula, reductions_of
 from declog.language.wrong_forms import of_calls
 
@@ -74,11 +74,11 @@ def as_formula(draft: Draft, id: str, spec: MetricSpec, body: ast.expr, metrics:
     of_steps: set[str] = set()  # those of them that are signals of a step
     rest = _Calls(part).visit(tree_of(ast.unparse(body)).body)
     if parts:
-        means = {name: ast.Call(ast.Name("mean"), [ast.Name(name)], []) for name in sorted(_names(rest) & steps)}
+        means = {name: ast.Call(ast.Name("mean"), [ast.Name(name)], []) for name in sorted(names_in(rest) & steps)}
         named = {name: ast.Name(str(part(mean, "mean"))) for name, mean in means.items()}
         of_steps = {name.id for name in named.values()}
         rest = library_calls.Substitution(named).visit(rest)
-    if not parts or any(name not in parts.values() and name not in constants for name in _names(rest)):
+    if not parts or any(name not in parts.values() and name not in constants for name in names_in(rest)):
         return None
     if any(isinstance(node, ast.keyword) for node in ast.walk(rest)) or not spec.model_fields_set <= _PLAIN | _OF_ROWS:
         return "a metric for each reduction, with the same keys as this one, and a `formula:` of those metrics"
@@ -132,7 +132,7 @@ def of_earlier_steps(draft: Draft, id: str, body: ast.expr, problem: Problem) ->
         other = draft.spec.metrics.get(text)
         if other is not None and text != id and not rows and (reduction is None or text not in draft.signals):
             return in_formula(text, {"reduce": other.reduce}, str(reduction))
-        if _names(tree_of(text)).isdisjoint(draft.signals):
+        if names_in(tree_of(text)).isdisjoint(draft.signals):
             return None
         entry = {"expr": text, **rows, **({} if reduction is None else {"reduce": reduction}), "log": False}
         of = [id] * bool(rows)  # other entries may read the same signals with other keys
@@ -145,7 +145,7 @@ def of_earlier_steps(draft: Draft, id: str, body: ast.expr, problem: Problem) ->
     steps = [name for name, observed in draft.observed.items() if observed.axis == "step"]
     of_signals = [node for node in asked if isinstance(node, ast.Call) and ast.unparse(node.func) == "prev"]
     if (problem.code == "DL302" and problem.marked not in draft.spec.metrics.keys() - {id}) or (
-        len(of_signals) == len(asked) and all(_names(node) <= {*steps} for node in of_signals)
+        len(of_signals) == len(asked) and all(names_in(node) <= {*steps} for node in of_signals)
     ):
         return None
     beside = {key: getattr(spec, key) for key in ("name", "tags", "when", "empty") if getattr(spec, key) is not None}
@@ -225,16 +225,10 @@ def of_metrics(
         return in_formula(inner.id, entries[inner.id], name)
 
     rest = _Calls(reduced).visit(tree_of(ast.unparse(body)).body)
-    plain = all(name.partition(".")[0] in metrics or name in constants for name in _names(rest))
-    keys = {name: ast.Name(in_formula(name, entries[name], str(reduce))) for name in _names(rest) & metrics.keys()}
+    plain = all(name.partition(".")[0] in metrics or name in constants for name in names_in(rest))
+    keys = {name: ast.Name(in_formula(name, entries[name], str(reduce))) for name in names_in(rest) & metrics.keys()}
     rest = library_calls.Substitution(keys).visit(rest)
     return in_flow({"formula": ast.unparse(rest)}) if plain and not further else None
-
-
-def _names(tree: ast.AST) -> set[str]:
-    """The names that a tree reads, without those of the functions that it calls."""
-    called = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and node not in called}
 
 
 class _Calls(ast.NodeTransformer):

@@ -13,7 +13,7 @@ from typing import Any
 
 from declog.errors.elsewhere import SYNONYMS
 from declog.language.smoothing import Smoothing
-from declog.language.syntax import tree_of
+from declog.language.syntax import names_in, tree_of
 
 BEFORE = frozenset({"prev", "previous", "last_value", "lag", "shift", "before"})
 CHANGES = frozenset({"delta", "diff", "change"})
@@ -122,8 +122,7 @@ class _Steps(ast.NodeTransformer):
         if written is not None or isinstance(node, ast.Name | ast.Attribute):
             return written
         visited = self.visit(tree_of(text).body)
-        names = {inner.id for inner in ast.walk(visited) if isinstance(inner, ast.Name)}
-        named = all(name in self.metrics or self._named(name) is not None for name in names - {*_called(visited)})
+        named = all(name in self.metrics or self._named(name) is not None for name in names_in(visited))
         return ast.unparse(visited) if named else None
 
     def _lag(self, value: str, count: int) -> str:
@@ -168,9 +167,3 @@ def _stem(value: str) -> str:
     plain = value.replace(".", "_")
     names = [node.id for node in ast.walk(tree_of(value)) if isinstance(node, ast.Name)]
     return plain if plain.isidentifier() else "_".join(names) or "value"
-
-
-def _called(tree: ast.expr) -> list[str]:
-    """The names of the functions that a tree calls."""
-    calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    return [function.id for function in calls if isinstance(function, ast.Name)]

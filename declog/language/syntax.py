@@ -73,6 +73,12 @@ def tree_of(text: str) -> ast.Expression:
     return tree
 
 
+def names_in(tree: ast.AST) -> set[str]:
+    """The names that a tree reads, without those of the functions that it calls."""
+    called = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and node not in called}
+
+
 @lru_cache(maxsize=512)  # ranks of a process, and its next plan, have the same expressions; nobody changes a tree
 def parse(text: str) -> Parsed:
     """The syntax of an expression, checked for size; raises ``ExpressionError``."""
