@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from declog.config.composed import Composed
@@ -100,7 +99,6 @@ def wrong_names(test: TestSpec, config: LogSpec, plan: Any) -> Iterator[Problem]
     for name in test.constants:
         if name not in config.constants:
             yield Problem.of("DL403.none", ("constants", name), noun="constant", name=name, known=config.constants)
-    names = _Names(config, plan, frozenset(name for _, item in givers(test) for name in item.log_metric))
     open_ = any(
         spec.any for signals in config.signals.values() for spec in signals.values()
     )  # takes what nobody declares
@@ -113,10 +111,10 @@ def wrong_names(test: TestSpec, config: LogSpec, plan: Any) -> Iterator[Problem]
     for where, item in givers(test):
         for signal in dict.fromkeys(name for call in item.calls for name in call):
             if signal not in plan.signal_names and not open_:
-                yield names.signal(signal, where)
+                yield _unknown_signal(signal, where, config, plan)
+    metrics = _names_of_metrics(config, plan, {name for _, item in givers(test) for name in item.log_metric})
     for index, expected in enumerate(test.expectations):
-        path = () if not index else ("steps", index - 1)
-        yield from names.expected(expected, path)
+        yield from _unexpected(expected, () if not index else ("steps", index - 1), config, plan, metrics)
 
 
 def givers(test: TestSpec) -> Iterator[tuple[Path, Input]]:
@@ -134,62 +132,42 @@ def _steps(test: TestSpec) -> Iterator[tuple[Path, StepInput]]:
         yield (() if step is test else ("steps", index)), step
 
 
-@dataclass(frozen=True)
-class _Names:
-    """The names that a test of a config may expect, switched on or off."""
-
-    config: LogSpec
-    plan: Any
-    logged_names: frozenset[str]  # names that the test gives to `log_metric`
-
-    def signal(self, name: str, path: Path) -> Problem:
-        """The error of an observed name."""
-        fix = did_you_mean(name, self.plan.signal_names, what="signals")
-        spec = next((spec for path, spec in self.config.declared if path[-1] == name), None)
-        if spec is not None:
-            fix = (
-                f"give `{spec.from_}`"
-                if isinstance(spec, SignalSpec)
-                else "it is derived: give what it is computed from"
-            )
-        return Problem.of("DL501.observed", (*path, "observe", name), name=name, fix=fix)
-
-    def expected(self, item: Any, path: Path) -> Iterator[Problem]:
-        """Names of values, tables and alerts that the config does not have: they could never be logged."""
-        config = self.config
-        tables = {*config.tables, *(spec.name for spec in config.tables.values() if spec.name)}
-        for section, names in (("tables", tables), ("alerts", set(config.alerts))):
-            for index, name in enumerate(getattr(item, section) or ()):
-                if name not in names:
-                    at = index if isinstance(item.alerts, list) and section == "alerts" else name
-                    yield Problem.of("DL403.none", (*path, section, at), noun=section[:-1], name=name, known=names)
-        for name in item.expect:
-            if not self._is_of_a_metric(name):
-                yield Problem.of(
-                    "DL403.metric", (*path, "expect", name), name=name, known={*self.plan.names(), *config.metrics}
-                )
-
-    def _is_of_a_metric(self, name: str) -> bool:
-        """Whether a metric has this id or may have this name, with the prefix of a mode or without."""
-        bare = {name, *(name.removeprefix(mode.prefix) for mode in self.plan.modes.values())}
-        return any(_pattern(self._templates).fullmatch(one) for one in bare)
-
-    @cached_property
-    def _templates(self) -> frozenset[str]:
-        """The ids of metrics, and the templates of their names."""
-        templates = {"declog/{member}", *(entry.removeprefix("metrics.") for entry in self.config.deleted)}
-        for op in self.plan.outputs:
-            # the names of what `log_metric` gets are those that the test logs, unless the config says what they are
-            open_ = op.id == LOGGED and LOGGED not in self.config.metrics
-            members = self.logged_names if open_ else ("{member}",)
-            names = {item.template.replace("{member}", member) for item in op.names for member in members}
-            templates |= {op.id, op.key, *names}
-        for name, spec in self.config.metrics.items():
-            templates |= {name, spec.name or name, f"{name}.{{reduce}}", f"{name}/{{reduce}}"}
-        return frozenset(templates)
+def _unknown_signal(name: str, path: Path, config: LogSpec, plan: Any) -> Problem:
+    """The error of an observed name."""
+    fix = did_you_mean(name, plan.signal_names, what="signals")
+    spec = next((spec for path, spec in config.declared if path[-1] == name), None)
+    if spec is not None:
+        fix = f"give `{spec.from_}`" if isinstance(spec, SignalSpec) else "it is derived: give what it is computed from"
+    return Problem.of("DL501.observed", (*path, "observe", name), name=name, fix=fix)
 
 
-@lru_cache(maxsize=256)  # most tests of a config have the same names
-def _pattern(templates: frozenset[str]) -> re.Pattern[str]:
-    """The pattern of the names of some templates."""
-    return re.compile("|".join(map(names_of, templates)))
+def _unexpected(item: Any, path: Path, config: LogSpec, plan: Any, metrics: re.Pattern[str]) -> Iterator[Problem]:
+    """Names of values, tables and alerts that the config does not have: they could never be logged.
+
+    A value has the name of a metric, with the prefix of a mode or without.
+    """
+    tables = {*config.tables, *(spec.name for spec in config.tables.values() if spec.name)}
+    for section, names in (("tables", tables), ("alerts", set(config.alerts))):
+        for index, name in enumerate(getattr(item, section) or ()):
+            if name not in names:
+                at = index if isinstance(item.alerts, list) and section == "alerts" else name
+                yield Problem.of("DL403.none", (*path, section, at), noun=section[:-1], name=name, known=names)
+    prefixes = ("", *(mode.prefix for mode in plan.modes.values()))
+    for name in item.expect:
+        if not any(metrics.fullmatch(name.removeprefix(prefix)) for prefix in prefixes):
+            ids = {*plan.names(), *config.metrics}
+            yield Problem.of("DL403.metric", (*path, "expect", name), name=name, known=ids)
+
+
+def _names_of_metrics(config: LogSpec, plan: Any, logged_names: Collection[str]) -> re.Pattern[str]:
+    """What matches the ids and the names of metrics, switched on or off; ``logged_names`` get to `log_metric`."""
+    templates = {"declog/{member}", *(entry.removeprefix("metrics.") for entry in config.deleted)}
+    for op in plan.outputs:
+        # the names of what `log_metric` gets are those that the test logs, unless the config says what they are
+        open_ = op.id == LOGGED and LOGGED not in config.metrics
+        members = logged_names if open_ else ("{member}",)
+        names = {item.template.replace("{member}", member) for item in op.names for member in members}
+        templates |= {op.id, op.key, *names}
+    for name, spec in config.metrics.items():
+        templates |= {name, spec.name or name, f"{name}.{{reduce}}", f"{name}/{{reduce}}"}
+    return re.compile("|".join(map(names_of, sorted(templates))))  # most tests of a config have one, which `re` keeps
