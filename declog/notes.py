@@ -7,14 +7,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from declog.config.composed import Composed
+from declog.config.interpolation import has
+from declog.config.overrides import setting
+from declog.config.search_path import package_of
 from declog.errors import Path, in_flow, nearest, nested
-
-if TYPE_CHECKING:
-    from declog.config.composed import Composed
-    from declog.language.tree import Node
-    from declog.plans.ops import Plan
+from declog.language.dtypes import Axis, DType
+from declog.language.keys import entries, keys
+from declog.language.moments import FORMULAS
+from declog.language.nodes import SIGNAL, walk
+from declog.language.spec import MetricSpec
+from declog.language.tree import Node
+from declog.plans.needs import carried
+from declog.plans.ops import Plan
+from declog.sinks import known_kinds
 
 
 def notes(config: Composed, plan: Plan) -> Iterator[str]:
@@ -48,9 +56,6 @@ def _unseen(config: Composed, plan: Plan) -> Iterator[str]:
 
 def _outdented(config: Composed) -> Iterator[str]:
     """A note on the user's own metrics that are named as a key of a metric: they stand too far to the left."""
-    from declog.language.keys import keys
-    from declog.language.spec import MetricSpec
-
     names = list(config.data.get("metrics") or {})
     # what is reduced, and a map, are no value of a key
     short = {name for name, entry in _said(config, "metrics") if entry.replaces and "reduce" not in entry.entries}
@@ -61,8 +66,6 @@ def _outdented(config: Composed) -> Iterator[str]:
 
 def _of_one_step(config: Composed, plan: Plan) -> Iterator[str]:
     """A note on the user's own variances over steps that are of one step, which has none."""
-    from declog.language.moments import FORMULAS
-
     several = any(mode.every > 1 for mode in plan.modes.values())  # a mode with windows of its own may have one
     for op in plan.metrics:
         alone = FORMULAS[op.combine].least > 1 and op.pool == "step" and not op.cumulative and op.every == 1
@@ -74,8 +77,6 @@ def _of_one_step(config: Composed, plan: Plan) -> Iterator[str]:
 
 def _of_means(config: Composed, plan: Plan) -> Iterator[str]:
     """A note on the user's own sums of means: that of all rows is hardly meant to depend on how they were cut."""
-    from declog.language.dtypes import Axis
-
     for op in plan.metrics:
         means = op.combine == "sum" and op.pool != "window" and op.reduction.name == "mean" and op.axis is not Axis.STEP
         if means and config.home(("metrics", op.id)) is None:
@@ -86,8 +87,6 @@ def _of_means(config: Composed, plan: Plan) -> Iterator[str]:
 
 def _of_numbers(config: Composed, plan: Plan) -> Iterator[str]:
     """A note on the user's own reduction of a preset's metric for which a number of the loop stands."""
-    from declog.language.dtypes import Axis
-
     numbers = {op.key for op in plan.metrics if op.axis is Axis.STEP}
     sources = {op.name: op.source for phase in plan.phases.values() for op in phase.signals}
     for id in dict.fromkeys(op.id for op in plan.metrics if op.prefer in numbers and op.reduction.name != "mean"):
@@ -101,9 +100,6 @@ def _of_numbers(config: Composed, plan: Plan) -> Iterator[str]:
 
 def _matched(config: Composed, plan: Plan) -> Iterator[str]:
     """A note on the user's own metrics and tables that read rows of an earlier phase: micro-batches need ids."""
-    from declog.language.dtypes import Axis
-    from declog.plans.needs import carried
-
     joins = [op for op in plan.joins if op.axis is Axis.COMPLETION]
     paths = [(("metrics", op.id), carried(op)) for op in plan.metrics if joins and op.prefer is None]
     paths += [(("tables", op.id), carried(op)) for op in plan.tables if joins]
@@ -119,8 +115,6 @@ def _matched(config: Composed, plan: Plan) -> Iterator[str]:
 
 def _unopened(config: Composed) -> Iterator[str]:
     """A note on the user's own options for sinks that `sinks` does not list."""
-    from declog.sinks import known_kinds
-
     for name, options in config.spec.sink_options.items():
         if name not in config.spec.sinks and config.home(("sink_options", name)) is None:
             kind = options.kind or name
@@ -162,8 +156,6 @@ def unread(config: Composed, plan: Plan) -> Iterator[str]:
 
     A run does not log it, as they may be declared for questions that come later.
     """
-    from declog.language.dtypes import Axis, DType
-
     names_read = {op.name for phase in plan.phases.values() for op in phase.signals}
     declared = {path[-1] for path, _ in config.spec.declared if config.home(path) is None} - names_read
     sections = {key: value for key, value in config.data.items() if key != "signals"}
@@ -181,9 +173,6 @@ def unread(config: Composed, plan: Plan) -> Iterator[str]:
 
 def _of_families(config: Composed, plan: Plan) -> Iterator[str]:
     """A note on the user's own metrics of a family that is a signal's plural: `rewards` has a value per function."""
-    from declog.language.keys import entries
-    from declog.language.nodes import SIGNAL, walk
-
     signals = {str(path[-1]) for section in ("signals", "derived") for path, _ in entries(config.data, section)}
     for op in plan.metrics:
         names = [str(node.param("name")) for node in walk(*op.args) if node.op == SIGNAL] if op.family else []
@@ -221,8 +210,6 @@ def _of_another_schema(config: Composed) -> Iterator[str]:
 
 def _redefined(config: Composed, plan: Plan) -> Iterator[str]:
     """A note on the user's own metrics with the id of a preset's, of which they compute something else."""
-    from declog.config.search_path import package_of
-
     exprs: dict[str, str] = {}  # by id, as the lowest preset has them
     for name, entry in _said(config, "metrics"):
         expr = next((entry.entries[key] for key in ("expr", "formula") if key in entry.entries), None)
@@ -269,9 +256,6 @@ def _said(config: Composed, section: str) -> Iterator[tuple[str, Node]]:
 
 def _edit(config: Composed, path: Path, value: Any, *beside: Path) -> str:
     """The edit that gives a key a value: an override where they say something of its entry or others, else YAML."""
-    from declog.config.interpolation import has
-    from declog.config.overrides import setting
-
     entries = "|".join(re.escape(".".join(map(str, entry))) for entry in (path[:2], *beside))
     if any(re.search(rf"\b({entries})\b", line) for line in config.overrides):
         sign = "" if has(config.data, path) else "++"  # with its node and its sign an application takes it, too

@@ -31,7 +31,6 @@ from declog.cli.targets import DEFAULT
 from declog.distribution import NAME, install, namesake
 from declog.errors import CompositionError, ConfigError, Problem, RuntimeFailure
 from declog.errors.visible import visible, visible_lines
-from declog.notes import notes, unread
 
 if TYPE_CHECKING:
     from declog.config.composed import Composed
@@ -119,6 +118,7 @@ def _checked(args: argparse.Namespace, words: Sequence[str]) -> Checked:
     from declog.cli.targets import configured
     from declog.compiler import compile
     from declog.config.compose import imports_of
+    from declog.notes import notes, unread
     from declog.plans.ops import NO_SINK
     from declog.replay.prepared import faults
 
