@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from declog.language import idioms
+from declog.language.keys import entries
 from declog.language.nodes import LOGGED
 from declog.language.notation import SEVERAL
 
@@ -81,13 +82,8 @@ def _label_of(metrics: Mapping[str, Any], name: str) -> Shown | None:
 
 def with_families(metrics: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
     """The entries of metrics, and of each whose signal the config ``data`` declares as a family that it is one."""
-    signals = [
-        signal
-        for phase in (data.get("signals") or {}).values()
-        if isinstance(phase, Mapping)
-        for signal in phase.items()
-    ]
-    families = {name for name, signal in signals if isinstance(signal, Mapping) and signal.get(_FAMILY)}
+    signals = [(path[-1], signal) for path, signal in entries(data, "signals") if isinstance(signal, Mapping)]
+    families = {name for name, signal in signals if signal.get(_FAMILY)}
     return {
         id: {**entry, _FAMILY: True} if isinstance(entry, Mapping) and entry.get("expr", id) in families else entry
         for id, entry in metrics.items()
