@@ -127,9 +127,8 @@ def conditions(draft: Draft) -> None:
 
 def glued(draft: Draft) -> None:
     """A prefix that has nothing between it and the names behind it."""
-    name = next(
-        (item.template for op in draft.outputs if op.shown for item in op.names if item.template[:1].isalnum()), ""
-    )
+    templates = [item.template for op in draft.outputs if op.shown for item in op.names]
+    name = next((template for template in templates if template[:1].isalnum()), "")
     prefixes = [(f"modes.{mode.name}", mode.prefix) for mode in draft.modes.values()]
     prefixes += [(f"sink_options.{sink.id}", sink.prefix) for sink in draft.sinks]
     for entry, prefix in prefixes:
@@ -276,8 +275,6 @@ def _of_constants(reduction: Reduction, args: Sequence[Node], params: Sequence[t
     constants = [f"{name}={node}" for name, node in zip(names[columns:], numbers, strict=True)]
     constants += [f"{name}={value}" for name, value in params]
     later = [*names[columns:], *(name for name, _ in params)]
-    parameters, arguments = (
-        ", ".join([*names[:columns], "*", *later]),
-        ", ".join([*map(str, args[:columns]), *constants]),
-    )
+    parameters = ", ".join([*names[:columns], "*", *later])
+    arguments = ", ".join([*map(str, args[:columns]), *constants])
     return f"`def {reduction.name}({parameters})`, and `{reduction.name}({arguments})`"

@@ -184,11 +184,8 @@ class _Metric:
             if fix is not None and fix.startswith("did you mean"):
                 problem = replace(problem, span=(0, len(problem.source or "")))
         elif self.spec.expr is None:
-            return Problem.of(
-                "DL302.metric_signal",
-                name=self.id,
-                fix=suggestions.of_no_signal(self.id, self.spec, self.draft.signal_names),
-            )
+            fix = suggestions.of_no_signal(self.id, self.spec, self.draft.signal_names)
+            return Problem.of("DL302.metric_signal", name=self.id, fix=fix)
         elif problem.marked == self.id:  # it would read itself: its signal is not declared
             near = nearest(self.id, self.draft.signal_names)
             fix = f"declare what you observe: signals: {{any: {{{self.id}: completion}}}}"

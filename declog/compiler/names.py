@@ -49,14 +49,10 @@ def _names(
 ) -> tuple[NameOp, ...]:
     """The output names of a reduction: its name template, and its aliases."""
     of_ranks = draft.per_rank and labels == (RANK,)
-    fields = {
-        "{id}": True,
-        "{reduce}": suffix is not None,
-        "{member}": family,
-        "{label}": bool(labels) and not of_ranks,
-    }
+    labelled, several = bool(labels) and not of_ranks, suffix is not None
+    fields = {"{id}": True, "{reduce}": several, "{member}": family, "{label}": labelled}
     if family and id == LOGGED:  # `log_metric` names its own values
-        fields = {"{member}": True, "{reduce}": suffix is not None, "{label}": fields["{label}"]}
+        fields = {"{member}": True, "{reduce}": several, "{label}": labelled}
     default = "/".join(field for field, there in fields.items() if there)
     if spec.observe is not None and spec.observe.from_ is not None:
         default = default.replace("{id}", spec.observe.from_)

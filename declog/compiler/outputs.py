@@ -407,14 +407,10 @@ def selection(draft: Draft) -> None:
         further = inputs(outputs[waiting.pop()]) - needed
         needed |= further
         waiting += further
+    hidden = f"no active profile ({', '.join(sorted(draft.profiles))}) shows it"
     for op in draft.outputs:
         if op.key not in needed and not op.id.endswith(PREFERRED):
-            reason = (
-                "`log: false` and nothing reads it"
-                if not op.shown
-                else f"no active profile ({', '.join(sorted(draft.profiles))}) shows it"
-            )
-            draft.inactive[f"metrics.{op.key}"] = reason
+            draft.inactive[f"metrics.{op.key}"] = hidden if op.shown else "`log: false` and nothing reads it"
     draft.metrics = [op for op in draft.metrics if op.key in needed]
     draft.formulas = [op for op in draft.formulas if op.key in needed]
 

@@ -239,10 +239,9 @@ def typed(draft: Draft, text: str, *path: str | int, off: str | None = None) -> 
 def of_rows(draft: Draft, problem: Problem, text: str) -> Problem:
     """The problem of a metric in an expression over signals, with the metric's own expression in its place."""
     metric = draft.spec.metrics.get(problem.marked) if problem.code == "DL302" else None
-    of_rows = (
-        metric is not None and metric.reduce in (None, "mean") and not (metric.where or metric.by or metric.weight)
-    )
-    if metric is None or not of_rows or not isinstance(metric.expr, str) or problem.path[::2] == ("metrics", "expr"):
+    if metric is None or not isinstance(metric.expr, str) or problem.path[::2] == ("metrics", "expr"):
+        return problem
+    if metric.reduce not in (None, "mean") or metric.where or metric.by or metric.weight:
         return problem
     inside = metric.expr if text == problem.marked else f"({metric.expr})"
     written = re.sub(rf"\b{re.escape(problem.marked)}\b", lambda _: inside, text)

@@ -59,9 +59,8 @@ def switches(draft: Draft) -> None:
                 )
             elif not node.param("value"):
                 section = "signals" if path[0] == "derived" else str(path[0])
-                draft.inactive[f"{section}.{path[-1]}"] = f"enabled: {text}" + (
-                    f", with {_values(draft, text)}" if text != "false" else ""
-                )
+                values = f", with {_values(draft, text)}" if text != "false" else ""
+                draft.inactive[f"{section}.{path[-1]}"] = f"enabled: {text}{values}"
 
 
 def _values(draft: Draft, text: str) -> str:
@@ -222,12 +221,9 @@ def masks(draft: Draft) -> None:
     named = {word for signal in draft.signals.values() for word in NAME.findall(signal.spec.mask or "")}
     per_token = {name: spec for name, spec in draft.observed.items() if spec.axis == "token"}
     bools = [name for name, spec in per_token.items() if spec.type == "bool" and not spec.family]
-    unmasked = [
-        name
-        for name, spec in per_token.items()
-        if spec.mask is None and f"signals.{name}" not in draft.inactive
-        if spec.type != "bool" or name not in named  # the mask itself
-    ]
+    masks_themselves = {name for name, spec in per_token.items() if spec.type == "bool" and name in named}
+    unmasked = [name for name, spec in per_token.items() if spec.mask is None and name not in masks_themselves]
+    unmasked = [name for name in unmasked if f"signals.{name}" not in draft.inactive]
     if unmasked:
         mask = next((name for name in bools if "mask" in name), bools[0] if bools else None)
         fix = f"axes: {{token: {{mask: {mask or 'completion_mask'}}}}}"

@@ -219,12 +219,8 @@ def _elsewhere(key: str, value: Any) -> str | None:
 def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
     """The fix for a key that a metric does not have: its right section, or the key for the same purpose."""
     inner = reduced(str(entry[key])) or entry[key]
-    if (
-        isinstance(inner, Mapping)
-        and inner
-        and entry.keys().isdisjoint(keys(MetricSpec))
-        and not nearest(key, keys(MetricSpec))
-    ):
+    foreign = entry.keys().isdisjoint(keys(MetricSpec)) and not nearest(key, keys(MetricSpec))
+    if isinstance(inner, Mapping) and inner and foreign:
         named = {**inner, "name": f"{name}/{key}"}
         return f"sections of metrics are prefixes of names: metrics: {{{name}_{key}: {in_flow(named)}}}"
     if key == "label" and " " in str(entry[key]):

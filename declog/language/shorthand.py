@@ -114,11 +114,8 @@ class _Writer:
         """The problem of a value that is no signal of a phase: the place where it belongs."""
         name, keys = at[-1], node.entries
         words = [] if keys else notation.words_of(node.plain)
-        if (
-            keys
-            and ("axis" not in keys or keys["axis"].plain not in AXES)
-            and keys.keys().isdisjoint(("expr", "phase"))
-        ):
+        axis_named = "axis" in keys and keys["axis"].plain in AXES
+        if keys and not axis_named and keys.keys().isdisjoint(("expr", "phase")):
             problem = self._without_axis(node, at)
             return replace(problem, fix=f"signals: {{any: {{{problem.fix}}}}}")
         if isinstance(node.plain, list) and notation.are_names(words):  # the signals of a phase

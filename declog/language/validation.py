@@ -59,14 +59,8 @@ def validate(data: Mapping[str, Any]) -> LogSpec:
     )  # fmt: skip
     signals = {str(path[-1]) for section in ("signals", "derived") for path, _ in entries(data, section)}
     cut = [*_cut(data, LogSpec, signals)]
-    problems = [
-        *unread,
-        *(problem for problem, _ in cut),
-        *_ids(data),
-        *_period(data.get("every")),
-        *_bools(data),
-        *_switches(data),
-    ]
+    problems = [*unread, *(problem for problem, _ in cut)]
+    problems += [*_ids(data), *_period(data.get("every")), *_bools(data), *_switches(data)]
     problems += [Problem.of("DL201.key", "deleted", key="deleted", fix=None)] if "deleted" in data else []
     try:
         spec = LogSpec.model_validate({**_without_nulls(data), "deleted": deleted})

@@ -99,9 +99,8 @@ def wrong_names(test: TestSpec, config: LogSpec, plan: Any) -> Iterator[Problem]
     for name in test.constants:
         if name not in config.constants:
             yield Problem.of("DL403.none", ("constants", name), noun="constant", name=name, known=config.constants)
-    open_ = any(
-        spec.any for signals in config.signals.values() for spec in signals.values()
-    )  # takes what nobody declares
+    # what nobody declares may come, too
+    open_ = any(spec.any for signals in config.signals.values() for spec in signals.values())
     worlds = {len(step.ranks) for step in test.inputs if step.ranks}
     for path, step in _steps(test):
         if step.mode is not None and step.mode not in plan.modes:

@@ -145,9 +145,9 @@ def of_user(run: Callable[..., Any], name: str, returns: str | None = None) -> F
         raise UsageError.of("DL314.returns", returns=returns, types=", ".join(_RETURNS))
     written = signature(Functions.noun, name, run)
     items = [item for item in written.parameters.values() if item.kind is not item.VAR_KEYWORD]
-    needed = [item for item in items if item.default is item.empty]
-    of_rows = any(_is_text(item) for item in needed or items)
-    items = sorted(filter(_is_written, items), key=_by_name) if of_rows else needed
+    required = [item for item in items if item.default is item.empty]
+    of_rows = any(_is_text(item) for item in required or items)
+    items = sorted(filter(_is_written, items), key=_by_name) if of_rows else required
     texts = [index for index, item in enumerate(items) if of_rows and _is_text(item)]
     params = tuple(map(_param, items))
     annotated = dtype_of(written.return_annotation)
@@ -158,11 +158,8 @@ def of_user(run: Callable[..., Any], name: str, returns: str | None = None) -> F
             if node.type.dtype is DType.TEXT and index not in texts:
                 fix = _annotated(written, name, [items[index].name])
                 call.fail("DL305.annotation", arg=index, name=name, parameter=items[index].name, node=node, fix=fix)
-        need(
-            call,
-            DType.TEXT,
-            args=[index for index in texts if not (params[index].takes_none and _no_value(call.args[index]))],
-        )
+        needed = [index for index in texts if not (params[index].takes_none and _no_value(call.args[index]))]
+        need(call, DType.TEXT, args=needed)
         need(call, *NUMERIC, DType.BOOL, args=[index for index in range(len(call.args)) if index not in texts])
         return broadcast(call).with_dtype(dtype)
 

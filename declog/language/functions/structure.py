@@ -313,9 +313,8 @@ def _voted(call: Call) -> Type:
 )  # fmt: skip
 def _majority_at(view: View, node: Node, answer: Any, correct: Any) -> Any:
     groups, k = view.segments(Axis.COMPLETION, Axis.GROUP), dict(node.params).get("k")
-    votes_here = segmented.present(correct) & ~np.asarray(
-        view.absent(node.args[0]), bool
-    )  # an absent answer is no vote
+    absent = np.asarray(view.absent(node.args[0]), bool)  # which is no vote
+    votes_here = segmented.present(correct) & ~absent
     answers, right = segmented.present(answer), segmented.truth(correct)
     shares = []
     for rows in groups.members():
