@@ -211,16 +211,35 @@ def _of_another_schema(config: Composed) -> Iterator[str]:
 def _redefined(config: Composed, plan: Plan) -> Iterator[str]:
     """A note on the user's own metrics with the id of a preset's, of which they compute something else."""
     exprs: dict[str, str] = {}  # by id, as the lowest preset has them
+    rows: dict[str, dict[str, Any]] = {}  # by id, what presets say of the rows and how they are reduced
     for name, entry in _said(config, "metrics"):
         expr = next((entry.entries[key] for key in ("expr", "formula") if key in entry.entries), None)
         text = name if expr is None else str(expr.plain)
+        said = {key: entry.entries[key].plain for key in _OF_ROWS if key in entry.entries}
         if package_of(getattr(entry.location, "file", "")) is not None:
             exprs.setdefault(name, text)
-        elif expr is not None and text not in (exprs.pop(name, text), name):
+            rows[name] = {**rows.get(name, {}), **said}
+            continue
+        other = expr is not None and text not in (exprs.get(name, text), name)
+        if other or (name in rows and any(_differs(key, rows[name].get(key), said[key]) for key in said)):
+            exprs.pop(name, None)
+            rows.pop(name, None)
             names = [item.template for op in plan.outputs if op.id == name for item in op.names[:1]]
             logged = f", logged as `{names[0]}`," if names and names[0] != name else ""
-            said = f"`{name}` is a preset's metric{logged} and computes something else now"
-            yield f"{said}; one of your own has another name, such as `my_{name}`"
+            said_of = f"`{name}` is a preset's metric{logged} and computes something else now"
+            yield f"{said_of}; one of your own has another name, such as `my_{name}`"
+
+
+_OF_ROWS = {"reduce": "mean", "where": None, "over": "window", "by": None, "weight": None, "combine": "mean"}
+
+
+def _differs(key: str, before: Any, now: Any) -> bool:
+    """Whether a key of a metric has another value; of several reductions none of those before is left."""
+    before, now = (_OF_ROWS[key] if value is None else value for value in (before, now))
+    if key == "reduce":
+        reductions = now if isinstance(now, list) else [now]
+        return not any(one in reductions for one in (before if isinstance(before, list) else [before]))
+    return bool(before != now)
 
 
 def _replaced(config: Composed) -> Iterator[str]:

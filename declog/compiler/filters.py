@@ -7,11 +7,12 @@ from dataclasses import replace
 
 from declog.compiler.draft import Draft, fits, op_of
 from declog.compiler.scopes import typed
-from declog.errors import Path
+from declog.errors import Path, in_flow
 from declog.language import idioms
 from declog.language.dtypes import NUMERIC, Axis, DType
 from declog.language.nodes import Node
 from declog.language.spec_of_tables import FilterSpec
+from declog.language.wrong_forms import in_one_way
 from declog.plans.ops import FilterOp
 
 # The keys that choose rows, by the kind of filter that they make; without any of them it takes all rows.
@@ -88,7 +89,9 @@ def _kind(draft: Draft, spec: FilterSpec, path: Path) -> str:
     kind, names = next(iter(ways.items()), ("all", []))
     if len(ways) > 1:
         other = list(ways.values())[1][0]
-        draft.report("DL202.filter_ways", (*path, other), one=names[0], other=other)
+        rows = spec.model_dump(exclude_unset=True, by_alias=True)
+        edits = [f"{path[-1]}: {in_flow(in_one_way(key, rows, reset=True))}" for key in (other, names[0])]
+        draft.report("DL202.filter_ways", (*path, other), one=names[0], other=other, fix="  or  ".join(edits))
     elif spec.key is None and kind == "top_bottom":
         draft.report("DL203.filter_key", path, key=names[0])
     elif spec.key is not None and kind == "all":

@@ -10,10 +10,11 @@ from dataclasses import replace
 from declog.compiler import labels
 from declog.compiler.draft import Draft, has_type
 from declog.compiler.names import of_output
+from declog.compiler.rows_in_formulas import refuse_rows
 from declog.compiler.scopes import FACTS, MetricScope
 from declog.errors import Path, in_flow
 from declog.language.dtypes import DType
-from declog.language.expression import compile_expression
+from declog.language.expression import Compiler
 from declog.language.moments import FORMULAS
 from declog.language.nodes import BUILTIN, LABEL, Node, walk
 from declog.language.shorthand import OF_ROWS
@@ -74,7 +75,7 @@ def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
         if getattr(spec, key) is not None and not (key == "combine" and (spec.smoothing or of_run)):
             fix = of_run if of_run and key == "over" else f"drop `{key}`"
             draft.report("DL202.formula_key", ("metrics", name, key), key=key, fix=fix)
-    node = over_metrics(draft, text)
+    node = over_metrics(draft, text, of_formula=name)
     ops = {op.key: op for op in draft.outputs}
     used = [ops[key] for key in read(node)]
     pieces = _pieces(used)
@@ -123,11 +124,16 @@ def _facts(node: Node) -> set[str]:
     return {str(item.param("name")) for item in walk(node) if item.op == BUILTIN}
 
 
-def over_metrics(draft: Draft, text: str, *, of_alert: str | None = None, holds: bool = False) -> Node:
+def over_metrics(
+    draft: Draft, text: str, *, of_formula: str | None = None, of_alert: str | None = None, holds: bool = False
+) -> Node:
     """The typed tree of an expression over metrics, which have no rows; ``holds``: of a condition, which must hold."""
     scope = MetricScope(draft, of_alert=of_alert)
     labels.refuse_other_ways(draft, text, scope)
-    node = compile_expression(text, scope, draft.graph, draft.functions)
+    compiler = Compiler(text, scope, draft.graph, draft.functions)
+    formula = None if of_formula is None else draft.spec.metrics[of_formula]
+    refuse_rows(draft, compiler, of_formula or of_alert or "value", formula)
+    node = compiler.visit(parse(text).body)
     for item in walk(node):
         function = draft.functions.get(item.op)
         if function is not None and function.stage == "rows" and item.op != "member":

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from declog.compiler import suggestions, token_labels
+from declog.compiler import reduced_parts, suggestions, token_labels
 from declog.compiler.axis_labels import refuse_axis
 from declog.compiler.draft import PREFERRED, Draft, fits
 from declog.compiler.names import RANK, of_output
@@ -169,7 +169,7 @@ class _Metric:
         try:
             return self._compiler(parsed.text).visit(parsed.body)
         except ExpressionError as error:
-            earlier = suggestions.of_earlier_steps(self.draft, self.id, parsed.body, error.problem)
+            earlier = reduced_parts.of_earlier_steps(self.draft, self.id, parsed.body, error.problem)
             self.draft.problems.append((earlier or self._answered(parsed, error.problem)).at(*self.path("expr")))
             return None
 
@@ -193,7 +193,7 @@ class _Metric:
             unknown = Problem.of("DL302.undeclared", name=self.id, fix=fix)
             return replace(unknown, source=problem.source, span=problem.span)
         elif problem.marked in metrics:
-            formula = suggestions.of_metrics(parsed.body, metrics, constants, self.spec.reduce)
+            formula = reduced_parts.of_metrics(parsed.body, metrics, constants, self.spec.reduce)
             fix = self._as_formula(parsed, {*metrics}) if formula is None else f"{self.id}: {formula}"
         elif "/" not in problem.marked and (metric := shown(parsed.text)):
             fix = f"the metric `{metric.id}` logs it: `{self.id}: {{formula: {metric.key}}}`"
@@ -209,14 +209,14 @@ class _Metric:
         if share := re.fullmatch(r"sum\((.+[<>=].+?)\) / (?:len|count|size)\([^()]*\)", ast.unparse(parsed.body)):
             return f"mean({share[1]})"
         if isinstance(parsed.body, ast.Call):
-            short = suggestions.reduction(parsed.body, draft.reductions.names(), draft.functions.names())
+            short = reduced_parts.reduction(parsed.body, draft.reductions.names(), draft.functions.names())
             if short is not None:
                 return f"did you mean `{short}`?"
-        return self._as_formula(parsed, set()) if code != "DL304" or suggestions.chooses_rows(parsed.body) else None
+        return self._as_formula(parsed, set()) if code != "DL304" or reduced_parts.chooses_rows(parsed.body) else None
 
     def _as_formula(self, parsed: Parsed, metrics: set[str]) -> str | None:
         """A metric for each reduction, and a formula of these, which may read ``metrics``."""
-        return suggestions.as_formula(self.draft, self.id, self.spec, parsed.body, {*metrics, *FACTS})
+        return reduced_parts.as_formula(self.draft, self.id, self.spec, parsed.body, {*metrics, *FACTS})
 
     def _compile(self, text: str | None, path: Path) -> Node | None:
         return None if text is None else typed(self.draft, text, *path)

@@ -119,7 +119,9 @@ def in_expression(draft: Draft, shown: str) -> str | None:
     ``kl/max`` the metric `kl_max`, which nobody defined, of a signal `kl`.
     """
     keys = draft.output_keys
-    if shown not in keys and any(op.id == shown for op in draft.outputs):  # of several reductions
+    if shown in keys:
+        return shown
+    if any(op.id == shown for op in draft.outputs):  # of several reductions
         return in_formula(shown, {"reduce": draft.spec.metrics[shown].reduce})
     metric = draft.metric_shown(shown)
     if metric is not None and metric.key in keys:

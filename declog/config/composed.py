@@ -27,7 +27,7 @@ from declog.config.hydra import jobs, running_loader
 from declog.config.interpolation import Resolved, at, has, key_path, masked
 from declog.config.long_form import without_nulls
 from declog.config.origin import Origin
-from declog.config.override_errors import in_override_terms
+from declog.config.override_fixes import in_override_terms
 from declog.config.search_path import GROUP, HYDRA_ERRORS, PROVIDER, package_of, provider_of
 from declog.config.source_map import Layer, Provenance
 from declog.distribution import NAME

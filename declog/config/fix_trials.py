@@ -6,13 +6,15 @@ Problems and data come in, problems go out. Imports the edits that fixes show.
 from __future__ import annotations
 
 import copy
+import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from declog.config.interpolation import at, has
-from declog.config.override_errors import edit_of
+from declog.config.override_fixes import edit_of
+from declog.config.quoting import is_expression
 from declog.errors import Path, Problem, in_flow, keys, nested
 from declog.language.keys import entry_path
 from declog.language.notation import both
@@ -46,6 +48,7 @@ def with_tried_fixes(problems: Sequence[Problem], data: Mapping[str, Any], check
 
     ``check`` returns the problems of data.
     """
+    data = without(data, ())  # keys are texts, as problems name them
     wrong = {entry_path(problem.path) for problem in problems}
     said = {(problem.path, problem.message) for problem in problems}
 
@@ -87,13 +90,14 @@ def _tried(problem: Problem, data: Mapping[str, Any], check: Check) -> list[Prob
     if _beside(problem, edit) and isinstance(edit.value, Mapping) and has(data, edit.path):
         written = at(edited, edit.path)  # with what its entry says there already
     hidden: list[Problem] = []
+    entry = entry_path(edit.path if len(problem.path) == 2 else problem.path)
     as_call = (
         problem.code == "DL201" and re.search(rf"\b{re.escape(str(problem.path[-1]))}\(", str(edit.value)) is not None
     )
     for _ in range(ROUNDS):
-        further = [one for one in check(edited) if entry_path(one.path) == entry_path(problem.path)]
+        further = [one for one in check(edited) if entry_path(one.path) == entry]
         inside = next((one for one in further if one.path[: len(edit.path)] == edit.path), None)
-        if entry_path(edit.path) == entry_path(problem.path):
+        if entry_path(edit.path) == entry:
             hidden = [one for one in further if one is not inside]
         if inside is None:
             break
@@ -105,6 +109,8 @@ def _tried(problem: Problem, data: Mapping[str, Any], check: Check) -> list[Prob
             break
         edited = _edited(edited, inside, behind)
         written = behind.value if behind.path == edit.path else at(edited, edit.path)
+    if isinstance(edit.value, str) and isinstance(written, Mapping) and [*written] == ["expr"]:
+        written = written["expr"]
     if written != edit.value:
         problem = replace(problem, fix=str(problem.fix).replace(edit.said, edit.of(written)))
     return [problem, *hidden]
@@ -124,10 +130,30 @@ def _edit(problem: Problem, data: Mapping[str, Any]) -> _Edit | None:
     entire = re.fullmatch(r"(?:of each group: )?write (`([^`{]+)`)", fix)
     if entire is not None and has(data, path) and problem.source in (None, at(data, path)):
         return _Edit(path, entire[2], entire[1])
+    axes = re.search(r"`([^`]+)`, of those one per group\Z", fix)
+    if axes and has(data, path) and at(data, path) == text:  # of a group's completions, first each alone
+        return _Edit(path, f"{text[:start]}{axes[1]}{text[end:]}", fix)
+    part = _OF_A_PART.fullmatch(fix)
+    if part is not None and problem.marked.endswith(")") and has(data, path) and at(data, path) == text:
+        return _Edit(path, f"{text[:start]}{part[1] or part[2]}{text[end:]}", fix)
+    if problem.span == (0, len(text)) and text and has(data, path) and at(data, path) == text and _stands_alone(fix):
+        return _Edit(path, fix, fix)
+    cut = _OF_A_CUT.fullmatch(fix) if problem.code == "DL201" and len(path) == 2 else None
+    if cut is not None and has(data, (path[0], cut[1])):
+        return _Edit((path[0], cut[1]), json.loads(cut[2]), fix)
     edit = edit_of(fix, path, ())
     said = "" if edit is None else fix[slice(*edit[2])].strip("`")
     exact = re.match(r"\w+: ", said) and not re.search(r"\b[A-Z]+\b", said)  # no words that stand for others
     return _Edit(keys(edit[0]), edit[1], said) if edit is not None and exact else None
+
+
+def _stands_alone(fix: str) -> bool:
+    """Whether a fix is an expression, and no name alone."""
+    return re.fullmatch(r"\w+", fix) is None and is_expression(fix) and "..." not in fix
+
+
+_OF_A_PART = re.compile(r"(?:did you mean )?`([^`{]+\))`\??|(\w+\([^`\n]*\))")  # what stands for a call
+_OF_A_CUT = re.compile(r'(\w+): (".*")')  # an entry's text that YAML ended at a comma
 
 
 def _edited(data: Mapping[str, Any], problem: Problem, edit: _Edit) -> Mapping[str, Any]:
@@ -171,5 +197,5 @@ def without(data: Mapping[str, Any], paths: Collection[Path], above: Path = ()) 
     for key, value in data.items():
         path = (*above, str(key))
         if path not in paths:
-            rest[key] = without(value, paths, path) if isinstance(value, Mapping) else value
+            rest[str(key)] = without(value, paths, path) if isinstance(value, Mapping) else value
     return rest

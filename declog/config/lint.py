@@ -73,6 +73,8 @@ def null_of_nothing(config: Composed, nulls: Iterable[Path]) -> Iterator[Problem
         if path[0] == GROUP or not layers or not all(layer.null for layer in layers) or _is_of_composed(layers[-1]):
             continue
         above = path[:-1]
+        if re.fullmatch(r"-?[\d.]+|[^()]*\).*|.*\([^()]*", str(path[-1])):  # of a text that YAML cut, which is refused
+            continue
         if not has(config.data, above):  # below a key that is no text, which is refused
             continue
         if len(above) > 2 and all(value is None for value in at(config.data, above).values()):  # `{a, b}`

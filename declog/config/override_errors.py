@@ -6,24 +6,21 @@ Imports Hydra for its grammar; what an override would change is a tree.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
-import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
+from declog.config.override_fixes import edit_of, keys_at
 from declog.config.overrides import ADDS, may_be_added, parsed, pasted, setting, taken, written
 from declog.config.search_path import GROUP
 from declog.config.uses import old_names
-from declog.errors import FLOW_MAP, Excerpt, Path, Problem, Where, did_you_mean, elsewhere, in_flow, nearest, nested
+from declog.errors import Excerpt, Problem, Where, did_you_mean, elsewhere, in_flow, nearest, nested
 from declog.language import mistakes, wrong_forms
-from declog.language.keys import SECTIONS, below, model_of
-from declog.language.keys import keys as keys_of
+from declog.language.keys import SECTIONS
 from declog.language.notation import SIGNS
-from declog.language.spec import LogSpec
 from declog.language.tracker_names import id_of, metric_of, with_families
 from declog.language.tree import Node
 from declog.language.wrong_forms import sinks_and_options
@@ -159,7 +156,7 @@ def refusal(tree: Node, override: Override, *, lenient: bool = False) -> Problem
     adds = not (plain or override.is_delete()) or (lenient and plain and may_be_added(tree, override))
     if depth == len(keys):
         return _of_key(override, node, adds=adds)
-    if plain and node.replaces and depth == len(keys) - 1 and keys[-1] in _keys_at(keys[:-1]):
+    if plain and node.replaces and depth == len(keys) - 1 and keys[-1] in keys_at(keys[:-1]):
         return None  # a text has all keys of its entry
     return None if adds and not isinstance(node.value, list) else _of_missing_key(tree, override, depth, node)
 
@@ -223,7 +220,8 @@ def _of_missing_key(tree: Node, override: Override, depth: int, node: Node) -> P
         entry = f"{rest}{keys[-1]}: {line.partition('=')[2]}"
         named = tree.at((GROUP, "filters", str(node.value))) if keys[depth - 1] == "filter" else None
         if named is not None and isinstance(named.plain, dict):  # what the name of a filter stands for
-            entry = in_flow({**named.plain, keys[-1]: override.value()})[1:-1]
+            rows = wrong_forms.in_one_way(keys[-1], {**named.plain, keys[-1]: override.value()})
+            entry = in_flow(rows)[1:-1]
         value = "null" if node.value is None else node.value
         return problem_of(line, "DL101.no_map", span, key=here, value=value, entry=f"'{here}={{{entry}}}'")
     where = f"in {here}" if here else "at the top"
@@ -236,7 +234,7 @@ def _of_missing_key(tree: Node, override: Override, depth: int, node: Node) -> P
     if (meant := _meant(tree, override, depth, node, instead)) is not None:
         return problem_of(line, "DL101.no_key", span, name=wrong, place=where, fix=meant)
     metrics = tree.at((GROUP, "metrics")) if keys[:depth] == [GROUP, "alerts"] else None
-    allowed = _keys_at(keys[:depth])
+    allowed = keys_at(keys[:depth])
     if allowed and wrong not in allowed:  # no sign adds it
         fix = _said_elsewhere(tree, wrong, override) or did_you_mean("", sorted(allowed), what="keys")
         return problem_of(line, "DL101.no_key", span, name=wrong, place=where, fix=fix)
@@ -267,7 +265,7 @@ def _meant(tree: Node, override: Override, depth: int, node: Node, instead: Call
             return pasted(f"{GROUP}.sinks=[{_items(listed.plain, keys[-1], override)}]")
         close = nearest(wrong, names)
         return instead(close, "") if close else did_you_mean(wrong, names, what="known keys")
-    allowed = _keys_at(above)  # a plus adds one of them, and no other
+    allowed = keys_at(above)  # a plus adds one of them, and no other
     if wrong in allowed:
         return None
     if above == [GROUP] and elsewhere.keys().get(wrong) and (fix := _moved(tree, wrong, override)) is not None:
@@ -295,82 +293,6 @@ def _said_elsewhere(tree: Node, name: str, override: Override) -> str | None:
     data = {name: value, "sinks": None if sinks is None else sinks.plain}
     problem = mistakes.answered(Problem.of("DL201.key", (name,), key=name, fix=None), data)
     return None if problem is None else problem.fix
-
-
-def in_override_terms(problem: Problem, prefix: Path) -> Problem:
-    """The problem of an override, whose fix is an override too: a near name in it, or what the fix shows as YAML."""
-    where, fix = problem.where, problem.fix
-    if fix is None or where is None or where.override is None or where.excerpt is None:
-        return problem
-    line, start, end = where.override, where.excerpt.start, where.excerpt.end
-    if problem.code == "DL301" and re.fullmatch(rf"\+*{GROUP}\.alerts\.\w+=", line):
-        answer = Problem.of("DL301.bound", fix=setting(line[:-1], "> 0.5"))
-        return replace(problem, message=answer.message, fix=answer.fix)
-    if near := re.fullmatch(r"did you mean `([^`]+)`\?", fix):
-        named = re.fullmatch(r"\w+", line[start:end]) is not None
-        return replace(problem, fix=pasted(f"{line[:start]}{near[1]}{line[end:]}")) if named else problem
-    key = ".".join(map(str, (*prefix, *problem.path)))
-    name = line.partition("=")[0].lstrip("+")
-    sign = line[: line.index(name)]
-    edit = edit_of(fix, problem.path, prefix)
-    sections = tuple(".".join([*map(str, prefix), section]) for section in _DECLARED)
-    declares = edit is not None and edit[0].startswith(sections)
-    if edit is None or not (f"{name}.".startswith((f"{key}.", f"{edit[0]}.")) or declares):
-        return problem
-    path, data, (start, end) = edit
-    entries = {f"{path}.{word}": value for word, value in data.items()} if path == name.rpartition(".")[0] else {}
-    settings = [setting((sign if to == name else "++") + to, value) for to, value in (entries or {path: data}).items()]
-    words = re.sub(r"\A: (.+)", r" (\1)", fix[end:])  # what a shell must not take for a part of it
-    return replace(problem, fix=f"{fix[:start]}{' '.join(settings)}{words}")
-
-
-_DECLARED = ("signals.", "schemas.", "metrics.", "about.", "constants.", "axes.")  # what an edit declares beside
-
-
-def edit_of(fix: str, path: Path, prefix: Path) -> tuple[str, Any, tuple[int, int]] | None:
-    """The dotted key and the value of the first edit in YAML that a fix shows, and where; None where it shows none.
-
-    ``path`` is the problem's. A key in the fix is one of it, one beside its last, or the name of a section.
-    """
-    match = _EDIT.search(fix)
-    if match is None or "..." in match["value"] or "${" in fix:  # an interpolation is no map
-        return None
-    try:
-        data = yaml.safe_load(match["value"])
-    except yaml.YAMLError:
-        return None
-    keys, key, span = [str(name) for name in path], match["key"], match.span()
-    beside = _keys_at(keys[:-1]) if len(keys) > 1 else ()
-    if key in beside or key == keys[-1] or (data is None and key not in (None, *keys_of(LogSpec))):
-        keys[-1] = key
-    elif key in keys[1:-1]:  # the entry
-        keys = keys[: keys.index(key) + 1]
-    elif key in _keys_at(keys):
-        keys.append(key)
-    elif key in keys_of(LogSpec) and (isinstance(data, dict) or key not in SECTIONS):
-        keys = [key]
-        while isinstance(data, dict) and len(data) == 1:
-            ((name, data),) = data.items()
-            keys.append(str(name))
-    elif match["value"][0] != "{":
-        return None
-    elif key is not None:  # it is prose: `a filter is a map: {random: 8}`
-        span = match.span("value")
-    return ".".join([*map(str, prefix), *keys]), data, span
-
-
-_SIGNAL = "(?:step|group|completion|token) [a-z]+"
-_VALUE = rf"""{FLOW_MAP}|(?<=: )\[[^\[\]]*\]|(?<=: ){_SIGNAL}|(?<=: )(?:"[^"]*"|[^\s`]+)(?=$|  or )"""
-_EDIT = re.compile(rf"`?(?:(?P<key>[a-z_]\w*): )?(?P<value>{_VALUE})`?", re.MULTILINE)
-
-
-def _keys_at(path: list[str]) -> Collection[str]:
-    """The keys that a map at a path of the configuration may have; none where their names are the user's own."""
-    model: Any = LogSpec
-    for key in path[1:] if path[:1] == [GROUP] else path:
-        model = below(model, key)
-    fixed = model_of(model)
-    return () if fixed is None else keys_of(fixed)
 
 
 def _appended(items: list[Any], added: list[str]) -> str:

@@ -12,11 +12,16 @@ from statistics import NormalDist
 from typing import Any
 
 from declog.errors.elsewhere import SYNONYMS
+from declog.language.idioms import MODULES
 from declog.language.smoothing import Smoothing
 from declog.language.syntax import names_in, tree_of
 
 BEFORE = frozenset({"prev", "previous", "last_value", "lag", "shift", "before"})
 CHANGES = frozenset({"delta", "diff", "change"})
+RATIOS = frozenset({  # changes as parts of the value before
+    "pct_change", "pct_diff", "percent_change", "percentage_change", "relative_change", "rel_change", "growth",
+    "growth_rate",
+})  # fmt: skip
 LONG = 50  # steps that say what is usual
 _EXTREMES = {"max": 0.99, "min": 0.01}  # of so many steps
 
@@ -27,8 +32,15 @@ def reads_earlier(node: ast.expr) -> bool:
     """Whether it is a call for the value of the step before, or ``x[-1]``."""
     if isinstance(node, ast.Subscript):
         return _steps(node.slice, sign=-1) is not None
-    name = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
-    return name in BEFORE | CHANGES
+    return isinstance(node, ast.Call) and _plain(node)[0] in BEFORE | CHANGES | RATIOS
+
+
+def _plain(call: ast.Call) -> tuple[str, list[ast.expr]]:
+    """The name and the arguments of a call; those of ``x.diff()`` and ``np.diff(x)`` are those of ``diff(x)``."""
+    if isinstance(call.func, ast.Attribute):
+        of_module = isinstance(call.func.value, ast.Name) and call.func.value.id in MODULES
+        return call.func.attr, [*([] if of_module else [call.func.value]), *call.args]
+    return call.func.id if isinstance(call.func, ast.Name) else "", call.args
 
 
 def over_metrics(body: ast.expr, named: Named, of_steps: Named) -> tuple[dict[str, Any], str] | None:
@@ -77,12 +89,18 @@ class _Steps(ast.NodeTransformer):
         written = self._named(node.id)
         return node if written is None else _tree(written)
 
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        """What a formula writes for one of a metric's several reductions."""
+        written = self._named(ast.unparse(node))
+        return node if written is None else _tree(written)
+
     def visit_Call(self, node: ast.Call) -> ast.expr:
         """The value of ``prev(x)``, of ``delta(x)``, and of a reduction of one number per step."""
-        name = node.func.id if isinstance(node.func, ast.Name) else ""
+        name, _ = _plain(node)
         if (before := self.before(node)) is not None:
             lag = self._lag(*before)
-            return _tree(f"({before[0]}) - {lag}") if name in CHANGES else ast.Name(lag)
+            ratio = f"({before[0]}) / {lag} - 1"
+            return _tree(ratio if name in RATIOS else f"({before[0]}) - {lag}" if name in CHANGES else lag)
         value = self._of_steps(ast.unparse(node.args[0])) if len(node.args) == 1 and not node.keywords else None
         written = None if value is None else self._usual(value, SYNONYMS.get(name, name))
         if written is not None:
@@ -103,10 +121,11 @@ class _Steps(ast.NodeTransformer):
             value, count = node.value, _steps(node.slice, sign=-1)
         else:
             assert isinstance(node, ast.Call)
-            value = node.args[0] if node.args else node
-            further = [*node.args[1:2], *(item.value for item in node.keywords)]
+            name, arguments = _plain(node)
+            value = arguments[0] if arguments else node
+            further = [*arguments[1:2], *(item.value for item in node.keywords)]
             count = _steps(further[0]) if further else 1
-            if count is None and isinstance(node.func, ast.Name) and node.func.id == "prev":  # `prev(x, first)`
+            if count is None and name == "prev":  # `prev(x, first)`
                 count = 1
         written = None if value is node else self._value(value)
         if written is None or count is None:

@@ -95,9 +95,9 @@ class Compiler:
                 return self._choice(node)
             case ast.Call(func=ast.Name()):
                 return self._call(node)
-            case ast.Call():
-                self.fail(node, "DL307.call", fix=self._plain_call(node))
         unknown_names.refuse_earlier_steps(node, self.text, self.span(node), self.scope)
+        if isinstance(node, ast.Call):
+            self.fail(node, "DL307.call", fix=self._plain_call(node))
         what, fix = idioms.of_syntax(node, self.part(node))
         self.fail(node, "DL307.syntax", what=what, fix=wrong_calls.instead(self.text, self.span(node), fix))
 
@@ -155,11 +155,10 @@ class Compiler:
         self.fail(node, "DL307.attribute", fix=fix)
 
     def _binary(self, node: ast.BinOp) -> Node:
-        name = _BINARY[type(node.op)]
-        right = node.right.id if name == "div" and isinstance(node.right, ast.Name) else ""
+        name, right = _BINARY[type(node.op)], node.right.id if isinstance(node.right, ast.Name) else ""
         if name == "div":
             unknown_names.refuse_tracker_name(node, self.text, self.span(node), self.scope)
-        if self._is_word(node.left) and isinstance(self.scope.resolve(right), Node):  # train/reward
+        if name == "div" and self._is_word(node.left) and isinstance(self.scope.resolve(right), Node):  # train/reward
             self.fail(node, "DL302.prefix", noun=self.scope.noun, word=self.part(node.left), name=right)
         base = self.visit(node.left)
         if name == "div" and base.type.family and self._is_word(node.right):
@@ -254,8 +253,7 @@ class Compiler:
         condition = self.visit(node.test)
         if condition.op == CONST and condition.type.dtype is DType.BOOL:
             return self.visit(node.body if condition.param("value") else node.orelse)
-        args = [condition, self.visit(node.body), self.visit(node.orelse)]
-        return self.build("if", node, args, [node.test, node.body, node.orelse])
+        return self._apply("if", node, [node.test, node.body, node.orelse])
 
     def _call(self, node: ast.Call) -> Node:
         assert isinstance(node.func, ast.Name)
@@ -315,7 +313,7 @@ class Compiler:
                 args += [self.visit(value) for value in values]
                 places += values
             elif slot.role == "axis":
-                params[slot.name] = self._axis(values[0])
+                params[slot.name] = self._axis(values[0], node, slot)
             else:
                 constants = tuple(self._parameter(node, value, slot, function) for value in values)
                 params[slot.name] = constants if slot.variadic else constants[0]
@@ -355,7 +353,7 @@ class Compiler:
             arguments[keyword.arg] = [keyword.value]
         return arguments
 
-    def _axis(self, node: ast.expr) -> Axis | str:
+    def _axis(self, node: ast.expr, call: ast.Call, slot: Param) -> Axis | str:
         name = node.id if isinstance(node, ast.Name) else node.value if isinstance(node, ast.Constant) else None
         if name in (MEMBER, LABEL):
             return str(name)
@@ -363,7 +361,9 @@ class Compiler:
         if not isinstance(name, str):
             self.fail(node, "DL306.axis_named", fix=did_you_mean("", axes, what="axes"))
         if name not in AXES and (name == "prompt" or same_signal(name, ("group", "prompt"))):
-            self.fail(node, "DL306.prompt", name=name)
+            spans = self.span(node), self.span(call)
+            fix = wrong_calls.of_prompt(self.text, *spans, self._problem, within=slot.name == "within")
+            self.fail(node, "DL306.prompt", name=name, fix=fix)
         if name not in AXES:
             self.fail(node, "DL306.axis", name=name, known=axes)
         return AXES[name]

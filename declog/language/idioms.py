@@ -23,7 +23,7 @@ _SIGNS = {
     "\u00b7": "*", "\u00f7": "/", "\u201c": '"', "\u201d": '"', "\u2018": "'", "\u2019": "'", "\u2227": "and",
     "\u2228": "or", "\u00ac": "not", "%": "/ 100",
 }  # fmt: skip
-_BOUNDS = {
+BOUNDS = {
     "above": ">", "over": ">", "exceeds": ">", "greater": ">", "more": ">", "gt": ">", "at least": ">=", "gte": ">=",
     "ge": ">=", "below": "<", "under": "<", "less": "<", "lt": "<", "at most": "<=", "lte": "<=", "le": "<=",
     "equals": "==", "equal": "==", "eq": "==", "ne": "!=",
@@ -31,7 +31,7 @@ _BOUNDS = {
 _UNITS = {"k": 1000, "%": 0.01}
 _BOUND_IN_PROSE = (
     r"(?:\b(?:is|are|was|gets|goes|stays|remains|becomes|drops|falls|sinks|rises|climbs|jumps|grows|spikes)\s+)?"
-    rf"\b({'|'.join(_BOUNDS)})\s+(?:than\s+|to\s+)?(-?[\d.]+)"
+    rf"\b({'|'.join(BOUNDS)})\s+(?:than\s+|to\s+)?(-?[\d.]+)"
 )
 
 _NAME = re.compile(r"[a-z]\w*")
@@ -246,7 +246,7 @@ def _of_text(match: re.Match[str]) -> str:
 
 def _with_signs(text: str) -> str:
     """``kl rises above 0.5 for 3 steps`` is `kl > 0.5 for 3`."""
-    signs = re.sub(_BOUND_IN_PROSE, lambda bound: f"{_BOUNDS[bound[1]]} {bound[2]}", text)
+    signs = re.sub(_BOUND_IN_PROSE, lambda bound: f"{BOUNDS[bound[1]]} {bound[2]}", text)
     return re.sub(r"\bfor\s+(\d+)\s*(?:log )?\w*\s*\Z", r"for \1", signs).strip()
 
 

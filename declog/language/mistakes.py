@@ -13,15 +13,15 @@ from typing import Any
 
 from declog.errors import Path, Problem, elsewhere, in_flow, nearest, nested
 from declog.errors.elsewhere import SYNONYMS
-from declog.language import idioms
-from declog.language.earlier_steps import BEFORE, CHANGES
+from declog.language import alert_keys, idioms
+from declog.language.earlier_steps import BEFORE, CHANGES, RATIOS
 from declog.language.keys import SECTIONS, below, entries, keys, model_of, sections_with
 from declog.language.library_calls import SPANS
 from declog.language.model import Scalar
-from declog.language.notation import SIGNS, both, is_reduction, reduced
+from declog.language.notation import both, is_reduction, reduced
 from declog.language.other_tools import at, of_other_tools
 from declog.language.smoothing import Smoothing
-from declog.language.spec import COMBINE, AboutSpec, AlertSpec, LogSpec, MetricSpec, RunSpec, SignalSpec
+from declog.language.spec import COMBINE, AboutSpec, LogSpec, MetricSpec, RunSpec, SignalSpec
 from declog.language.spec_of_tables import TableSpec
 from declog.language.unknown_names import of_fewer_values
 from declog.language.wrong_forms import (
@@ -31,7 +31,6 @@ from declog.language.wrong_forms import (
     entry_names,
     in_one_form,
     of_each,
-    of_prometheus,
     sinks_and_options,
 )  # fmt: skip
 
@@ -83,7 +82,8 @@ def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
         size = f"size: {in_flow(at(problem.path, data))}"
         return size if names[1:] else f"group: {{{size}}}"
     section = "filters" if names[2:] == ["filter"] else names[0] if len(names) == 2 else ""
-    if (moved := _MOVED.get(section)) is not None:
+    moved = _MOVED.get(section)
+    if moved is not None or section == "alerts":
         name, entry = names[-1], at(problem.path[:-1], data)
         reduces = section == "metrics" and word in entry_names(data, "signals", "derived")
         if reduces and is_reduction(str(entry[word]), 1):
@@ -95,9 +95,9 @@ def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
         if section == "profiles" and (fix := _of_extended(word, name, entry, data.get(section))) is not None:
             return fix
         if section == "alerts":
-            metrics = data.get("metrics")
-            fix = of_fewer_values(word, name, entry, metrics if isinstance(metrics, Mapping) else {})
-        if (fix := fix or moved(word, name, entry)) is not None:
+            metrics = data["metrics"] if isinstance(data.get("metrics"), Mapping) else {}
+            fix = of_fewer_values(word, name, entry, metrics) or alert_keys.moved(word, name, entry, metrics)
+        if (fix := fix or (None if moved is None else moved(word, name, entry))) is not None:
             return fix
     if (fix := of_other_tools(problem.path, data)) is not None or len(problem.path) > 1:
         return fix or _of_lost_sign(problem.path)
@@ -292,7 +292,7 @@ def _of_combine(name: str, entry: Mapping[str, Any]) -> str | None:
     combine = str(entry["combine"])
     rest = {word: value for word, value in entry.items() if word != "combine"}
     said = re.fullmatch(r"([a-z_]+)(?:\((\d+)\))?", combine)
-    if said is not None and said[1] in BEFORE | CHANGES:
+    if said is not None and said[1] in BEFORE | CHANGES | RATIOS:
         lag = f"lag({int(said[2] or 1) or 1})"
         if said[1] in BEFORE:
             return f"combine: {lag}"
@@ -302,7 +302,8 @@ def _of_combine(name: str, entry: Mapping[str, Any]) -> str | None:
         spans = {word: value for word, value in rest.items() if word != "over" or value == "run"}
         hidden = {**({} if "formula" in rest else {"expr": name}), **spans, "log": False}
         before = {"formula": f"{name}_value", "combine": lag, "log": False}
-        change = {"formula": f"{name}_value - {name}_before", **shown}
+        ratio = f"{name}_value / {name}_before - 1"
+        change = {"formula": ratio if said[1] in RATIOS else f"{name}_value - {name}_before", **shown}
         entries = {f"{name}_value": hidden, f"{name}_before": before, name: change}
         return f"metrics: {in_flow(entries)}"
     if said is not None and said[1] == "last" and said[2]:
@@ -330,31 +331,6 @@ def _rewritten(name: str, entry: Mapping[str, Any], key: str, **new: Any) -> str
     """An entry with new keys in place of one that there is not."""
     rest = {word: value for word, value in entry.items() if word in keys(MetricSpec) and word not in (key, *new)}
     return f"{name}: {in_flow({**new, **rest})}"
-
-
-def _moved_of_alert(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
-    """The fix for `metric` of an alert: bounds are for the metric with the alert's id."""
-    if SYNONYMS.get(key) == "level" and (level := nearest(str(entry[key]), ("info", "warn", "error"))) is not None:
-        return f"level: {level}"
-    if key in ("labels", "annotations"):
-        return in_flow(dict([of_prometheus(key, entry[key])]))[1:-1]
-    if key not in ("metric", "signal", "target", "monitor", "on", "expr"):
-        return None
-    if (metric := entry[key]) == name:
-        return "drop it: an alert is about the metric of its name"
-    bound = re.fullmatch(rf"{re.escape(name)} *([<>]) *(-?[\d.]+)", str(metric))
-    if bound is not None:
-        return f"{'above' if bound[1] == '>' else 'below'}: {bound[2]}"
-    if re.search("[<>=]", str(metric)):
-        return f"when: {in_flow(metric)}"
-    words = {**{f"alerts.{sign}": sign for sign in SIGNS}, **elsewhere.keys()}
-    meanings = {word: words.get(f"alerts.{word}", SYNONYMS.get(word, word)) for word in entry}
-    bounds = [(SIGNS.get(meanings[word].partition(":")[0]), bound) for word, bound in entry.items()]
-    when = " or ".join(f"{metric} {sign} {bound}" for sign, bound in bounds if sign and isinstance(bound, int | float))
-    if key == "expr" and not when:
-        return None
-    rest = {word: value for word, value in entry.items() if word in keys(AlertSpec) and word not in SIGNS}
-    return f"{name}: {in_flow({'when': when or f'{metric} > 0.2', **rest})}"
 
 
 _OBSERVED = keys(SignalSpec).keys() - keys(MetricSpec).keys()  # keys of a signal, beside `expr` and `reduce`
@@ -440,6 +416,6 @@ def _words(value: Any) -> list[Any]:
 
 # by section: the fix for a key that belongs elsewhere
 _MOVED = {
-    "metrics": _moved_of_metric, "alerts": _moved_of_alert, "filters": _moved_of_filter, "tables": _moved_of_table,
+    "metrics": _moved_of_metric, "filters": _moved_of_filter, "tables": _moved_of_table,
     "profiles": _moved_of_profile,
 }  # fmt: skip

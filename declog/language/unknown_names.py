@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from declog.errors import did_you_mean, in_flow, nearest
 from declog.errors.elsewhere import SYNONYMS
 from declog.language import earlier_steps, idioms, library_calls
+from declog.language.best_so_far import best_of_steps, so_far
 from declog.language.dtypes import AXES, MEMBER
 from declog.language.nodes import BUILTIN, LABEL, LABELLED, MODE, Node
 from declog.language.notation import SIGNS, WORD, both, is_reduction, reduced
@@ -63,12 +64,13 @@ def refuse_name(node: ast.Name, text: str, span: Span, scope: Scope) -> NoReturn
     words = {part.id for part in ast.walk(parse(text).body) if isinstance(part, ast.Name)} - {name}
     near = scope.names() if words.isdisjoint(name.split("_")) else ()
     if scope.noun != "signal":
-        refuse_tracker_name(node, text, span, scope)
+        if (best := so_far(name, text, scope)) is None:
+            refuse_tracker_name(node, text, span, scope)
         if _TIMES.fullmatch(name) and scope.noun == "metric":
             refuse("DL302.time", text, span, name=name, here=f"{text[: span[0]]}seconds{text[span[1] :]}")
         if _RANKS.fullmatch(name):
             refuse("DL302.ranks", text, span, name=name)
-        if (defined := scope.definition(name) or _smoothed(name, scope)) is not None:
+        if (defined := best or scope.definition(name) or _smoothed(name, scope)) is not None:
             refuse("DL302.undefined", text, span, name=name, fix=f"define it: {defined}")
         if scope.noun == "metric" and not near:
             fix = f"constants: {{{name}: 0.5}} for a number of the run; metrics: {{{name}: mean(...)}} for a metric"
@@ -279,7 +281,7 @@ def refuse_earlier_steps(node: ast.expr, text: str, span: Span, scope: Scope) ->
     """
     if scope.noun == "signal":
         return
-    name = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+    name = ast.unparse(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
     value = ast.unparse(node.args[0]) if isinstance(node, ast.Call) and node.args else ""
     again = len(re.findall(rf"\b{re.escape(value)}\b", text)) > 1 or SYNONYMS.get(name, name) in ("std", "var")
     before = earlier_steps.reads_earlier(node)
@@ -355,20 +357,9 @@ def of_library(node: ast.Call, name: str, text: str, scope: Scope) -> str | None
         keys = {one: parse(in_formula(one, metrics[one])).body for one in names}
         written = ast.unparse(library_calls.Substitution(keys).visit(tree_of(ast.unparse(node.args[0])).body))
     fix = f"{{formula: {written}, {fix[fix.index('combine: ') :]}"
-    if curve[1] in ("min", "max") and (fix := _of_steps(written, metrics, curve[1])) is None:
+    if curve[1] in ("min", "max") and (fix := best_of_steps(written, metrics, curve[1])) is None:
         return f"a metric of its own, of a signal: {library_calls.of_library(name, [ast.Name('reward')])}"
     return fix if scope.noun == "signal" else library_calls.with_metric(fix, node, text, metrics)
-
-
-def _of_steps(metric: str, metrics: Mapping[str, Any], combine: str) -> str | None:
-    """The best value of a metric over the run's steps, as a metric; None for one that is computed of others."""
-    id, _, ending = metric.partition(".")
-    entry = metrics.get(id)
-    if entry is None or "formula" in entry:
-        return None
-    said = {**entry, "reduce": reductions_of(entry)[ending] if ending else entry.get("reduce", "mean")}
-    kept = {key: said[key] for key in ("reduce", "where", "by", "weight") if said.get(key, "mean") != "mean"}
-    return in_flow({"expr": entry.get("expr", id), **kept, "over": "run_step", "combine": combine})
 
 
 def refuse_statistic(node: ast.Attribute, text: str, span: Span, scope: Scope) -> None:

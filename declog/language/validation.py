@@ -103,6 +103,7 @@ def _cut(
     parts: dict[str, str] = {}  # the value that was cut, and the keys that were made of its rest
     for key, value in [*data.items(), ("", "")]:
         plain = value["expr"] if isinstance(value, Mapping) and [*value] == ["expr"] else value
+        plain = value["when"] if isinstance(value, Mapping) and [*value] == ["when"] else plain
         is_open = sum(part.count("(") - part.count(")") for part in parts.values()) > 0
         foreign = value is None and allowed is not None and key not in allowed
         word = foreign and IDENTIFIER.match(str(key)) is not None

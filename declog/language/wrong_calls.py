@@ -9,10 +9,13 @@ import ast
 import re
 from collections.abc import Callable
 
+from declog.errors import Problem
 from declog.language import idioms
 from declog.language.dtypes import Axis
 from declog.language.functions import REQUIRED, Function
 from declog.language.syntax import tree_of
+
+Span = tuple[int, int]  # a half-open range of characters
 
 _EXAMPLES = {  # arguments of calls that compile
     "within": "within=group", "first": "missing", "edges": "32, 64", "low": "0", "high": "1", "pattern": "'why'",
@@ -60,7 +63,7 @@ def spread(call: ast.Call) -> str | None:
     return ast.unparse(ast.Call(call.func, arguments, rest))
 
 
-def instead(text: str, span: tuple[int, int], fix: str) -> str:
+def instead(text: str, span: Span, fix: str) -> str:
     """A fix that says what to write for a part of an expression, with all of that; any other fix as it is."""
     written = re.fullmatch(r"write `(.+)`", fix)
     try:
@@ -74,7 +77,17 @@ def instead(text: str, span: tuple[int, int], fix: str) -> str:
     return f"write `{text[:start]}{f'({written[1]})' if operation else written[1]}{text[end:]}`"
 
 
-def in_quotes(node: ast.expr, words: list[ast.expr], text: str, span: Callable[[ast.expr], tuple[int, int]]) -> str:
+def of_prompt(text: str, axis: Span, call: Span, problem: Callable[[str], Problem | None], *, within: bool) -> str:
+    """The fix for ``over=prompt``: the completions of each group, whose tokens go before; a rank is within one.
+
+    ``axis`` and ``call`` are the ranges of both in the text, and ``problem`` is that of another text.
+    """
+    here = f"{text[: axis[0]]}{'group' if within else 'completion'}{text[axis[1] :]}"
+    of_group = re.search("`([^`]+)`, of those one per group", str(getattr(problem(here), "fix", "")))
+    return instead(text, call, f"write `{of_group[1]}`") if of_group else f"write `{here}`"
+
+
+def in_quotes(node: ast.expr, words: list[ast.expr], text: str, span: Callable[[ast.expr], Span]) -> str:
     """A comparison or a call with its words in quotes; in place of a list they are one."""
     membership = isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn)
     listed = node.comparators[0] if isinstance(node, ast.Compare) and membership else None

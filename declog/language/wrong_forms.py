@@ -17,7 +17,7 @@ from declog.language.notation import is_reduction, reduced
 from declog.language.spec import LogSpec
 from declog.language.spec_of_tables import ColumnType
 
-AXES_OF_METRICS = frozenset({"token", "completion", "group", "tokens", "completions", "groups"})
+AXES_OF_METRICS = frozenset({"token", "completion", "group", "prompt", "tokens", "completions", "groups", "prompts"})
 
 
 def of_each(name: str, entry: Mapping[str, Any], axis: str) -> dict[str, Any]:
@@ -175,6 +175,15 @@ def _is_signal(name: str, data: Mapping[str, Any]) -> bool:
 
 _OPTIONS = keys(below(below(LogSpec, "sink_options"), ""))  # of every sink
 _CHOICES = ("top", "bottom", "random", "fraction", "first", "unique")  # a filter makes one, or both of the first two
+
+_WAYS = {key: key for key in _CHOICES} | {"key": "top", "bottom": "top"}
+
+
+def in_one_way(key: str, rows: Mapping[str, Any], *, reset: bool = False) -> dict[str, Any]:
+    """A filter that chooses rows by one of its keys: without the other ways that it says, or with null for them."""
+    other = [word for word in rows if key in _WAYS and _WAYS.get(word, _WAYS[key]) != _WAYS[key]]
+    return {word: None if word in other else value for word, value in rows.items() if reset or word not in other}
+
 
 _ENDS = ("abort", "break", "end", "exit", "halt", "kill", "quit", "raise", "terminate")  # words for `stop`
 

@@ -36,6 +36,7 @@ from declog.errors import ConfigError, Problem, UsageError
 from declog.language.dtypes import DType
 from declog.language.validation import validate
 from declog.late.lines import Line, places
+from declog.late.unanswered import UNMATCHED, refuse_empty
 from declog.late.unregistered import compiled
 from declog.plans.ops import Grouping, Plan, SinkOp
 from declog.records import Records, ResumePoint, RunInfo
@@ -111,7 +112,7 @@ def ask(
             late.through = event.facts.number + 1
     late.state = encode(*answer.evaluation.state())
     with places(typed):
-        _nothing_empty(late, answer.inactive, goes_on)
+        refuse_empty(late.empty, {**answer.inactive, **dict(late.plan.inactive)}, answer.failures.first, goes_on)
     return late
 
 
@@ -123,7 +124,7 @@ class Answer:
         segments = [segment for rows in self.kept for segment in rows.segments]
         with places(lines):
             self.plan, self.columns = _Question(folder, segments[-1], lines, to).answerable(segments)
-        self.failures = Failures()
+        self.failures = Failures(unlogged=[UNMATCHED])  # that is the answer
         self.inactive: dict[str, str] = {}
         self._dispatcher = Dispatcher(self.plan, routes, self.failures.report, self.inactive.update)
         self.evaluation = Evaluation(self.plan, self._dispatcher, self.failures.report)
@@ -435,15 +436,3 @@ def _came(frames: Mapping[str, Frame], plan: Plan) -> dict[str, dict[str, Span]]
         span = Span(int(frame.batches.step.min()), int(frame.batches.step.max()))
         arrivals[phase] = dict.fromkeys((PHASE, *signals), span)
     return arrivals
-
-
-def _nothing_empty(late: Late, inactive: Mapping[str, str], goes_on: bool) -> None:
-    """Raise for metrics without a single value, with the reason; of a job that goes on, for those that are inactive."""
-    problems, compiled = [], dict(late.plan.inactive)
-    for name in late.empty:
-        why = compiled.get(f"metrics.{name}") or inactive.get(name)
-        if why is not None or not goes_on:
-            reason = why or "no log event has a value of it"
-            problems.append(Problem.of("DL612.empty", ("metrics", name), name=name, why=reason))
-    if problems:
-        raise ConfigError(problems)

@@ -64,7 +64,10 @@ def pasted(profile: dict[str, Any], found: Problem, choice: int) -> dict[str, An
         before = whole.find(found.source)
         found = replace(found, source=whole, span=(before + start, before + end))
         start, end = before + start, before + end
-    if found.code in ("DL310", "DL306") and "over=" in text:  # the text stands for the call, or for the whole key
+    calls = found.marked.startswith(f"{text.partition('(')[0]}(")
+    if (
+        found.code in ("DL310", "DL306") and "over=" in text and not calls
+    ):  # the text stands for the call, or for the whole key
         start, end = _call(str(found.source or text), text, found)
     new = f"{(found.source or '')[:start]}{text}{(found.source or '')[end:]}"
     entry = profile["metrics"]["m"]

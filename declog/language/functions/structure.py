@@ -38,16 +38,19 @@ def _without_axis(call: Call, node: Node) -> str:
 
 
 def _readings(call: Call, node: Node, axis: Axis, over: Axis) -> str:
-    """The fix for an axis that is not the finest: aggregate over the finest one, or over each, one by one."""
-    first = f"`{call.name}({node}, over={axis.label})`, one value per {ABOVE[axis].row}"
-    if over is Axis.STEP:
-        return f"{first}; a value for each step is `over: step` of the metric"
+    """The fix for an axis that is not the finest: what it may mean, from the finest axis on to that one itself."""
     inner = call.name if call.name in ("sum", "min", "max", "any", "all") else "mean"
-    text = str(node)
+    text, answers = str(node), list[str]()
     for finer in (Axis.TOKEN, Axis.COMPLETION, Axis.GROUP):
-        if over < finer <= axis:
+        if over <= finer <= axis and over is not Axis.STEP:
+            row = f"{'of those one' if answers else 'one value'} per {ABOVE[finer].row}"
+            folded = finer is not Axis.TOKEN or call.name in AGGREGATES
+            answers += [f"`{call.name}({text}, over={finer.label})`, {row}"] if folded else []
             text = f"{inner}({text}, over={finer.label})"
-    return f"{first}  or  `{call.name}({text}, over={over.label})`, of those one per {ABOVE[over].row}"
+    if over is Axis.STEP:
+        first = f"`{call.name}({node}, over={axis.label})`, one value per {ABOVE[axis].row}"
+        return f"{first}; a value for each step is `over: step` of the metric"
+    return "  or  ".join(answers)
 
 
 def remove_axis(call: Call, *, accept: Sequence[DType]) -> Type:
@@ -72,7 +75,7 @@ def remove_axis(call: Call, *, accept: Sequence[DType]) -> Type:
         call.fail("DL306.no_axis", arg=0, node=node, axis=per(axis), label=over.label)
     if axis > over:
         fix = _readings(call, node, axis, over)
-        call.fail("DL306.order", arg=0, node=node, axis=per(axis), inner=axis.label, outer=over.label, fix=fix)
+        call.fail("DL306.order", node=node, axis=per(axis), inner=axis.label, outer=over.label, fix=fix)
     if over is Axis.STEP:
         call.fail("DL306.window")
     if over is Axis.COMPLETION and not call.groups:

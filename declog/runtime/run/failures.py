@@ -9,6 +9,7 @@ import logging
 import re
 import traceback
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from declog.errors import Coded, CommError, InputError, RuntimeFailure, error_text
@@ -24,9 +25,10 @@ _VALUES = re.compile(r"(`[^`]*`)|(?<!\w)(?:'[^'\n]*'|\"[^\"\n]*\")(?!\w)|\b\d+(?
 class Failures:
     """Counts failures of one kind under the message of their first; ``first`` is the first of all.
 
-    Of failures that lost rows, the rows are counted.
+    Of failures that lost rows, the rows are counted. ``unlogged`` are codes of errors that are counted alone.
     """
 
+    unlogged: Collection[str] = ()
     counts: dict[str, int] = field(default_factory=dict)
     first: BaseException | None = None
     _names: dict[str, str] = field(default_factory=dict)  # by kind
@@ -40,7 +42,7 @@ class Failures:
         Never raises, whatever a user's code raised.
         """
         name = error_text(error)
-        if self._is_new(error, name, 1):
+        if self._is_new(error, name, 1) and getattr(error, "code", None) not in self.unlogged:
             cause = error.__cause__ if isinstance(error, RuntimeFailure) else error
             detail = "" if cause is None else "\n" + "".join(traceback.format_exception(cause))
             log.error("%s: %s%s", what, name, detail)

@@ -1,0 +1,241 @@
+"""Expressions that compute with reduced values, as metrics: one for each reduction, and a formula that reads these.
+
+Syntax trees come in, texts of fixes go out.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Collection, Container, Mapping
+from functools import partial, reduce
+from typing import Any
+
+from declog.compiler.draft import Draft
+from declog.errors import Problem, in_flow, misspelt
+from declog.errors.elsewhere import SYNONYMS
+from declog.language import earlier_steps, library_calls, unknown_names
+from declog.language.notation import both
+from declog.language.reductions import BUILTIN, Reduction, quantile_level
+from declog.language.spec import MetricSpec
+from declog.language.syntax import names_in, tree_of
+from declog.language.tracker_names import in_formula, reductions_of
+
+_PLAIN = frozenset({"name", "tags"})  # keys that a formula has, too
+OF_ROWS = frozenset({"where", "by", "weight", "nan", "every"})  # keys of the metrics that it reads
+
+
+def as_formula(draft: Draft, id: str, spec: MetricSpec, body: ast.expr, metrics: Collection[str]) -> str | None:
+    """``mean(a) / mean(b)`` computes with reduced values: a metric for each, and a formula. None for anything else.
+
+    The formula may read ``metrics``, too. A signal that has one value per step is a metric as it is.
+    """
+    further = spec.model_fields_set - OF_ROWS - {"expr"}
+    rows = {key: getattr(spec, key) for key in OF_ROWS if key in spec.model_fields_set}
+    reduced = in_metrics(draft, id, body, metrics, rows)
+    if reduced is None:
+        return None
+    entries, rest = reduced
+    if any(isinstance(node, ast.keyword) for node in ast.walk(rest)) or not further <= _PLAIN:
+        return "a metric for each reduction, with the same keys as this one, and a `formula:` of those metrics"
+    said = spec.model_dump(include=further, by_alias=True)
+    return f"metrics: {in_flow({**entries, id: {'formula': ast.unparse(rest), **said}})}"
+
+
+def in_metrics(
+    draft: Draft, id: str, body: ast.expr, metrics: Collection[str], rows: Mapping[str, Any]
+) -> tuple[dict[str, Any], ast.expr] | None:
+    """A hidden metric for each reduction of an expression, by id, and the expression that reads these and ``metrics``.
+
+    ``rows`` are keys that the metrics have. None where nothing is reduced, or something else is read.
+    """
+    reductions, constants, taken = draft.reductions, {*draft.constants, *metrics}, {*draft.spec.metrics, *draft.signals}
+    steps = {name for name, observed in draft.observed.items() if observed.axis == "step"} - {*metrics}
+    body = unknown_names.with_seconds(body, {*taken, *draft.constants})
+    parts: dict[str, str] = {}  # the names of the new metrics, by their expressions
+    chosen: dict[str, tuple[str, str]] = {}  # those that say which rows they are of: the expression and its condition
+
+    def once(call: ast.Call, name: str) -> str | None:
+        """The argument of a reduction inside of another one, which reduces already."""
+        return None if call.keywords or not call.args or reductions.get(name) is None else ast.unparse(call.args[0])
+
+    def part(call: ast.Call, name: str) -> str | None:
+        """The name of the metric that a call of a reduction without an axis becomes."""
+        over = any(keyword.arg in ("over", "within") for keyword in call.keywords)
+        entry = reductions.get(name)
+        if entry is None and name not in draft.functions and (name in library_calls.QUANTILES or name in SYNONYMS):
+            meant = reduction(call, reductions.names(), draft.functions.names())
+            call = call if meant is None else _call_of(meant)
+            entry = reductions.get(ast.unparse(call.func))
+        if over or entry is None:
+            return None
+        call = with_constant(entry, call)
+        if len(call.args) > entry.arity:
+            return None
+        count = len(parts) + 1
+        while f"{id}_{count}" in (*taken, *parts.values()):
+            count += 1
+        options = [item for item in call.keywords if item.arg != "where"]
+        call = ast.Call(call.func, list(map(_Calls(once).visit, call.args)), call.keywords)
+        text = ast.unparse(call)
+        if len(options) < len(call.keywords):
+            (condition,) = (ast.unparse(item.value) for item in call.keywords if item.arg == "where")
+            chosen[text] = ast.unparse(ast.Call(call.func, call.args, options)), condition
+        return parts.setdefault(text, f"{id}_{count}")
+
+    of_steps: set[str] = set()  # those of them that are signals of a step
+    rest = _Calls(part).visit(tree_of(ast.unparse(body)).body)
+    if parts:
+        means = {name: ast.Call(ast.Name("mean"), [ast.Name(name)], []) for name in sorted(names_in(rest) & steps)}
+        named = {name: ast.Name(str(part(mean, "mean"))) for name, mean in means.items()}
+        of_steps = {name.id for name in named.values()}
+        rest = library_calls.Substitution(named).visit(rest)
+    if not parts or any(name not in parts.values() and name not in constants for name in names_in(rest)):
+        return None
+    of_step = {key: value for key, value in rows.items() if key == "every"}  # of which there are no rows to choose
+    entries: dict[str, Any] = {}
+    for text, name in parts.items():
+        beside = of_step if name in of_steps else rows
+        expr, condition = chosen.get(text, (text, None))
+        conditions = [str(one) for one in (beside.get("where"), condition) if one is not None]
+        where = {"where": reduce(both, conditions)} if conditions else {}
+        entries[name] = {"expr": expr, **beside, **where, "log": False}
+    return entries, rest
+
+
+def chooses_rows(body: ast.expr) -> bool:
+    """Whether a call in it says which rows it is of: ``mean(length, where=reward > 0)``."""
+    return any(isinstance(node, ast.keyword) and node.arg == "where" for node in ast.walk(body))
+
+
+def with_constant(reduction: Reduction, call: ast.Call) -> ast.Call:
+    """``histogram(reward, 20)`` with the name of its constant, ``bins=20``; any other call as it is."""
+    params = [*(reduction.params or {})]
+    if len(call.args) != reduction.arity + 1 or len(params) != 1 or not isinstance(call.args[-1], ast.Constant):
+        return call
+    return ast.Call(call.func, call.args[:-1], [*call.keywords, ast.keyword(params[0], call.args[-1])])
+
+
+def _call_of(text: str) -> ast.Call:
+    """The call that a text is."""
+    call = tree_of(text).body
+    assert isinstance(call, ast.Call)
+    return call
+
+
+def of_earlier_steps(draft: Draft, id: str, body: ast.expr, problem: Problem) -> Problem | None:
+    """The problem of ``reward - prev(reward)``, a formula of metrics of the last steps; None without a step before.
+
+    A signal per step has `prev` itself.
+    """
+    asked = [node for node in ast.walk(body) if isinstance(node, ast.expr) and earlier_steps.reads_earlier(node)]
+    spec = draft.spec.metrics[id]
+    rows = {key: getattr(spec, key) for key in OF_ROWS if key in spec.model_fields_set}
+    rows |= {"over": "run"} if spec.over == "run" else {}
+    means: dict[str, Any] = {}
+
+    def named(reduction: Any, text: str) -> str | None:
+        other = draft.spec.metrics.get(text)
+        if other is not None and text != id and not rows and (reduction is None or text not in draft.signals):
+            return in_formula(text, {"reduce": other.reduce}, str(reduction))
+        if names_in(tree_of(text)).isdisjoint(draft.signals):
+            return None
+        entry = {"expr": text, **rows, **({} if reduction is None else {"reduce": reduction}), "log": False}
+        of = [id] * bool(rows)  # other entries may read the same signals with other keys
+        name = "_".join([*of, *re.findall(r"[a-z_]\w*", text), *re.findall(r"\w+", str(reduction or "mean"))])
+        names = (one for one in (name, *(f"{name}_{at}" for at in range(2, 99))) if one not in draft.spec.metrics)
+        free = next(one for one in names if means.get(one, entry) == entry)
+        means[free] = entry
+        return free
+
+    steps = [name for name, observed in draft.observed.items() if observed.axis == "step"]
+    of_signals = [node for node in asked if isinstance(node, ast.Call) and ast.unparse(node.func) == "prev"]
+    if (problem.code == "DL302" and problem.marked not in draft.spec.metrics.keys() - {id}) or (
+        len(of_signals) == len(asked) and all(names_in(node) <= {*steps} for node in of_signals)
+    ):
+        return None
+    beside = {key: getattr(spec, key) for key in ("name", "tags", "when", "empty") if getattr(spec, key) is not None}
+    beside = {key: value for key, value in beside.items() if value != []}
+    several = reductions_of({"reduce": spec.reduce})
+    reductions: dict[str, Any] = {**several} or {"": spec.reduce}
+    if any(str(one).partition("(")[0] in ("count", "histogram") for one in reductions.values()):
+        return None
+    formulas: dict[str, Any] = {}
+    for ending, reduction in reductions.items():
+        needed = earlier_steps.over_metrics(body, partial(named, reduction), lambda _: None)
+        if needed is None:
+            return None
+        shown = {"name": "/".join([spec.name or id, ending, *["{label}"] * bool(spec.by)])} if several else {}
+        formulas |= {**needed[0], f"{id}_{ending}" if several else id: {"formula": needed[1], **beside, **shown}}
+    fix = f"metrics: {in_flow({**means, **formulas})}"
+    spread = [str(reduction) for reduction in reductions.values() if reduction not in (None, "mean", "sum")]
+    fix += f": how the {' and the '.join(spread)} changes, as rows of two steps are no pairs" if spread else ""
+    return Problem.of("DL310.earlier", source=problem.source, span=problem.span, fix=fix)
+
+
+def of_metrics(
+    body: ast.expr, metrics: Mapping[str, MetricSpec], constants: Container[str], reduce: object
+) -> str | None:
+    """``100 * mean(kl)`` of a metric `kl`, as a formula: a metric is reduced already; ``reduce`` is said beside it.
+
+    None where it reads signals, or reduces in another way than the metric does.
+    """
+    entries = {id: {"reduce": spec.reduce} for id, spec in metrics.items()}
+    further: list[str] = []  # reductions that are not those of the metrics
+
+    def reduced(call: ast.Call, name: str) -> str | None:
+        inner: ast.expr = call
+        while isinstance(inner, ast.Call) and len(inner.args) == 1:
+            inner = inner.args[0]
+        if not isinstance(inner, ast.Name) or inner.id not in metrics:
+            return None
+        if earlier_steps.reads_earlier(call):
+            further.append(name)
+        as_logged = ("mean", metrics[inner.id].reduce, *reductions_of(entries[inner.id]).values())
+        further.extend([name] * (BUILTIN.get(name) is not None and name not in as_logged))
+        return in_formula(inner.id, entries[inner.id], name)
+
+    rest = _Calls(reduced).visit(tree_of(ast.unparse(body)).body)
+    plain = all(name.partition(".")[0] in metrics or name in constants for name in names_in(rest))
+    keys = {name: ast.Name(in_formula(name, entries[name], str(reduce))) for name in names_in(rest) & metrics.keys()}
+    rest = library_calls.Substitution(keys).visit(rest)
+    return in_flow({"formula": ast.unparse(rest)}) if plain and not further else None
+
+
+class _Calls(ast.NodeTransformer):
+    """Replaces calls by names; ``named`` gives the name for a call of a function, or None to keep the call."""
+
+    def __init__(self, named: Callable[[ast.Call, str], str | None]) -> None:
+        self._named = named
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        """The name that stands for a call, or the call with its arguments replaced."""
+        name = self._named(node, node.func.id if isinstance(node.func, ast.Name) else "")
+        return self.generic_visit(node) if name is None else ast.Name(name)  # type: ignore[return-value]
+
+
+def reduction(call: ast.Call, reductions: Collection[str], functions: Collection[str]) -> str | None:
+    """The reduction that another library's word stands for, as it would be called: ``median(x)`` is ``p50(x)``.
+
+    Words inside a name count, too: ``MeanMetric(x)`` is ``mean(x)``. ``reductions`` and ``functions`` are all names.
+    """
+    name = call.func.id if isinstance(call.func, ast.Name) else ""
+    argument = ast.unparse(call.args[0]) if call.args else None
+    if argument is None:
+        return None
+    level = call.args[1] if len(call.args) == 2 else next((item.value for item in call.keywords), None)
+    if name in library_calls.QUANTILES:
+        if isinstance(call.args[0], ast.Constant) and level is not None:  # Prometheus writes the level first
+            argument, level = ast.unparse(level), call.args[0]
+        word = library_calls.quantile(name, level)
+        return f"{word}({argument})" if word is not None and quantile_level(word) is not None else None
+    word = name.removeprefix("nan")
+    synonym = SYNONYMS.get(word) or SYNONYMS.get(misspelt(word, [*reductions, *functions]) or "")
+    if synonym is not None and quantile_level(synonym) is not None and len(call.args) == 1 and not call.keywords:
+        return f"{synonym}({argument})"
+    if name in functions or name in reductions or synonym in reductions:
+        return None
+    words = [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)]
+    meant = (word if word in reductions else SYNONYMS.get(word) for word in words)
+    close = next((word for word in meant if word in reductions), None)
+    return None if close is None else f"{close}({argument})"

@@ -1,0 +1,134 @@
+"""Fixes in the terms of overrides: the edits in YAML that a fix shows, as the words to type in place of an override.
+
+Texts of fixes come in, and go out. What an edit changes is a key of the language.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
+
+import yaml
+
+from declog.config.overrides import parsed, pasted, setting
+from declog.config.search_path import GROUP
+from declog.errors import FLOW_MAP, Path, Problem
+from declog.language.keys import SECTIONS, below, entry_path, model_of
+from declog.language.keys import keys as keys_of
+from declog.language.spec import LogSpec
+
+
+def in_override_terms(problem: Problem, prefix: Path) -> Problem:
+    """The problem of an override, whose fix is an override too: a near name in it, or what the fix shows as YAML."""
+    where, fix = problem.where, problem.fix
+    if fix is None or where is None or where.override is None or where.excerpt is None:
+        return problem
+    line, start, end = where.override, where.excerpt.start, where.excerpt.end
+    if problem.code == "DL301" and re.fullmatch(rf"\+*{GROUP}\.alerts\.\w+=", line):
+        answer = Problem.of("DL301.bound", fix=setting(line[:-1], "> 0.5"))
+        return replace(problem, message=answer.message, fix=answer.fix)
+    if near := re.fullmatch(r"did you mean `([^`]+)`\?", fix):
+        named = re.fullmatch(r"\w+", line[start:end]) is not None
+        return replace(problem, fix=pasted(f"{line[:start]}{near[1]}{line[end:]}")) if named else problem
+    both = _NAMED_HERE.fullmatch(fix) or _DEFINED.fullmatch(fix)
+    if both is not None and (override := parsed(line)) is not None:
+        of = ".".join([*map(str, prefix), "metrics"])
+        defined = [setting(f"++{of}.{id}", entry) for id, entry in yaml.safe_load(both["metrics"]).items()]
+        value = _with_text(override.value(), str(problem.source), str(yaml.safe_load(both["here"])))
+        return replace(problem, fix=" ".join([*defined, setting(line.partition("=")[0], value)]))
+    answers = [_as_override(answer, line, problem.path, prefix) or answer for answer in fix.split("  or  ")]
+    return replace(problem, fix="  or  ".join(answers))
+
+
+def _as_override(fix: str, line: str, path: Path, prefix: Path) -> str | None:
+    """A fix with the overrides that say the YAML in it; None where that is no edit of what the override says.
+
+    ``path`` is that of what is wrong with the override ``line``.
+    """
+    key = ".".join(map(str, (*prefix, *path)))
+    name = line.partition("=")[0].lstrip("+")
+    sign = line[: line.index(name)]
+    if len(path) > 1 and key == name and (beside := _keys_beside(fix, path)):
+        above = key.removesuffix(str(path[-1]))
+        settings = [setting(("++" if word != path[-1] else sign) + above + word, item) for word, item in beside.items()]
+        return " ".join(settings)
+    edit = edit_of(fix, path, prefix)
+    sections = tuple(".".join([*map(str, prefix), section]) for section in _DECLARED)
+    declares = edit is not None and edit[0].startswith(sections)
+    if edit is None or not (f"{name}.".startswith((f"{key}.", f"{edit[0]}.")) or declares):
+        return None
+    of, data, (start, end) = edit
+    entries = {f"{of}.{word}": value for word, value in data.items()} if of == name.rpartition(".")[0] else {}
+    settings = [setting((sign if to == name else "++") + to, value) for to, value in (entries or {of: data}).items()]
+    words = re.sub(r"\A: (.+)", r" (\1)", fix[end:])  # what a shell must not take for a part of it
+    return f"{fix[:start]}{' '.join(settings)}{words}"
+
+
+def _with_text(value: Any, text: str, new: str) -> Any:
+    """A value with another text in place of one that its texts have in them."""
+    if isinstance(value, dict):
+        return {key: _with_text(item, text, new) for key, item in value.items()}
+    return value.replace(text, new) if isinstance(value, str) else value
+
+
+def _keys_beside(fix: str, path: Path) -> dict[str, Any]:
+    """The values of a fix that is several keys of an entry, ``expr: reward, reduce: p90``; empty for another fix."""
+    try:
+        data = yaml.safe_load(f"{{{fix}}}")
+    except yaml.YAMLError:
+        return {}
+    keys = {*keys_at([*map(str, path[:-1])])}
+    return data if isinstance(data, dict) and len(data) > 1 and data.keys() <= keys else {}
+
+
+_NAMED_HERE = re.compile(r"write a metric and name it here: `metrics: (?P<metrics>.+)`, and `(?P<here>.+)`")
+_DEFINED = re.compile(r"write `(?P<here>.+)`, and define it: metrics: (?P<metrics>.+)")
+_DECLARED = ("signals.", "schemas.", "metrics.", "about.", "constants.", "axes.")  # what an edit declares beside
+
+
+def edit_of(fix: str, path: Path, prefix: Path) -> tuple[str, Any, tuple[int, int]] | None:
+    """The dotted key and the value of the first edit in YAML that a fix shows, and where; None where it shows none.
+
+    ``path`` is the problem's. A key in the fix is one of it, one beside its last, or the name of a section.
+    """
+    match = _EDIT.search(fix)
+    if match is None or "..." in match["value"] or "${" in fix:  # an interpolation is no map
+        return None
+    try:
+        data = yaml.safe_load(match["value"])
+    except yaml.YAMLError:
+        return None
+    keys, key, span = [str(name) for name in path], match["key"], match.span()
+    beside = keys_at(keys[:-1]) if len(keys) > 1 else ()
+    if key in beside or key == keys[-1] or (data is None and key not in (None, *keys_of(LogSpec))):
+        keys[-1] = key
+    elif key in keys[1:-1]:  # the entry
+        keys = keys[: keys.index(key) + 1]
+    elif key in keys_at(keys):
+        keys.append(key)
+    elif key in keys_of(LogSpec) and (isinstance(data, dict) or key not in SECTIONS):
+        entry, keys = [*map(str, entry_path(path))], [key]
+        while isinstance(data, dict) and len(data) == 1 and keys != entry:  # what is wrong there is replaced
+            ((name, data),) = data.items()
+            keys.append(str(name))
+    elif match["value"][0] != "{":
+        return None
+    elif key is not None:  # it is prose: `a filter is a map: {random: 8}`
+        span = match.span("value")
+    return ".".join([*map(str, prefix), *keys]), data, span
+
+
+_SIGNAL = "(?:step|group|completion|token) [a-z]+"
+_VALUE = rf"""{FLOW_MAP}|(?<=: )\[[^\[\]]*\]|(?<=: ){_SIGNAL}|(?<=: )(?:"[^"]*"|[^\s`]+)(?=$|  or )"""
+_EDIT = re.compile(rf"`?(?:(?P<key>[a-z_]\w*): )?(?P<value>{_VALUE})`?", re.MULTILINE)
+
+
+def keys_at(path: list[str]) -> Collection[str]:
+    """The keys that a map at a path of the configuration may have; none where their names are the user's own."""
+    model: Any = LogSpec
+    for key in path[1:] if path[:1] == [GROUP] else path:
+        model = below(model, key)
+    fixed = model_of(model)
+    return () if fixed is None else keys_of(fixed)

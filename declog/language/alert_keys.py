@@ -1,0 +1,103 @@
+"""Keys of other tools in an alert: the metric that it is about, bounds in other words, both ends of a range.
+
+An alert's entry in, the fix for one of its keys out. Imports models and errors only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from declog.errors import elsewhere, in_flow, nearest
+from declog.errors.elsewhere import SYNONYMS
+from declog.language.idioms import BOUNDS
+from declog.language.keys import keys
+from declog.language.notation import SIGNS
+from declog.language.spec import AlertSpec
+from declog.language.tracker_names import in_formula
+from declog.language.wrong_forms import of_prometheus
+
+_ABOUT = ("metric", "signal", "target", "monitor", "on", "expr")  # keys for the metric that an alert is about
+_OPERATORS = ("op", "operator", "comparison", "cmp", "comparator", "direction", "condition", "rule", "trigger")
+_OUTSIDE = (
+    "outside", "outside_of", "range", "bounds", "limits", "interval", "band", "not_between", "not_in", "not_inside",
+    "healthy", "healthy_range", "expected", "expected_range", "valid_range", "allowed", "normal",
+)  # fmt: skip
+_INSIDE = ("inside", "between", "within", "in", "in_range")
+_NUMBER = r"(?<!\w)-?\d+(?:\.\d+)?(?:e[-+]?\d+)?"
+
+
+def moved(key: str, name: str, entry: Mapping[str, Any], metrics: Mapping[str, Any]) -> str | None:
+    """The fix for a key that an alert does not have, mostly its entry; None where another knows the key.
+
+    ``metrics`` are those of the config, by id.
+    """
+    if SYNONYMS.get(key) == "level" and (level := nearest(str(entry[key]), ("info", "warn", "error"))) is not None:
+        return f"level: {level}"
+    if key in ("labels", "annotations"):
+        return in_flow(dict([of_prometheus(key, entry[key])]))[1:-1]
+    about = next((word for word in _ABOUT if word in entry), None)
+    if about is not None and (alone := _of_metric(name, str(entry[about]))) is not None:
+        return alone if key == about else None
+    metric = name if about is None else str(entry[about])
+    further = SYNONYMS.get(key) not in SIGNS  # others are near names of bounds
+    if about is None and further and (sign := _sign(key)) and isinstance(entry[key], int | float):
+        return f"{'above' if sign[0] == '>' else 'below'}: {entry[key]}"
+    conditions = dict(_conditions(entry, in_formula(metric, metrics.get(metric))))
+    if (about is None and key not in (*_OUTSIDE, *_INSIDE)) or key not in (about, *conditions, *_OPERATORS):
+        return None
+    if about == "expr" and not conditions:
+        return None
+    rest = {word: value for word, value in entry.items() if word in keys(AlertSpec) and word not in SIGNS}
+    both_ends = _ends(entry[key])
+    if about is None and both_ends is not None and key in _OUTSIDE and "when" not in rest:
+        low, high = both_ends
+        return f"{name}: {in_flow({'above': high, 'below': low, **rest})}"
+    when = " or ".join(filter(None, [rest.pop("when", None), *conditions.values()]))
+    return f"{name}: {in_flow({'when': when or f'{metric} > 0.2', **rest})}"
+
+
+def _of_metric(name: str, metric: str) -> str | None:
+    """The fix for the key that names an alert's metric, where that is its name already, or a condition."""
+    if metric == name:
+        return "drop it: an alert is about the metric of its name"
+    bound = re.fullmatch(rf"{re.escape(name)} *([<>]) *(-?[\d.]+)", metric)
+    if bound is not None:
+        return f"{'above' if bound[1] == '>' else 'below'}: {bound[2]}"
+    return f"when: {in_flow(metric)}" if re.search("[<>=]", metric) else None
+
+
+def _conditions(entry: Mapping[str, Any], metric: str) -> Iterator[tuple[str, str]]:
+    """The keys of an entry that say a bound, or two, and the condition that each is."""
+    said = " ".join(str(entry[word]) for word in _OPERATORS if word in entry)
+    signs = [BOUNDS.get(word, word) for word in re.findall(r"[<>]=?|at least|at most|[a-z]+", said)]
+    operator = next((word for word in signs if word in BOUNDS.values()), None)
+    for word, value in entry.items():
+        sign = _sign(word)
+        if word in _OPERATORS and re.search(r"[<>=]\s*[\w.-]", str(value)):
+            yield word, f"{'' if re.search(r'[a-z]', str(value)) else f'{metric} '}{str(value).strip()}"
+        elif (ends := _ends(value)) is not None and word in _INSIDE:
+            yield word, f"{in_flow(ends[0])} < {metric} < {in_flow(ends[1])}"
+        elif ends is not None and word in _OUTSIDE:
+            yield word, f"{metric} > {in_flow(ends[1])} or {metric} < {in_flow(ends[0])}"
+        elif sign and isinstance(value, int | float):
+            yield word, f"{metric} {sign if word in SIGNS or operator is None else operator} {value}"
+
+
+def _sign(key: str) -> str | None:
+    """The sign of a key that says a bound: ``above``, ``threshold``, ``greater_than``; None for another key."""
+    meaning = elsewhere.keys().get(f"alerts.{key}", SYNONYMS.get(key, key)).partition(":")[0]
+    return SIGNS.get(meaning) or BOUNDS.get(key.removesuffix("_than").replace("_", " "))
+
+
+def _ends(value: Any) -> tuple[float, float] | None:
+    """Both ends of a range: ``[0.2, 0.9]``, ``{min: 0.2, max: 0.9}`` or ``0.2..0.9``; None for anything else."""
+    items = list(value.values()) if isinstance(value, Mapping) else value
+    if isinstance(value, str):
+        items = [float(number) if set(number) & {".", "e"} else int(number) for number in re.findall(_NUMBER, value)]
+    if not isinstance(items, list) or len(items) != 2:
+        return None
+    if any(isinstance(item, bool) or not isinstance(item, int | float) for item in items):
+        return None
+    return min(items), max(items)

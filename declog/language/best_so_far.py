@@ -1,0 +1,55 @@
+"""The best value so far of a metric, under the names that people give it: a metric of the run's steps.
+
+Names and expressions come in, texts of fixes go out.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from declog.errors import in_flow
+from declog.language.scope import Scope
+from declog.language.syntax import parse
+from declog.language.tracker_names import in_formula, reductions_of
+
+
+def so_far(name: str, text: str, scope: Scope) -> str | None:
+    """The definition of ``highest``, ``best_reward`` and ``max_so_far``: the best of a metric's steps; None of others.
+
+    The metric is the one that is compared with it. The best of what may not be above it is the least.
+    """
+    plain = _LASTING.sub("", name)
+    names = {part.id for part in ast.walk(parse(text).body) if isinstance(part, ast.Name)} & scope.metrics.keys()
+    words = "|".join(_EXTREMES) if plain != name else "best|highest|lowest|peak"
+    match = re.fullmatch(rf"(?:(?P<of>\w+)_)?(?P<way>{words})(?:_(?P<what>\w+))?", plain)
+    alone = plain if plain in _EXTREMES else None
+    way = alone or (match and match["way"])
+    metric = next(iter(names)) if alone and len(names) == 1 else match and (match["of"] or match["what"])
+    if way is None or metric is None or metric not in scope.metrics:
+        return None
+    combine = _EXTREMES[way]
+    if way == "best" and re.search(rf">=? *[^<>]*\b{name}\b|\b{name}\b[^<>]*<", text):
+        combine = "min"
+    entry = best_of_steps(in_formula(metric, scope.metrics[metric]), scope.metrics, combine)
+    return None if entry is None else f"metrics: {{{name}: {entry}}}"
+
+
+_EXTREMES = dict.fromkeys(("best", "highest", "max", "maximum", "peak", "top", "record"), "max")
+_EXTREMES |= dict.fromkeys(("lowest", "min", "minimum"), "min")
+_LASTING = re.compile(
+    r"_(?:so_far|ever|yet|to_date|until_now)\Z|\A(?:running_|cum(?=max|min)|all_time_|overall_|global_)"
+)
+
+
+def best_of_steps(metric: str, metrics: Mapping[str, Any], combine: str) -> str | None:
+    """The best value of a metric over the run's steps, as a metric; None for one that is computed of others."""
+    id, _, ending = metric.partition(".")
+    entry = metrics.get(id)
+    if entry is None or "formula" in entry:
+        return None
+    said = {**entry, "reduce": reductions_of(entry)[ending] if ending else entry.get("reduce", "mean")}
+    kept = {key: said[key] for key in ("reduce", "where", "by", "weight") if said.get(key, "mean") != "mean"}
+    return in_flow({"expr": entry.get("expr", id), **kept, "over": "run_step", "combine": combine})
