@@ -44,14 +44,20 @@ def notes(config: Composed, plan: Plan) -> Iterator[str]:
 
 
 def _unseen(config: Composed, plan: Plan) -> Iterator[str]:
-    """A note on the user's own metrics that no sink shows; a preset leaves out its own on purpose."""
+    """A note on the user's own metrics that no sink shows; a preset, and a closed list, leaves out on purpose."""
     names = [name for name in plan.unseen if config.home(("metrics", name)) is None]
-    if names:
-        profile = min(sink.profile for sink in plan.sinks)
+    closed = {name for name, spec in config.spec.profiles.items() if spec.only and _is_of_user(config, name)}
+    if names and (profiles := {sink.profile for sink in plan.sinks} - closed):
+        profile = min(profiles)
         before = config.spec.profiles[profile].show if profile in config.spec.profiles else []
         shown = [*(selector.select for selector in before), *names]
         edit = _edit(config, ("profiles", profile, "show"), shown, *(("metrics", name) for name in names))
         yield f"no sink shows {', '.join(f'`{name}`' for name in names)}: {edit}"
+
+
+def _is_of_user(config: Composed, profile: str) -> bool:
+    """Whether the user's own files or overrides say what alone a profile shows."""
+    return config.home(("profiles", profile, "only")) is None
 
 
 def _outdented(config: Composed) -> Iterator[str]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from declog.compiler import reduced_parts, suggestions, token_labels
+from declog.compiler import metrics_of_metrics, reduced_parts, suggestions, token_labels
 from declog.compiler.axis_labels import refuse_axis
 from declog.compiler.draft import PREFERRED, Draft, fits
 from declog.compiler.names import RANK, of_output
@@ -175,8 +175,7 @@ class _Metric:
 
     def _answered(self, parsed: Parsed, problem: Problem) -> Problem:
         """The problem of an expression, with a fix that keeps the intended meaning if one is known."""
-        metrics, constants, shown = self.draft.spec.metrics, self.draft.constants, self.draft.metric_shown
-        fix = None
+        metrics, shown, fix = self.draft.spec.metrics, self.draft.metric_shown, None
         if parsed.text in ("none", "None", "nil", "off", "disabled", "delete", "remove"):
             fix = f"{self.id}: null"
         elif problem.code != "DL302":
@@ -193,8 +192,7 @@ class _Metric:
             unknown = Problem.of("DL302.undeclared", name=self.id, fix=fix)
             return replace(unknown, source=problem.source, span=problem.span)
         elif problem.marked in metrics:
-            formula = reduced_parts.of_metrics(parsed.body, metrics, constants, self.spec.reduce)
-            fix = self._as_formula(parsed, {*metrics}) if formula is None else f"{self.id}: {formula}"
+            fix = metrics_of_metrics.of_metrics(self.draft, self.id, self.spec, parsed.body)
         elif "/" not in problem.marked and (metric := shown(parsed.text)):
             fix = f"the metric `{metric.id}` logs it: `{self.id}: {{formula: {metric.key}}}`"
         return problem if fix is None else replace(problem, fix=fix)
@@ -212,11 +210,8 @@ class _Metric:
             short = reduced_parts.reduction(parsed.body, draft.reductions.names(), draft.functions.names())
             if short is not None:
                 return f"did you mean `{short}`?"
-        return self._as_formula(parsed, set()) if code != "DL304" or reduced_parts.chooses_rows(parsed.body) else None
-
-    def _as_formula(self, parsed: Parsed, metrics: set[str]) -> str | None:
-        """A metric for each reduction, and a formula of these, which may read ``metrics``."""
-        return reduced_parts.as_formula(self.draft, self.id, self.spec, parsed.body, {*metrics, *FACTS})
+        several = code != "DL304" or reduced_parts.chooses_rows(parsed.body)
+        return reduced_parts.as_formula(draft, self.id, self.spec, parsed.body, FACTS) if several else None
 
     def _compile(self, text: str | None, path: Path) -> Node | None:
         return None if text is None else typed(self.draft, text, *path)
@@ -232,7 +227,7 @@ class _Metric:
 
     def _short(self, parsed: Parsed) -> tuple[tuple[Node, ...] | None, Reduced] | None:
         """``p95(reward)``: a call of a reduction without ``over`` reduces its arguments."""
-        body = parsed.body
+        body, before = parsed.body, len(self.draft.problems)
         if parsed.call is None or not isinstance(body, ast.Call):
             return None
         with self.draft.at(*self.path("expr"), off=f"metrics.{self.id}"):
@@ -245,6 +240,9 @@ class _Metric:
                 compiler.fail(body, "DL304.reduction_arity", reduction=reduction.name, takes=takes, fix=fix)
             params = self._constants(reduction, body, compiler)
             return tuple(compiler.visit(arg) for arg in body.args), {None: (reduction, params)}
+        for problem in self.draft.problems[before:]:
+            if problem.marked in self.draft.spec.metrics:
+                self.draft.problems[before:] = [self._answered(parsed, problem)]
         return None, {}
 
     def _constants(self, reduction: Reduction, call: ast.Call, compiler: Compiler) -> Params:

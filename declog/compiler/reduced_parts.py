@@ -199,7 +199,7 @@ def of_metrics(
     plain = all(name.partition(".")[0] in metrics or name in constants for name in names_in(rest))
     keys = {name: ast.Name(in_formula(name, entries[name], str(reduce))) for name in names_in(rest) & metrics.keys()}
     rest = library_calls.Substitution(keys).visit(rest)
-    return in_flow({"formula": ast.unparse(rest)}) if plain and not further else None
+    return ast.unparse(rest) if plain and not further else None
 
 
 class _Calls(ast.NodeTransformer):

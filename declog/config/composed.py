@@ -20,8 +20,10 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException, UnsupportedValueType
 
+from declog.config.as_written import as_written
 from declog.config.diagnostics import located
 from declog.config.file_errors import first_line
+from declog.config.files import application_with
 from declog.config.fold import Composition
 from declog.config.hydra import jobs, running_loader
 from declog.config.interpolation import Resolved, at, has, key_path, masked
@@ -29,7 +31,7 @@ from declog.config.long_form import without_nulls
 from declog.config.origin import Origin
 from declog.config.override_fixes import in_override_terms
 from declog.config.search_path import GROUP, HYDRA_ERRORS, PROVIDER, package_of, provider_of
-from declog.config.source_map import Layer, Provenance
+from declog.config.source_map import Layer, Provenance, shown_path
 from declog.distribution import NAME
 from declog.errors import CompositionError, ConfigError, Path, Problem, Where, nesting
 from declog.language.keys import is_entry
@@ -151,7 +153,8 @@ class Composed:
             problems = (replace(problem, path=_written(self.tree, problem.path)) for problem in cleaned.problems)
             return type(error)(list(dict.fromkeys(problems)))
         placed = located(cleaned.problems, self.provenance, prefix=self.prefix)
-        problems = (in_override_terms(problem, self.prefix) for problem in placed)
+        typed = (in_override_terms(problem, self.prefix) for problem in placed)
+        problems = (as_written(problem, self.data, self.written, self._file) for problem in typed)
         return type(error)([_of_package(problem) for problem in problems])
 
     def masked(self, text: str) -> str:
@@ -238,15 +241,27 @@ def of_node(node: DictConfig, origin: Origin | None, composition: Composition | 
     for problem in values.problems:
         if has(written, problem.path):
             at(values.data, problem.path[:-1])[problem.path[-1]] = at(written, problem.path)
+    problems = tuple(_of_application(problem, origin) for problem in values.problems)
     prefix, composition = key_path(node), composition or _folded(origin)
     tree, before = (
         long(tree_of(_without_dropped(_deleted(data, prefix, origin), prefix, composition)))[0]
         for data in (values.data, written)
     )
     masks = {path: values.masks[inner.location] for path, inner in tree.walk() if inner.location in values.masks}
-    return Composed(
-        tree.plain, before.plain, prefix, origin, tuple(values.problems), masks, values.secrets, tree, composition
-    )
+    return Composed(tree.plain, before.plain, prefix, origin, problems, masks, values.secrets, tree, composition)
+
+
+def _of_application(problem: Problem, origin: Origin | None) -> Problem:
+    """The problem of an interpolation in a preset, whose key an application beside it has: that is what to check."""
+    key = re.match(r"\$\{(\w+)", problem.marked)
+    if key is None or origin is None or origin.application or origin.config_dir is None:
+        return problem
+    folder = FilePath(str(origin.config_dir).removeprefix("declog://"))
+    file = application_with(key[1], folder, str(origin.config_name))
+    if file is None:
+        return problem
+    answer = Problem.of("DL103.of_application", key=key[1], folder=shown_path(file.parent), name=file.stem)
+    return replace(problem, message=answer.message, fix=answer.fix)
 
 
 def _written(tree: Node, path: Path) -> Path:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path as FilePath
 
@@ -24,6 +24,7 @@ from declog.config.packages import known_presets, notes
 from declog.config.quoting import depths, value_end
 from declog.config.search_path import GROUP, ROOT, preset_folders
 from declog.config.source_map import LINE_BREAK, FileLocation, shown_path
+from declog.config.twice import of_twice
 from declog.errors import Excerpt, Path, Problem, Where, did_you_mean, in_flow, nearest
 from declog.language.keys import keys, models
 from declog.language.notation import is_reduction
@@ -146,14 +147,6 @@ def lost(loader: Loader, origin: Origin) -> Problem:
     return Problem.of("DL101.package_header", where=where, name=origin.config_name, group=GROUP)
 
 
-def _of_twice(name: str, lines: Sequence[str], row: int) -> str:
-    """The fix for a key that a file has twice: the entries of two maps are put together."""
-    section = rf"\s*{re.escape(name)}:\s*(#.*)?$"
-    if row < len(lines) and re.match(section, lines[row]) and any(re.match(section, line) for line in lines[:row]):
-        return f"delete this line, and move what is below it to the other `{name}:`"
-    return "keep one of the two"
-
-
 def not_yaml(error: yaml.MarkedYAMLError, text: str | None = None) -> Problem:
     """A file that is no YAML: the parser's words in plain ones, at the place to edit; ``text`` is of no file."""
     cause, context = error.problem or first_line(error), error.context_mark
@@ -169,7 +162,7 @@ def not_yaml(error: yaml.MarkedYAMLError, text: str | None = None) -> Problem:
     width = 1
     if (duplicate := re.match("found duplicate key (.*)", cause)) is not None:
         name = duplicate[1]
-        problem, width = Problem.of("DL101.yaml_twice", name=name, fix=_of_twice(name, lines, row)), len(name)
+        problem, width = Problem.of("DL101.yaml_twice", name=name, fix=of_twice(name, text, row)), len(name)
     elif "\\t" in cause or "\t" in cause:
         problem = Problem.of("DL101.yaml_tab")
     elif (alias := re.match("found undefined alias '?(.*?)'?$", cause)) is not None:

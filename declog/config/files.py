@@ -138,6 +138,28 @@ def chooses_config(file: str, text: str) -> bool:
     return GROUP in keys or any(name.split()[-1].lstrip("/").partition("@")[0] == GROUP for name in groups)
 
 
+def is_application(file: FilePath) -> bool:
+    """The same of a file that may be gone, or no configuration at all."""
+    try:
+        return chooses_config(str(file), text_of(file))
+    except (CompositionError, OSError):
+        return False
+
+
+def application_with(key: str, config_dir: FilePath, config: str) -> FilePath | None:
+    """The application's configuration, in a folder of presets or above it, with a key or a group at its top.
+
+    One that chooses the preset ``config``, if there is one. None where no such file has the key.
+    """
+    files = [file for folder in (config_dir, config_dir.parent) for file in sorted(folder.glob("*.yaml"))]
+    by_choice: dict[bool, FilePath] = {}
+    for file in filter(is_application, files):
+        choices = [*defaults_of(str(file), text := text_of(file))]
+        if key in keys_at_top(text) | {choice.group for choice in choices}:
+            by_choice.setdefault(any(choice.name == config for choice in choices), file)
+    return by_choice.get(True) or by_choice.get(False)
+
+
 def keys_at_top(text: str) -> set[str]:
     """The keys at the top of a YAML file; none for a file that is no map, or no YAML."""
     try:

@@ -14,7 +14,7 @@ from pathlib import Path
 import yaml
 
 from declog.config.compose import composed, presets
-from declog.config.files import chooses_config, defaults_of, text_of
+from declog.config.files import defaults_of, is_application
 from declog.config.origin import Origin
 from declog.config.override_errors import problem_of, unreadable
 from declog.config.overrides import ADDS, parsed
@@ -82,15 +82,8 @@ def primary(folders: Sequence[str], names: Sequence[str]) -> list[tuple[str, str
     For where Hydra ends before it reads any file.
     """
     files = [file for folder in folders for file in Path(folder.removeprefix("file://")).glob("*.yaml")]
-    files = [file for file in files if (file.stem in names if names else _chooses_config(file))]
+    files = [file for file in files if (file.stem in names if names else is_application(file))]
     return [(str(file.parent), file.stem) for file in files] if len(files) == 1 else []
-
-
-def _chooses_config(file: Path) -> bool:
-    try:
-        return chooses_config(str(file), text_of(file))
-    except (CompositionError, OSError):
-        return False
 
 
 def _is_sweep(line: str) -> bool:

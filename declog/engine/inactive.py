@@ -27,6 +27,7 @@ from declog.plans.ops import Plan, SignalOp
 
 log = logging.getLogger("declog")
 GROUPS, METRICS, SIGNALS = 8, 4, 3  # how many reasons, metrics per reason and signals a message names
+WHICH = ", which "  # before the call that gives a signal of a phase
 NEVER = " never came"
 NO_GROUPS = "nothing says what a group is: observe {ids}, or say `axes.group.size=N`"
 PLAIN = 4  # how many reasons of this kind a message names one by one
@@ -226,8 +227,7 @@ class Inactive:
             names = dict.fromkeys(self._named(clause) for id in ids for clause in self._absent(id, state))
             which = f"{len(ids)} that read" if some else "they read"
             some += [f"{which} {_listed([*names], SIGNALS)}, which this loop does not observe (`log.missing` has each)"]
-        count = sum(map(len, reasons.values()))
-        slower = min(self._every[id] for id in first)
+        count, slower = sum(map(len, reasons.values())), min(self._every[id] for id in first)
         log.warning(
             "%s%d of %d metric%s%s %s inactive:%s",
             "" if mode == "train" else f"{mode}: ", count, len(first), "s" * (len(first) > 1),
@@ -260,12 +260,13 @@ class Inactive:
         if strays := self._strays(absent, state):
             return self._of_strays(strays, state)
         absent = [clause for clause in absent if not self._strays([clause], state)]
-        phases = dict.fromkeys(need.phase for clause in absent for need in clause)
-        silent = [phase for phase in phases if Need(phase, PHASE) not in state.spans]
-        sources = [op.source for need, op in self._signals.items() if need.phase in silent]
+        needs = sorted(need for clause in absent for need in clause)
+        needs.sort(key=lambda need: need.name in self._masks)
+        silent = list(dict.fromkeys(need.phase for need in needs if Need(need.phase, PHASE) not in state.spans))
+        sources = [self._signals[need].source for need in needs if need.phase in silent and need in self._signals]
         if sources and len({need.phase for need in self._signals}) > 1:
             call = 'with log.timer("generate"):' if sources[0] == TIMERS else f"log.observe({sources[0]}=...)"
-            return f"no signal of {_listed(silent, SIGNALS)} came, which `{call}` gives"
+            return f"no signal of {_listed(silent, SIGNALS)} came{WHICH}`{call}` gives"
         names = list(dict.fromkeys(self._named(clause) for clause in absent))
         if len(absent) == 1 and len(absent[0]) == 1 and absent[0][0].name in self._masks:
             return f"{names[0]} never came: observe it, or say `axes.token.mask: all`"
@@ -273,7 +274,7 @@ class Inactive:
         return f"{'its label ' * of_label}{_listed(names, SIGNALS)}{NEVER}"
 
     def _together(self, reasons: Mapping[str, str], state: _Mode) -> dict[str, list[str]]:
-        """Metrics by reason; those whose signals came in another phase share one, with one edit for them all."""
+        """Metrics by reason: those of another phase share an edit, of a silent one the first's signal."""
         strays = {id: self._strays(self._absent(id, state), state) for id in reasons}
         shared: dict[tuple[str, str, bool] | None, _Strays] = {}
         for of_one in strays.values():
@@ -282,8 +283,9 @@ class Inactive:
         ids: dict[str, list[str]] = {}
         for id, why in reasons.items():
             way = self._way(strays[id])
-            ids.setdefault(self._of_strays(shared[way], state) if way else why, []).append(id)
-        return ids
+            ids.setdefault(self._of_strays(shared[way], state) if way else why.partition(WHICH)[0], []).append(id)
+        named = {why: min(group, key=lambda id: id not in self._plan.user_metrics) for why, group in ids.items()}
+        return {reasons[named[why]] if WHICH in reasons[named[why]] else why: group for why, group in ids.items()}
 
     # -- signals of another phase
 

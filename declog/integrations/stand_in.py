@@ -1,4 +1,4 @@
-"""Stand-ins for a logger, a run or a writer that pass as the original. Standard library and errors."""
+"""Stand-ins for a logger, a run or a writer that pass as the original. What they leave to it is kept with the run."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import declog
 from declog.errors.habits import meant, no_attribute
 
 log = logging.getLogger("declog")
@@ -50,14 +51,22 @@ def alone(options: Mapping[str, Any]) -> dict[str, int]:
     return {} if {"rank", "world_size", "comm", "role"} & options.keys() else {"rank": 0, "world_size": 1}
 
 
-def tell_no_numbers(names: Iterable[str], told: set[str], folder: object, wraps: object) -> None:
-    """Say once of each name that it went to the logger alone, since declog keeps numbers only; ``told`` gets them.
+class LeftToLogger:
+    """What went to a logger alone, since declog keeps numbers only: each name is told of once, and kept with the run.
 
-    Names with other digits are one, as those that hold a step.
+    Names with other digits are one, as those that hold a step. ``logger`` is what it is called.
     """
-    kinds = {re.sub(r"\d+", "0", name): name for name in names}
-    untold = sorted(kinds[kind] for kind in kinds.keys() - told)
-    told.update(kinds)
-    if untold:
-        shown = ", ".join(f"`{name}`" for name in untold)
-        log.warning("declog keeps numbers, in %s; %s went to %s alone", folder, shown, wraps)
+
+    def __init__(self, logger: str) -> None:
+        self._logger = logger
+        self._kinds = dict[str, str]()
+
+    def tell(self, names: Iterable[str], recorder: declog.Recorder) -> None:
+        """Say it of names that are new."""
+        kinds = {re.sub(r"\d+", "0", name): name for name in names}
+        untold = sorted(kinds[kind] for kind in kinds.keys() - self._kinds.keys())
+        self._kinds.update(kinds)
+        if untold:
+            shown = ", ".join(f"`{name}`" for name in untold)
+            log.warning("declog keeps numbers, in %s; %s went to %s alone", recorder.output_dir, shown, self._logger)
+            recorder.note(left_to_logger={self._logger: sorted(self._kinds.values())})

@@ -26,7 +26,7 @@ from declog.errors import UsageError
 from declog.errors.habits import shown_at_the_call
 from declog.integrations import logger_calls, tee_wandb
 from declog.integrations.logged import flat
-from declog.integrations.stand_in import Stands, alone, tell_no_numbers
+from declog.integrations.stand_in import LeftToLogger, Stands, alone
 from declog.records import Records, RunInfo
 from declog.sinks import SCALAR, Sink
 
@@ -120,7 +120,7 @@ class Tee(Stands):
         self._unnumbered: set[str] = set()  # names that came without a step since the last one began
         self._calls: Counter[str] = Counter()  # of the logger's methods
         self._names: set[str] = set()  # of the numbers that the loop has logged
-        self._untaken = set[str]()  # what was told of as no number
+        self._untaken = LeftToLogger(type(logger).__name__)
         self._again: Callable[[Mapping[str, Any], int], Any] | None = None  # calls the logger as the loop did last
         self._until_dump: dict[str, Any] = {}  # numbers that wait for a dump
         self._times: Counter[str] = Counter()  # how often each of them came
@@ -211,7 +211,8 @@ class Tee(Stands):
                 rest = self._numbers(call.values, self._step, commit=call.commit)
             no_numbers = flat(rest).keys()
             self._names |= names - no_numbers
-            tell_no_numbers(no_numbers, self._untaken, self.recorder.output_dir, type(self._wraps).__name__)
+            if no_numbers:
+                self._untaken.tell(no_numbers, self.recorder)
 
     def _numbers(self, values: Mapping[str, Any], step: int, *, commit: bool) -> Mapping[str, Any]:
         """Record the numbers among values; the others are returned."""

@@ -14,7 +14,7 @@ import torch
 
 import declog
 from declog.integrations.logged import flat
-from declog.integrations.stand_in import Stands, alone, tell_no_numbers
+from declog.integrations.stand_in import LeftToLogger, Stands, alone
 from declog.records import Records, Scalar
 from declog.sinks import Sink
 from declog.sinks.wandb import WandbSink, open_run
@@ -99,7 +99,7 @@ class RunTee(Stands):
                     **{"steps": "commit", "run_config": dict(run.config), **alone(options), **options},
                 )
         self._row = 0 if self.recorder is None else int(run.step)
-        self._untaken = set[str]()  # what was told of as no number
+        self._untaken = LeftToLogger("wandb")
         self._shared = False  # whether wandb itself logs into the rows
         self._finish = run.finish
         run.finish = self.finish
@@ -125,6 +125,13 @@ class RunTee(Stands):
         self._shared = True
         return self._wraps.watch(*args, **kwargs)
 
+    def alert(self, title: str, *args: Any, **kwargs: Any) -> None:
+        """What ``wandb.alert`` does; alerts of declog's are conditions of the config."""
+        if (recorder := self._log) is not None:
+            with recorder.guard("an alert of the loop could not be told of"):
+                self._untaken.tell([f"alert: {title}"], recorder)
+        self._wraps.alert(title, *args, **kwargs)
+
     def log(self, data: Mapping[str, Any], step: int | None = None, commit: bool | None = None) -> None:
         """What ``wandb.log`` does."""
         recorder = self._log
@@ -137,7 +144,7 @@ class RunTee(Stands):
             rest = recorder.scalars(data, number, between=".")
             if self._rows is not None:
                 self._rows.take(number, _numbers(data, rest))
-            tell_no_numbers(flat(rest, "."), self._untaken, recorder.output_dir, "wandb")
+            self._untaken.tell(flat(rest, "."), recorder)
         self._row = max(self._row, number)
         self._beside(rest, number)
         if commit or (step is None and commit is None):
@@ -172,7 +179,8 @@ class WandbTee:
         self._tees: list[RunTee] = []
 
     def __getattr__(self, name: str) -> Any:
-        run = self.run if name in ("log", "summary", "watch") else None  # the module's are those of the run itself
+        of_run = name in ("alert", "log", "summary", "watch")  # the module's are those of the run itself
+        run = self.run if of_run else None
         return getattr(self._module if run is None else run, name)
 
     def init(self, *args: Any, **kwargs: Any) -> RunTee:

@@ -362,7 +362,7 @@ class Compiler:
             self.fail(node, "DL306.axis_named", fix=did_you_mean("", axes, what="axes"))
         if name not in AXES and (name == "prompt" or same_signal(name, ("group", "prompt"))):
             spans = self.span(node), self.span(call)
-            fix = wrong_calls.of_prompt(self.text, *spans, self._problem, within=slot.name == "within")
+            fix = wrong_calls.of_prompt(self.text, *spans, self.problem, within=slot.name == "within")
             self.fail(node, "DL306.prompt", name=name, fix=fix)
         if name not in AXES:
             self.fail(node, "DL306.axis", name=name, known=axes)

@@ -65,7 +65,7 @@ def of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     good = {True: "up", False: "down"}.get(value is ("lower" not in key and "min" not in key), "up")
     if not isinstance(value, bool):
         good = next((side for side, words in _SIDES.items() if str(value).lower() in words), "up, or down")
-    facts["good"] = good
+    facts["good"], facts["subject"] = good, value if isinstance(value, str) else id
     metrics = data.get("metrics")
     metrics = metrics if isinstance(metrics, Mapping) else {}
     if section == "alerts" and isinstance(entry, Mapping):

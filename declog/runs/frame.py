@@ -6,10 +6,11 @@ And rows of one kind from several files: of the ranks of a sink, and of several 
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
-from declog.errors import UsageError
+from declog.errors import UsageError, did_you_mean
 from declog.errors.habits import meant, no_attribute
 from declog.runs.guarded import parsed
 from declog.sinks._rows import event_steps
@@ -22,11 +23,12 @@ class Frame(Sequence[dict[str, Any]]):
     """Rows in the order in which they were logged: a sequence of dicts of plain Python values.
 
     In pandas, polars and Arrow a column of objects is decoded: into structs and lists if all its values have one shape
-    (a missing key is null), else into texts of JSON. A row has the values unchanged.
+    (a missing key is null), else into texts of JSON. A row has the values unchanged. ``called``: what gives it.
     """
 
-    def __init__(self, table: Any) -> None:
+    def __init__(self, table: Any, called: str = "FRAME") -> None:
         self._table = table
+        self._called = called
         self._decoded: Any = None
 
     if not TYPE_CHECKING:
@@ -50,7 +52,7 @@ class Frame(Sequence[dict[str, Any]]):
 
     def __getitem__(self, index: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
         if isinstance(index, str):
-            raise TypeError(f"a frame is a sequence of rows\n  fix: FRAME.pandas()[{index!r}]")
+            raise TypeError(f"a frame is a sequence of rows\n  fix: {self._with(index)}")
         if isinstance(index, int) and not -len(self) <= index < len(self):
             raise IndexError(f"row {index} of a frame with {len(self)} rows")
         rows = range(len(self))[index]
@@ -59,6 +61,18 @@ class Frame(Sequence[dict[str, Any]]):
         import pyarrow as pa
 
         return list(_rows(self._table.take(pa.array(rows, pa.int64()))))
+
+    def with_name(self, name: str) -> str:
+        """What gives the rows of a name."""
+        return f'[row for row in {self._called} if row["name"] == {json.dumps(name, ensure_ascii=False)}]'
+
+    def _with(self, name: str) -> str:
+        """What to write for a column, or for the rows of a name; of another text the nearest column."""
+        if name not in self.columns and "name" in self.columns and name in self._table["name"].to_pylist():
+            return self.with_name(name)
+        if name in self.columns:
+            return f"{self._called}.pandas()[{name!r}]"
+        return f"{self._called}.pandas() is a table; {did_you_mean(name, self.columns, what='columns')}"
 
     def __repr__(self) -> str:
         return f"<{len(self)} rows of {', '.join(self.columns)}>"

@@ -36,6 +36,7 @@ from declog.runs.frame import Frame, by_step, joint, merged
 from declog.runs.guarded import unsaid
 from declog.runs.prompts import PROMPTS, prompt_column, prompts_of, score_column
 from declog.runs.series import TRAIN, Series, name_of, rows_by_name, series_by_name, wide_table
+from declog.runs.tables import Tables
 from declog.sinks._rows import EVENT_RUN, schema, with_event_steps
 from declog.sinks.run_folder import RUN, run_of
 
@@ -238,6 +239,13 @@ class Run:
                     redacted.setdefault(name, {})[column] = list(spec["redact"])
         return redacted
 
+    def _left_to_logger(self, name: str) -> str:
+        """Where values of a name went that are no numbers: to the loop's logger alone. Empty for any other name."""
+        for logger, names in (self.info.get("left_to_logger") or {}).items():
+            if name in names:
+                return f"{logger} alone has it: declog keeps the numbers of a loop that logs by itself"
+        return ""
+
     @property
     def _unwritten(self) -> bool:
         """Whether none of its sinks writes files."""
@@ -272,7 +280,10 @@ class Run:
         A table into which no row was written is there, too, without rows.
         A column ``step`` or ``run_id`` of its own stays its own: the log event's is ``declog_step``, ``declog_run_id``.
         """
-        return _Tables(self)
+        written = {name for ranks in self._sinks for one in ranks for name in one.tables()}
+        no_files = NO_FILES if self._unwritten else ""
+        frames = {**self._declared.empty_tables, **dict.fromkeys(written)}
+        return Tables(frames, self._table, lambda name: self._left_to_logger(name) or no_files)
 
     def names(self, mode: str | None = None) -> list[str]:
         """The names of its scalars, in the order in which they first came."""
@@ -302,10 +313,10 @@ class Run:
         columns = [self.scalars.arrow()[column].to_pylist() for column in ("name", "metric", "mode")]
         for section, rows in {"histograms": self.histograms, "alerts": self.alerts}.items():
             if name not in columns[1] and name in rows.arrow()["name"].to_pylist():
-                return f'it is in `run.{section}`: [row for row in run.{section} if row["name"] == "{name}"]'
+                return f"it is in `run.{section}`: {rows.with_name(name)}"
         if name in self.tables:
             return f'it is a table: run.tables["{name}"].pandas()'
-        declared = self._declared.instead_of(name, zip(*columns, strict=True))
+        declared = self._declared.instead_of(name, zip(*columns, strict=True)) or self._left_to_logger(name)
         return declared or did_you_mean(name, self._series, what="scalars of this run")
 
     def wide(self, mode: str | None = None) -> Frame:
@@ -352,7 +363,8 @@ class Run:
     def _events(self, kind: str) -> Frame:
         tables = [table for ranks in self._sinks if (table := ranks[0].read(kind, self._report)) is not None]
         parts = [self._of_run(table, "run_id") for table in tables]
-        return Frame(merged(parts, ("step", "mode", "name", "time")) if parts else schema(kind).empty_table())
+        rows = merged(parts, ("step", "mode", "name", "time")) if parts else schema(kind).empty_table()
+        return Frame(rows, f"run.{kind}")
 
     def _table(self, name: str) -> Frame:
         import pyarrow as pa
@@ -418,30 +430,3 @@ class Run:
             if table is not None and len(table) and "run_id" in table.column_names:
                 return str(table["run_id"][-1].as_py() or "")
         return ""
-
-
-class _Tables(Mapping[str, Frame]):
-    """The tables of a run by id, each read at its first use."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        written = {name for ranks in run._sinks for one in ranks for name in one.tables()}
-        frames: dict[str, Frame | None] = {**run._declared.empty_tables, **dict.fromkeys(written)}
-        self._frames = dict(sorted(frames.items()))
-
-    def __getitem__(self, name: str) -> Frame:
-        if name not in self._frames:
-            near = did_you_mean(name, self, what="tables in files of this run")
-            raise KeyError(f"{name}; {NO_FILES if self._run._unwritten else near}")
-        if (frame := self._frames[name]) is None:
-            frame = self._frames[name] = self._run._table(name)
-        return frame
-
-    def __repr__(self) -> str:
-        return f"<tables {', '.join(self)}>"
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._frames)
-
-    def __len__(self) -> int:
-        return len(self._frames)

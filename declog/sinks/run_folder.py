@@ -10,6 +10,7 @@ import itertools
 import json
 import logging
 import os
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -82,6 +83,7 @@ class RunFolder:
         self._created = created
         self._before = frozenset(entry.name for entry in path.iterdir())
         self._facts: dict[str, Any] = {}
+        self._saying = threading.Lock()
 
     def begin(self, facts: Mapping[str, Any], texts: Mapping[str, str]) -> None:
         """Write ``run.json``, and ``texts`` by their names in ``KEPT``: when all sinks are open."""
@@ -97,9 +99,10 @@ class RunFolder:
 
     def say(self, **facts: Any) -> None:
         """Write more facts to ``run.json``. ``OSError`` as the disk says."""
-        self._facts |= facts
-        text = json.dumps(self._facts, indent=2, ensure_ascii=False, default=str)
-        replace_text(self.path / RUN, f"{text}\n")
+        with self._saying:
+            self._facts |= facts
+            text = json.dumps(self._facts, indent=2, ensure_ascii=False, default=str)
+            replace_text(self.path / RUN, f"{text}\n")
 
     def note(self, **facts: Any) -> None:
         """The same; never raises: if the disk refuses, the log says so."""

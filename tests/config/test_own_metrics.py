@@ -53,3 +53,22 @@ def test_an_override_is_as_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert NOTE + "`mine`:" in capsys.readouterr().out
     assert main(["check", "grpo", "profile=slim"]) == 0
     assert NOTE not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("own", "noted"),
+    [
+        ("profile: paper\nprofiles: {paper: {only: [reward]}}", False),
+        ("profile: paper\nprofiles: {paper: {only: [reward], show: [kl]}}", False),
+        ("sink_options: {console: {profile: paper}, parquet: {profile: slim}}\nprofiles: {paper: {only: [kl]}}", True),
+        ("profile: paper\nprofiles: {paper: {hide: [mine]}}", True),
+        ("profile: slim", True),  # the list is the preset's
+    ],
+)
+def test_a_closed_list_of_ones_own_leaves_out_on_purpose(
+    write_preset: WritePreset, capsys: pytest.CaptureFixture[str], own: str, noted: bool
+) -> None:
+    """There is a note only where a profile hides a metric that does not list what it shows itself."""
+    directory = write_preset("own", f"defaults: [grpo, _self_]\nmetrics: {{mine: p95(reward)}}\n{own}\n")
+    assert main(["check", "own", "--config-dir", str(directory)]) == 0
+    assert (NOTE in capsys.readouterr().out) is noted

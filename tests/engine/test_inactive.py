@@ -578,3 +578,21 @@ def test_timers_that_nobody_started(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert line == (
         '1 of 2 metrics is inactive: time (no signal of timing came, which `with log.timer("generate"):` gives)'
     )
+
+
+@pytest.mark.parametrize("first", ["kl", "loss", "mine"])
+def test_the_signal_that_is_named_is_one_that_the_first_metric_reads(
+    first: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a phase of which nothing came: whatever metric is named first, and rather its values than their mask."""
+    signals = {"kl": {"axis": "token"}, "mask": {"axis": "token", "type": "bool"}, "loss": STEP, "mine": ROW}
+    metrics = {name: f"mean({name})" for name in sorted(["kl", "loss", "mine"], key=lambda name: name != first)}
+    config = {
+        "run": {"name": "small"}, "axes": {"token": {"mask": "mask"}},
+        "signals": {"rollout": {"a": ROW}, "update": signals}, "metrics": {"a": "mean(a)", **metrics},
+    }  # fmt: skip
+    (line,), missing = run(config, steps(4, lambda step: {"a": [1.0]}), tmp_path, caplog)
+    calls = {name: f"no signal of update came, which `log.observe({name}=...)` gives" for name in metrics}
+    assert missing == calls
+    named = line.removeprefix("3 of 4 metrics are inactive: ").partition(",")[0]
+    assert f"({calls[named]})" in line

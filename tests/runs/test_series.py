@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+import yaml
 
 import declog
 from declog.errors import UsageError
@@ -249,3 +251,14 @@ def test_the_name_of_an_id(rows: list[tuple[str, str | None, str]], expected: st
     })  # fmt: skip
     assert name_of(table, "a") == expected
     assert name_of(table, 3) is None
+
+
+def test_a_config_that_is_read_is_plain_data(recorded: Path) -> None:
+    """YAML, JSON and the next start take it."""
+    config = declog.read(recorded).config
+    assert [type(config), yaml.safe_load(yaml.safe_dump(config)), json.loads(json.dumps(config))] == [
+        dict,
+        config,
+        config,
+    ]
+    assert declog.plan(config).outputs

@@ -93,6 +93,11 @@ class Recorder(Observing):
         """The run's id; empty on ranks that have no folder."""
         return self._outlets.run_id
 
+    def note(self, **facts: Any) -> None:
+        """Keep facts with the run, on the rank that has its folder; for integrations."""
+        if self._outlets.folder is not None:
+            self._outlets.folder.note(**facts)
+
     def __enter__(self) -> Recorder:
         self._runs.append(Scope(self, "run").__enter__())
         return self

@@ -259,7 +259,9 @@ class Intake:
         if not (again := batch.again(call)):
             return False
         if batches.once or batch.size is not None:
-            raise _given_twice(f"`{min(again)}`", batch)
+            per_step = {signal.name for signal in batch.phase.signals if signal.axis is Axis.STEP}
+            once = "DL509.twice_per_step" if again <= per_step else "DL509.twice"
+            raise InputError.of(once, what=f"`{min(again)}`", phase=batch.phase.name)
         return True
 
     def _put(self, batches: OpenBatches, taken: Mapping[str, Batch]) -> None:
@@ -293,7 +295,7 @@ class Intake:
             raise InputError.of("DL509.under_way", column=column, phase=phase)
         again = open_batch is not None and column in open_batch.extras
         if again and open_batch is not None and (batches.once or open_batch.size is not None):
-            raise _given_twice(f"the column `{column}`", open_batch)
+            raise InputError.of("DL509.twice", what=f"the column `{column}`", phase=phase)
         batch = Batch(self._plan.phases[phase], self._folds[phase]) if open_batch is None or again else open_batch
         batch.add_extra(column, plain)
         self._put(batches, {phase: batch})
@@ -429,10 +431,6 @@ def _await_end(batches: OpenBatches, call: Observation) -> None:
 def _plain(name: str) -> str:
     """The name of a kept column as it was passed, without its prefix."""
     return name.removeprefix(SIGNALS).removeprefix(PREFIX)
-
-
-def _given_twice(what: str, batch: Batch) -> InputError:
-    return InputError.of("DL509.twice", what=what, phase=batch.phase.name)
 
 
 def _forget_frames(error: BaseException | None) -> None:

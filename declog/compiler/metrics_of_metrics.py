@@ -1,0 +1,160 @@
+"""Fixes of metrics whose expression reads other metrics: pasted into the config, they give the intended number."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from typing import Any
+
+from declog.compiler import reduced_parts
+from declog.compiler.draft import Draft
+from declog.compiler.scopes import FACTS
+from declog.errors import in_flow
+from declog.language.notation import both, reduced
+from declog.language.spec import MetricSpec
+from declog.language.syntax import tree_of
+from declog.language.tracker_names import reductions_of
+
+_OF_FORMULAS = frozenset({"name", "alias", "tags", "log", "empty", "when"})  # keys that a formula has, too
+_OF_ROWS = frozenset(
+    {"where", "by", "weight", "nan", "ranks", "max_labels"}
+)  # those that say which rows count, and how
+DEEPEST = 10  # formulas of formulas
+
+
+def of_metrics(draft: Draft, id: str, spec: MetricSpec, body: ast.expr) -> str | None:
+    """The fix for an expression of metrics: a formula, or the metrics' expressions with what is said beside it.
+
+    None where neither gives that number.
+    """
+    metrics, constants = draft.spec.metrics, {*draft.constants, *FACTS}
+    formula = reduced_parts.of_metrics(body, metrics, constants, spec.reduce)
+    beside = _said(spec, spec.model_fields_set - {"expr", "reduce"})
+    takes = _OF_FORMULAS | ({"combine"} if spec.smoothing is not None else set())
+    if formula is not None and beside.keys() <= takes and _reduced_already(spec, body, metrics):
+        return f"{id}: {in_flow({'formula': formula, **beside})}"
+    several = reduced_parts.as_formula(draft, id, spec, body, {*metrics, *FACTS})
+    if formula is None and beside.keys() <= _OF_FORMULAS and spec.reduce is None and several is not None:
+        return several
+    expanded = _Expanded(id, spec, metrics, beside)
+    try:
+        rest = expanded.visit(tree_of(ast.unparse(body)).body)
+    except _NotSaid:
+        return _of_log_events(id, spec, formula, beside) or several
+    if isinstance(rest, ast.Name) and rest.id in expanded.parts:
+        (entry,) = expanded.parts.values()
+        return f"{id}: {in_flow({**entry, **{key: value for key, value in beside.items() if key not in entry}})}"
+    named = {node.id for node in ast.walk(rest) if isinstance(node, ast.Name)} - expanded.parts.keys()
+    if not expanded.parts or any(name not in constants for name in named):
+        return several
+    if (
+        spec.smoothing is not None or spec.cumulative or spec.combine in ("std", "var")
+    ):  # the parts would be combined, and not what is computed of them
+        return _of_log_events(id, spec, formula, beside) or several
+    shown = {key: value for key, value in beside.items() if key in _OF_FORMULAS}
+    hidden = {name: {**entry, "log": False} for name, entry in expanded.parts.items()}
+    return f"metrics: {in_flow({**hidden, id: {'formula': ast.unparse(rest), **shown}})}"
+
+
+def _of_log_events(id: str, spec: MetricSpec, formula: str | None, beside: Mapping[str, Any]) -> str | None:
+    """What a formula has of steps before: curves of its values, and nothing else."""
+    values = {key: value for key, value in beside.items() if key != "over"}
+    if formula is None or not values.keys() <= _OF_FORMULAS | {"combine"}:
+        return None
+    if spec.smoothing is not None:
+        return f"{id}: {in_flow({'formula': formula, **values})}: of its values at log events"
+    return f"drop it: a formula has no `combine: {spec.combine}`, and who reads the run has its values to take that of"
+
+
+def _reduced_already(spec: MetricSpec, body: ast.expr, metrics: Mapping[str, MetricSpec]) -> bool:
+    """Whether a reduction that is said beside the metrics of an expression is how they are reduced already."""
+    names = {node.id for node in ast.walk(body) if isinstance(node, ast.Name)} & metrics.keys()
+    ways = [("mean", metrics[name].reduce, *reductions_of({"reduce": metrics[name].reduce}).values()) for name in names]
+    return spec.reduce is None or all(spec.reduce in way for way in ways)
+
+
+def _said(spec: MetricSpec, keys: frozenset[str] | set[str]) -> dict[str, Any]:
+    """What an entry says by some keys, in the order of the language."""
+    written = spec.model_dump(include={*keys} & spec.model_fields_set, exclude_none=True)
+    return {key: value for key, value in written.items() if value != []}
+
+
+class _NotSaid(Exception):
+    """There is no expression of signals that gives a metric's value."""
+
+
+class _Expanded(ast.NodeTransformer):
+    """Names metrics of the same expressions in place of those that an expression reads, and formulas by what they say.
+
+    ``parts`` are the new metrics by name, with what is said ``beside`` the expression.
+    """
+
+    def __init__(self, id: str, spec: MetricSpec, metrics: Mapping[str, MetricSpec], beside: Mapping[str, Any]) -> None:
+        self.parts: dict[str, dict[str, Any]] = {}
+        self._id, self._spec, self._metrics, self._depth = id, spec, metrics, 0
+        self._beside = {key: value for key, value in beside.items() if key not in _OF_FORMULAS}
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """``mean(kl)`` and ``p95(kl)`` of a metric; any other function of what it reads."""
+        call = reduced(ast.unparse(node))
+        if call is None:
+            node.args = [self.visit(argument) for argument in node.args]
+            return node
+        if call["expr"] not in self._metrics:
+            raise _NotSaid
+        return self._part(call["expr"], call["reduce"])
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        """``length.max``, one of several reductions."""
+        metric = self._metrics.get(ast.unparse(node.value))
+        ending = None if metric is None else reductions_of({"reduce": metric.reduce}).get(node.attr)
+        if ending is None:
+            raise _NotSaid
+        return self._part(ast.unparse(node.value), ending)
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        """A metric, or a constant as it is."""
+        return self._part(node.id, self._spec.reduce) if node.id in self._metrics else node
+
+    def _part(self, name: str, reduction: object) -> ast.AST:
+        metric = self._metrics[name]
+        if metric.formula is not None:
+            self._depth += 1
+            if (
+                self._depth > DEEPEST
+                or reduction not in (None, "mean")
+                or not _said(metric, metric.model_fields_set).keys() <= {*_OF_FORMULAS, "formula"}
+            ):
+                raise _NotSaid
+            return self.visit(tree_of(metric.formula).body)  # type: ignore[no-any-return]
+        of_rows = not self._beside.keys().isdisjoint(("where", "by", "weight")) or reduction is not None
+        if (metric.prefer and of_rows) or metric.over or metric.combine or isinstance(metric.expr, list):
+            raise _NotSaid
+        said = {"expr": name if metric.expr is None else metric.expr, "reduce": metric.reduce}
+        said = (None if metric.reduce else reduced(str(said["expr"]))) or said
+        several = reductions_of(said)
+        if several and reduction not in several.values():
+            reduction = "mean" if reduction is None and "mean" in several.values() else _refused()
+        elif not several and reduction != said["reduce"]:
+            reduction = said["reduce"] if reduction is None else _of_rows(said["reduce"], reduction)
+        entry = {"expr": said["expr"], **({} if reduction in (None, "mean") else {"reduce": reduction})}
+        rows = _said(metric, _OF_ROWS | {"prefer"})
+        for key in rows.keys() & self._beside.keys() - {"where"}:
+            rows[key] = rows[key] if rows[key] == self._beside[key] else _refused()
+        entry |= {**rows, **self._beside}
+        if "where" in rows and "where" in self._beside:
+            entry["where"] = both(str(rows["where"]), str(self._beside["where"]))
+        same = next((part for part, there in self.parts.items() if there == entry), None)
+        names = (f"{self._id}_{count}" for count in range(1, 999))
+        part = same or next(one for one in names if one not in self.parts and one not in self._metrics)
+        self.parts[part] = entry
+        return ast.Name(part)
+
+
+def _of_rows(logged: object, reduction: object) -> object:
+    """Another reduction of the rows of a metric that is their mean."""
+    return reduction if logged in (None, "mean") else _refused()
+
+
+def _refused() -> Any:
+    raise _NotSaid

@@ -1,0 +1,77 @@
+"""Fixes that repeat the rest of an entry show it as its file has it: with its interpolations, without keys of presets.
+
+A problem and the config that it is of come in, the problem goes out. Imports plain data and places.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import yaml
+
+from declog.config.interpolation import at, has
+from declog.errors import FLOW_MAP, Path, Problem, in_flow
+from declog.language.keys import SECTIONS, entry_path
+from declog.language.tree import tree_of
+
+
+def as_written(
+    problem: Problem, data: Mapping[str, Any], written: Mapping[str, Any], file_of: Callable[[Path], str | None]
+) -> Problem:
+    """The problem, whose fix repeats nothing of its entry but what stands in the problem's file, as it stands there.
+
+    ``data`` is what is in effect, and ``written`` what was written for it. ``file_of`` says which file sets a key.
+    """
+    fix, where = problem.fix, problem.where
+    if fix is None or where is None or not problem.path:
+        return problem
+    file = file_of(problem.path) if where.override is None else None
+    if file is not None:
+        fix = _without_layers_below(fix, problem.path, data, lambda path: file_of(path) != file)
+    entry = entry_path(problem.path) if problem.path[0] in SECTIONS else problem.path[:1]
+    for path, text in _interpolations(written, entry):
+        if has(data, path) and (value := at(data, path)) != text:
+            key = r"\w+" if path == problem.path else re.escape(str(path[-1]))
+            pair = re.compile(rf"\b({key}: ?){re.escape(in_flow(value))}(?=[,}}\]\s'`]|\Z)")
+            fix = pair.sub(lambda match, text=text: f"{match[1]}{in_flow(text)}", fix)  # type: ignore[misc]
+    return replace(problem, fix=fix)
+
+
+def _interpolations(written: Mapping[str, Any], entry: Path) -> Iterator[tuple[Path, str]]:
+    """The texts of an entry in which something stands for a value, with their paths."""
+    if has(written, entry) and isinstance(at(written, entry), Mapping):
+        for path, node in tree_of(at(written, entry)).walk(entry):
+            if isinstance(node.value, str) and "${" in node.value:
+                yield path, node.value
+
+
+def _without_layers_below(fix: str, at_fault: Path, data: Mapping[str, Any], below: Callable[[Path], bool]) -> str:
+    """A fix whose maps have no keys that layers below set to the same values: a map completes them."""
+
+    def rest(shown: Mapping[Any, Any], path: Path) -> dict[Any, Any]:
+        kept = {}
+        for key, value in shown.items():
+            here = (*path, str(key))
+            inner = rest(value, here) if isinstance(value, Mapping) else value
+            same = has(data, here) and in_flow(at(data, here)) == in_flow(value) and below(here)
+            if not same and not (value and inner == {}):
+                kept[key] = inner
+        return kept
+
+    def shorter(match: re.Match[str]) -> str:
+        paths = [(*at_fault[:depth], match[1]) for depth in range(len(at_fault) - 1, -1, -1)]
+        path = next((path for path in paths if has(data, path)), None)
+        try:
+            shown = yaml.safe_load(match[2])
+        except yaml.YAMLError:
+            return match[0]
+        kept = {} if path is None else rest(shown, path)
+        return f"{match[1]}: {in_flow(kept)}" if kept and kept != shown else match[0]
+
+    return _MAP.sub(shorter, fix)
+
+
+_MAP = re.compile(rf"\b(\w+): ({FLOW_MAP})")

@@ -1,0 +1,37 @@
+"""The tables of a run by their names. A name that is not there is answered with where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from declog.errors import did_you_mean
+from declog.runs.frame import Frame
+
+
+class Tables(Mapping[str, Frame]):
+    """The tables of a run by id, each read at its first use.
+
+    ``frames`` are the empty ones, and None for one that ``read`` gives; ``instead_of`` says where another one is.
+    """
+
+    def __init__(
+        self, frames: Mapping[str, Frame | None], read: Callable[[str], Frame], instead_of: Callable[[str], str]
+    ) -> None:
+        self._frames, self._read, self._instead_of = dict(sorted(frames.items())), read, instead_of
+
+    def __getitem__(self, name: str) -> Frame:
+        if name not in self._frames:
+            near = did_you_mean(name, self, what="tables in files of this run")
+            raise KeyError(f"{name}; {self._instead_of(name) or near}")
+        if (frame := self._frames[name]) is None:
+            frame = self._frames[name] = self._read(name)
+        return frame
+
+    def __repr__(self) -> str:
+        return f"<tables {', '.join(self)}>"
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._frames)
+
+    def __len__(self) -> int:
+        return len(self._frames)
