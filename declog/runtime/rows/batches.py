@@ -260,8 +260,10 @@ class Intake:
             return False
         if batches.once or batch.size is not None:
             per_step = {signal.name for signal in batch.phase.signals if signal.axis is Axis.STEP}
-            once = "DL509.twice_per_step" if again <= per_step else "DL509.twice"
-            raise InputError.of(once, what=f"`{min(again)}`", phase=batch.phase.name)
+            what = f"`{min(again)}`"
+            if again <= per_step:
+                raise InputError.of("DL509.twice_per_step", what=what, phase=batch.phase.name)
+            raise InputError.of("DL509.twice", what=what, phase=batch.phase.name)
         return True
 
     def _put(self, batches: OpenBatches, taken: Mapping[str, Batch]) -> None:
