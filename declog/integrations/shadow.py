@@ -166,8 +166,14 @@ class Comparison:
                 f"  different  {pair.number:{width}}  {pair.metric}: {value:.6g} and {other:.6g} at step {step}, "
                 f"at {pair.differences} of {pair.steps} steps, by {pair.greatest:.2%} at most"
             )
-        lines += [f"  not computed: {', '.join(self.alone)}"] if self.alone else []
+        lines += [f"  not computed: {', '.join(map(self._alone, self.alone))}"] if self.alone else []
         return "\n".join(lines)
+
+    def _alone(self, number: str) -> str:
+        """A number without a metric; one that never changes, with the metrics that have its value, too."""
+        pairs = [pair for pair in self._pairs.get(number, {}).values() if pair is not None and not pair.differences]
+        metrics = sorted(pair.metric for pair in pairs if not pair.values <= {0.0, 1.0})
+        return f"{number} (always {min(pairs[0].values):.6g}, as {' and '.join(metrics)})" if metrics else number
 
 
 class Shadow(Tee):

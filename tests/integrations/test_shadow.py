@@ -188,6 +188,19 @@ def test_values_that_come_late_or_not() -> None:
     assert comparison.alone == ["rare"]
 
 
+@pytest.mark.parametrize(
+    ("value", "shown"), [(1e-5, "lr (always 1e-05, as learning_rate)"), (0.0, "lr"), (1.0, "lr"), (2.0, "lr")]
+)
+def test_a_number_that_never_changes(value: float, shown: str) -> None:
+    """It agrees with many metrics by chance: those of its value are named, but for 0 and 1."""
+    comparison = Comparison(1e-4)
+    for step in range(3):
+        comparison.log(step, {"lr": value})
+        comparison.compare(step, {"learning_rate": 1e-5 if value > 1 else value, "kl": step / 10})
+    assert comparison.alone == ["lr"]
+    assert str(comparison).splitlines()[-1] == f"  not computed: {shown}"
+
+
 def test_what_is_no_logger_is_refused() -> None:
     """With the methods that a logger may have."""
     with pytest.raises(declog.UsageError, match="DL510"):
