@@ -25,7 +25,9 @@ SPANS = frozenset({  # words of other libraries for a number of last steps
     "moving_average", "sma", "last", "last_n", "over_last", "last_steps", "n", "n_steps", "num_steps", "trailing",
     "lookback", "smooth", "smoothing",
 })  # fmt: skip
-CURVE = re.compile(r"\{.+, combine: (ema|rolling|min|max)\b.*\}")  # a metric over steps, as a fix shows it
+CURVE = re.compile(
+    r"\{.+, combine: (ema|rolling(?:_min|_max)?|min|max)\b.*\}"
+)  # a metric over steps, as a fix shows it
 
 
 @cache
@@ -63,6 +65,7 @@ def of_library(name: str, arguments: Sequence[ast.expr], *, of_metrics: bool = F
     if template.startswith(YOURS):
         return of_yours(template.removeprefix(YOURS))
     template = template.replace("rolling(50)", str(Smoothing.of_last(steps)))
+    template = re.sub(r"(rolling_\w+)\(50\)", rf"\1({Smoothing.of_last(steps).number:g})", template)
     if steps is not None:  # a number of steps in place of a weight
         template = template.replace("ema(k)", weighing(steps))
     tree = Substitution(dict(zip(parameters, arguments, strict=True))).visit(ast.parse(template, mode="eval"))

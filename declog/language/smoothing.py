@@ -1,29 +1,31 @@
-"""Curves of the values of earlier steps: what `combine: ema(0.9)`, `rolling(50)` and `lag(1)` say."""
+"""Curves of the values of earlier steps: `combine: ema(0.9)`, `rolling(50)`, `rolling_max(50)` and `lag(1)`."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 MOST = 10_000  # values of `rolling` and `lag`: each member and label keeps that many, and checkpoints have them
 
 _WEIGHT = re.compile(r"ema\(\s*(0?\.\d*[1-9]\d*)\s*\)\Z")
-_COUNT = re.compile(r"(rolling|lag)\(\s*([1-9]\d*)\s*\)\Z")
+_COUNT = re.compile(r"(rolling|lag)(?:(?<=g)_(min|max))?\(\s*([1-9]\d*)\s*\)\Z")
 _MEANT = re.compile(r"(?:rolling|moving|sliding|window|sma|(?:mean|avg|average|running|last)(?=\D*\d))\D*(\d+)?")
 
 
 @dataclass(frozen=True)
 class Smoothing:
-    """A moving average of values, the mean of the last few, or the one that came so many before.
+    """A moving average of values, the mean or an extreme of the last few, or the one that came so many before.
 
     ``number`` is the weight of the past for ``ema``, how many values count for ``rolling``, and how many came after it
-    for ``lag``.
+    for ``lag``. ``extreme`` is empty for a mean.
     """
 
     way: Literal["ema", "rolling", "lag"]
     number: float
+    extreme: Literal["", "min", "max"] = ""
 
     @classmethod
     def of(cls, combine: str) -> Smoothing | None:
@@ -31,9 +33,11 @@ class Smoothing:
         if (weight := _WEIGHT.match(combine)) is not None:
             return cls("ema", float(weight[1]))
         count = _COUNT.match(combine)
-        if count is None or int(count[2]) > MOST:
+        if count is None or int(count[3]) > MOST:
             return None
-        return cls("rolling" if count[1] == "rolling" else "lag", int(count[2]))
+        if count[1] == "lag":
+            return cls("lag", int(count[3]))
+        return cls("rolling", int(count[3]), _extreme(count[2] or ""))
 
     @classmethod
     def of_last(cls, steps: object) -> Smoothing:
@@ -45,9 +49,9 @@ class Smoothing:
 
     @classmethod
     def meant(cls, combine: str) -> Smoothing | None:
-        """The mean of the last values that another text speaks of, such as ``sma(50)`` and ``rolling(0)``."""
-        said = None if re.search("max|min|med|std|var|sum|p\\d", combine) else _MEANT.match(combine)
-        return None if said is None else cls.of_last(int(said[1] or 0))
+        """The mean or extreme of the last values that another text means, such as ``sma(50)`` and ``rolling(0)``."""
+        said = None if re.search("med|std|var|sum|p\\d", combine) else _MEANT.match(combine)
+        return None if said is None else replace(cls.of_last(int(said[1] or 0)), extreme=_extreme(combine))
 
     @classmethod
     def other(cls, combine: str) -> int | None:
@@ -73,7 +77,23 @@ class Smoothing:
     def of_kept(self, values: Sequence[float]) -> float:
         """The curve's value, of at least ``least`` values that were kept."""
         last = values[-self.most :]
-        return last[0] if self.way == "lag" else sum(last) / len(last)
+        if self.way == "lag":
+            return last[0]
+        if not self.extreme:
+            return sum(last) / len(last)
+        if any(value != value for value in last):
+            return math.nan
+        return max(last) if self.extreme == "max" else min(last)
+
+    @property
+    def words(self) -> str:
+        """What it takes of the last values, such as "mean"."""
+        return self.extreme or "mean"
 
     def __str__(self) -> str:
-        return f"{self.way}({self.number:g})"
+        return f"{self.way}{f'_{self.extreme}' * bool(self.extreme)}({self.number:g})"
+
+
+def _extreme(text: str) -> Literal["", "min", "max"]:
+    """The extreme that a text speaks of; empty where it speaks of none."""
+    return "max" if "max" in text else "min" if "min" in text else ""

@@ -145,7 +145,7 @@ def _metric(op: MetricOp | FormulaOp, plan: Plan) -> str:
 
 def _value(op: MetricOp | FormulaOp, plan: Plan) -> str:
     smooth = op.smoothing
-    last = None if smooth is None or smooth.way == "ema" else f"mean of the last {smooth.number:g}"
+    last = None if smooth is None or smooth.way == "ema" else f"{smooth.words} of the last {smooth.number:g}"
     last = last if smooth is None or smooth.way != "lag" else f"the one {smooth.number:g} before, of the"
     if isinstance(op, FormulaOp):
         average = f"moving average ({smooth.number:g}) of the " if smooth is not None else ""

@@ -1,4 +1,4 @@
-"""`combine: rolling(n)` and `lag(n)`: values of earlier steps as pandas has them, whatever a run is cut into."""
+"""`combine: rolling(n)`, its extremes and `lag(n)`: values of earlier steps as pandas has them, however a run is cut."""
 
 from __future__ import annotations
 
@@ -36,6 +36,8 @@ METRICS: dict[str, Any] = {
     "mean": {"expr": "x", "log": False},
     "most": {"expr": "x", "reduce": "max", "log": False},
     "spread": {"formula": "most - mean", "combine": "rolling(5)"},
+    "highest": {"expr": "x", "combine": f"rolling_max({SPAN})"},
+    "who_lowest": {"expr": "x", "by": "who", "combine": "rolling_min(4)"},
     "before": {"expr": "x", "combine": "lag(2)"},
     "who_before": {"expr": "x", "by": "who", "combine": "lag(1)"},
     "batch_before": {"expr": "x", "reduce": "sum", "over": "batch", "combine": "lag(1)"},
@@ -87,8 +89,8 @@ def by_pandas(mode: str, every: int) -> dict[str, pd.Series]:
     ).astype({"x": float})  # fmt: skip
     ends = table.groupby("event").step.max()
 
-    def rolled(values: pd.Series, span: int) -> pd.Series:
-        return at_ends(values.dropna().rolling(span, min_periods=1).mean())
+    def rolled(values: pd.Series, span: int, how: str = "mean") -> pd.Series:
+        return at_ends(values.dropna().rolling(span, min_periods=1).agg(how))
 
     def before(values: pd.Series, count: int) -> pd.Series:
         return at_ends(values.dropna().shift(count))
@@ -104,7 +106,10 @@ def by_pandas(mode: str, every: int) -> dict[str, pd.Series]:
     each, events = table.groupby("step"), table.groupby("event")
     labels = {f"who/{name}": rolled(part.groupby("step").x.mean(), SPAN) for name, part in table.groupby("who")}
     labels |= {f"who_before/{name}": before(part.groupby("step").x.mean(), 1) for name, part in table.groupby("who")}
+    lowest = {name: rolled(part.groupby("step").x.mean(), 4, "min") for name, part in table.groupby("who")}
+    labels |= {f"who_lowest/{name}": curve for name, curve in lowest.items()}
     return labels | {
+        "highest": rolled(each.x.mean(), SPAN, "max"),
         "before": before(each.x.mean(), 2), "batch_before": before(table.groupby("batch").x.sum(min_count=1), 1),
         "spread_before": before(of_event(events.x.max() - events.x.mean()), 3),
         "x": rolled(each.x.mean(), SPAN),

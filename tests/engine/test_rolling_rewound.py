@@ -23,6 +23,7 @@ METRICS: dict[str, Any] = {
     "f": {"expr": "f", "name": "{id}/{member}", **ROLLING},
     "batches": {"expr": "x", "over": "batch", **ROLLING},
     "events": {"expr": "x", "over": "window", **ROLLING},
+    "most": {"expr": "x", "combine": "rolling_max(3)"},
     "mean": {"expr": "x", "log": False},
     "double": {"formula": "2 * mean", **ROLLING},
     "before": {"expr": "x", "combine": "lag(1)"},

@@ -182,7 +182,7 @@ class Declared:
         if one and (plain or (quantile and pieces)) and over != "rank" and self.maybe(0.3):
             spec["over"] = f"run_{over}" if pieces else "run"
         elif one and (plain or quantile) and over in ("window", "step", "batch") and self.maybe(0.15):
-            spec["combine"] = random.choice(("ema(0.9)", "rolling(3)"))
+            spec["combine"] = random.choice(("ema(0.9)", "rolling(3)", "rolling_max(3)", "rolling_min(2)"))
         if self.maybe(0.1):
             spec["ranks"] = "main"
         if self.maybe(0.2):

@@ -62,8 +62,8 @@ def over_run(spec: Mapping[str, Any], pieces: dict[Piece, Any], window: list[int
     if not values:
         return {(): spec["empty"]} if "empty" in spec else {}
     way, _, number = smooth(spec).removesuffix(")").partition("(")
-    if way == "rolling":
-        return {(): together("mean", values[-int(number) :])}
+    if way.startswith("rolling"):
+        return {(): together(way.removeprefix("rolling").removeprefix("_") or "mean", values[-int(number) :])}
     if way == "ema":
         found, past = values[0], float(number)
         for value in values[1:]:
