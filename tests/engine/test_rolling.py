@@ -1,4 +1,4 @@
-"""`combine: rolling(n)`, its extremes and `lag(n)`: values of earlier steps as pandas has them, however a run is cut."""
+"""`combine: rolling(n)`, extremes and `lag(n)`: values of earlier steps as pandas has them, however a run is cut."""
 
 from __future__ import annotations
 
