@@ -21,7 +21,7 @@ from declog.errors import Excerpt, Problem, Where, did_you_mean, elsewhere, in_f
 from declog.language import mistakes, wrong_forms
 from declog.language.keys import SECTIONS
 from declog.language.notation import SIGNS
-from declog.language.tracker_names import id_of, metric_of, with_families
+from declog.language.tracker_names import id_of, metric_of, of_one_reduction, with_families
 from declog.language.tree import Node
 from declog.language.wrong_forms import sinks_and_options
 
@@ -101,31 +101,39 @@ def unreadable(line: str, tree: Node | None = None) -> Problem | None:
 
 def _slashed(line: str, key: str, value: str, tree: Node | None) -> Problem:
     """An id with a `/` in it: a metric as trackers show it, or what belongs into the entry's name."""
-    sign, parts = key[: len(key) - len(key.lstrip("+"))], key.lstrip("+").split(".")
+    deletes, sign, parts = key[0] == "~", key[: len(key) - len(key.lstrip("+"))], key.lstrip("+~").split(".")
     index = next((at for at, part in enumerate(parts) if at and "/" in part), 0)
-    name = parts[index]
+    name, within = parts[index], index < len(parts) - 1
     plain = re.sub(r"[^a-z0-9_]+", "_", name.lower()).strip("_")
     start = len(sign) + len(".".join(parts[:index])) + bool(index)
     span = start, start + len(name)
     data = None if tree is None else tree.at(parts[: index - 1])
     metrics = None if data is None or data.at(["metrics"]) is None else data.plain["metrics"]
     shown = metric_of(with_families(metrics, data.plain), name) if data is not None and metrics else None
+    if metrics and parts[index - 1] == "metrics" and len(parts) - index < 3:
+        of_key = {parts[-1]: {"false": False}.get(value, value)} if within else {}
+        said = None if deletes or value == "null" else of_key
+        changed = of_one_reduction(name, {**metrics, name: said})
+        if changed is not None:
+            fix = " ".join(setting(f"++{'.'.join(parts[:index])}.{id}", entry) for id, entry in changed.items())
+            return problem_of(line, "DL101.slash", span, name=name, fix=fix)
     of_alert = parts[index - 1] == "alerts"
     condition = value if of_alert and re.match("[<>=!]", value) else None  # `> 0.5 for 3`
-    changes = parts[index - 1] in ("metrics", "about", "alerts") and (index < len(parts) - 1 or value == "null")
+    changes = parts[index - 1] in ("metrics", "about", "alerts") and (within or deletes or value == "null")
     if shown is not None and (changes or condition) and (shown.is_value or of_alert):
         if of_alert and shown.expression != shown.id:
             bound = condition or f"{SIGNS.get(parts[-1], '>')} {value}"
             fix = f'+{".".join([*parts[:index], plain])}.when="{shown.expression} {bound}"'
             fix = fix.replace(".when=", "=") if condition else fix
         else:
-            fix = f"{'.'.join([*parts[:index], shown.id, *parts[index + 1 :]])}={value}"
+            fix = f"{'.'.join([*parts[:index], shown.id, *parts[index + 1 :]])}={value or 'null'}"
             fix = fix if tree is not None and tree.at(fix.partition("=")[0].split(".")[:-1]) else f"+{fix}"
         return problem_of(line, "DL101.slash", span, name=name, fix=pasted(fix))
     fix = ".".join([*parts[:index], plain, *parts[index + 1 :]]) + f"={value}"
-    if index == len(parts) - 1 and not of_alert:
+    if not within and not of_alert:
         call = re.fullmatch(r"(\w+)\(([\w\s.*/+-]+)\)", value.strip("'\""))
-        inside = "expr: ..." if call is None else f"expr: {call[2]}, reduce: {call[1]}"
+        inside = value[1:-1] if value[:1] == "{" else "expr: ..."
+        inside = inside if call is None else f"expr: {call[2]}, reduce: {call[1]}"
         fix = f"{'.'.join([*parts[:index], plain])}={{{inside}, name: {name}}}"
     return problem_of(line, "DL101.slash", span, name=name, fix=pasted(f"{sign}{fix}"))
 

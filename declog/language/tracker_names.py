@@ -105,6 +105,41 @@ def reductions_of(entry: Any) -> dict[str, str]:
     return {str(ending): str(text) for part in named for ending, text in part.items()}
 
 
+def of_one_reduction(name: str, metrics: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The entries that do what ``name``, one of a metric's several reductions as trackers show it, says in ``metrics``.
+
+    One that is off leaves the others; a name of its own has a formula of it. None for anything else.
+    """
+    entries = {id: entry for id, entry in metrics.items() if not _of_several(id, metrics)}
+    entry, shown = metrics.get(name), _of_several(name, metrics)
+    if shown is None:
+        return None
+    reductions = reductions_of(entries[shown.id])
+    if _is_off(entry):
+        of_name = {other: one for other in metrics if (one := _of_several(other, metrics)) is not None}
+        off = {one.reduction for other, one in of_name.items() if one.id == shown.id and _is_off(metrics[other])}
+        left = [text for ending, text in reductions.items() if ending not in off]
+        return {shown.id: {"reduce": left[0] if len(left) == 1 else left} if left else None}
+    if isinstance(entry, Mapping) and [*entry] == ["name"]:
+        return {f"{shown.id}_{shown.reduction}": {"formula": shown.key, **entry}}
+    return None
+
+
+def _of_several(name: str, metrics: Mapping[str, Any]) -> Shown | None:
+    """The one of a metric's several reductions that a name means, which is no id: `length.mean` is one, too."""
+    id, _, ending = name.partition(".")
+    if ending in reductions_of(metrics.get(id)):
+        return Shown(id, ending)
+    shown = metric_of({id: entry for id, entry in metrics.items() if id != name}, name)
+    return shown if shown is not None and shown.reduction is not None and shown.is_value else None
+
+
+def _is_off(entry: Any) -> bool:
+    return entry is None or (
+        isinstance(entry, Mapping) and (entry.get("enabled") is False or entry.get("log") is False)
+    )
+
+
 def in_formula(id: str, entry: Any, reduction: str = "mean") -> str:
     """What a formula writes for a metric by its id: of several this reduction, else the mean, else the first."""
     reductions = reductions_of(entry)

@@ -36,7 +36,7 @@ from declog.language.shorthand import long
 from declog.language.spec import IDENTIFIER, LogSpec
 from declog.language.spec_of_tables import Length
 from declog.language.spec_of_tests import TestSpec
-from declog.language.tracker_names import Shown, id_of, metric_of, with_families
+from declog.language.tracker_names import Shown, id_of, metric_of, of_one_reduction, with_families
 from declog.language.tree import tree_of
 from declog.language.wrong_forms import as_profile, counted, entry_names, of_actions, selector_of
 
@@ -210,6 +210,8 @@ def _ids(data: Mapping[str, Any]) -> list[Problem]:
                     fix = f'{of[1]}: "{of[2]}"'
                 elif section == "alerts" and (of_metric := _of_metric(str(key), entry, data)) is not None:
                     fix = of_metric
+                elif section == "metrics" and (changed := of_one_reduction(str(key), data["metrics"])) is not None:
+                    fix = in_flow(changed)[1:-1]
                 elif (shown := _changed(section, str(key), entry, data)) is not None:
                     fix = f"{shown}: {in_flow(entry)}"
                 elif section in ("metrics", "tables"):
@@ -252,7 +254,11 @@ def _condition(metric: Shown, alert: Mapping[str, Any]) -> dict[str, Any] | None
 def _spelt_out(entry: Any) -> str:
     """The inside of an entry, so that a name can be added: `p50(reward)` is `expr: reward, reduce: p50`."""
     keys = reduced(entry) if isinstance(entry, str) else entry
-    if isinstance(keys, Mapping) and all(isinstance(value, str | int | float) for value in keys.values()):
+    if (
+        isinstance(keys, Mapping)
+        and keys.keys() - {"name"}
+        and all(isinstance(value, str | int | float) for value in keys.values())
+    ):
         return ", ".join(f"{key}: {value}" for key, value in keys.items() if key != "name")
     return "..."
 
