@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import threading
+import time
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -122,6 +123,33 @@ def test_a_mode_that_only_some_ranks_enter_is_never_mixed_with_another(
             "[DL603] rank 1 makes log events of the mode `eval` that rank 0 does not: they are not logged\n"
             f"  fix: {ALIKE}"
         ]
+
+
+def test_a_rank_that_is_slow_to_enter_a_mode_is_no_rank_that_never_does(run: Any) -> None:
+    """Its first evaluation comes after the others gave it up: a failure, as soon as anything of it is there."""
+    entered, seen = threading.Event(), threading.Event()
+
+    def work(log: Recorder, rank: int) -> None:
+        steps(log, range(2))
+        with log.mode("eval"):
+            log.observe(x=[100.0])
+            if rank == 1:
+                entered.wait(20)
+                time.sleep(0.2)
+        if rank == 0:
+            time.sleep(1.5)  # longer than wait_s
+            entered.set()
+            seen.wait(20)
+        steps(log, range(2, 4))
+        seen.set()
+
+    logged, failed = run(2, work)
+    assert [values for _, mode, values in logged if mode == "eval"] == [
+        {"eval/x/sum": 100.0, "eval/x/count": 1, "declog/ranks": 1}
+    ]
+    assert [text.splitlines()[0] for text in failed[0]] == [
+        "[DL603] rank 1 sent no window: it left, or was not in time"
+    ]
 
 
 ALIKE = "make the same steps, flushes and blocks of modes on every rank"

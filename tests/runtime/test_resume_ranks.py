@@ -140,7 +140,12 @@ EVALUATED = profile({"x": "completion"}, {"x": "mean(x)"}, every=2, modes={"eval
 
 
 def evaluated(
-    ranks: int, states: Mapping[int, Any], steps: range, folder: Path, evaluates: Mapping[int, set[int]]
+    ranks: int,
+    states: Mapping[int, Any],
+    steps: range,
+    folder: Path,
+    evaluates: Mapping[int, set[int]],
+    config: Mapping[str, Any] = EVALUATED,
 ) -> tuple[list[tuple[int, dict[str, float]]], States, list[list[str]]]:
     """Steps of ranks of which some evaluate behind some steps: what is logged, the last states, and failures."""
     sink = MemorySink()
@@ -149,7 +154,7 @@ def evaluated(
     def rank(comm: Comm) -> list[str]:
         sinks = [sink] if comm.rank == 0 else []
         with declog.start(
-            EVALUATED, sinks=sinks, comm=comm, output_dir=folder, resume=states.get(comm.rank), wait_s=2.0
+            config, sinks=sinks, comm=comm, output_dir=folder, resume=states.get(comm.rank), wait_s=2.0
         ) as log:
             for step in steps:
                 with log.step(step):
@@ -187,6 +192,28 @@ def test_ranks_go_on_that_entered_different_modes(again: Mapping[int, set[int]],
     assert failed == [[]] * then
     logged, _, failed = evaluated(then, states, range(8, 10), tmp_path, {rank: {9} for rank in again or (0,)})
     assert ([step for step, _ in logged], failed) == ([9, 9], [[]] * then)
+
+
+OPEN = {**EVALUATED, "every": 1, "modes": {"eval": {"prefix": "eval/", "every": 2}}}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "before", "after", "rows"),
+    [
+        (1, {0: {1}}, {}, [100.0]), (2, {0: {1}, 1: {1}}, {}, [100.0, 101.0]), (2, {0: {1}}, {}, [100.0]),
+        (2, {0: {1}, 1: {1}}, {0: {5}}, [100.0, 101.0, 100.0]), (2, {0: {1}}, {1: {5}}, [100.0, 101.0]),
+        (2, {0: {1}, 1: {1}}, {1: {5}}, [100.0, 101.0, 101.0]), (2, {0: {1}, 1: {1}}, {0: {5}, 1: {5}}, [100.5] * 4),
+    ],
+)  # fmt: skip
+def test_the_open_window_of_a_mode_goes_on(
+    ranks: int, before: Any, after: Any, rows: list[float], tmp_path: Path
+) -> None:
+    """Its rows are logged once at the end, whoever enters the mode again: all ranks end what any had open."""
+    _, states, _ = evaluated(ranks, {}, range(4), tmp_path, before, OPEN)
+    logged, _, failed = evaluated(ranks, states, range(4, 8), tmp_path, after, OPEN)
+    (values,) = [values for _, values in logged if "eval/x" in values]
+    assert values["eval/x"] == pytest.approx(sum(rows) / len(rows))
+    assert failed == [[]] * ranks
 
 
 def test_states_around_an_evaluation_of_all_are_of_different_checkpoints(tmp_path: Path) -> None:

@@ -384,7 +384,7 @@ class Recorder(Observing):
             raise UsageError.of("DL510.load")
         progress, frames, data, equal = unpack(self.plan, self._background.comm, state)
         self._outlets.go_on(state, self._background.close_s)
-        session_state.load(self._session, progress, frames if equal else {}, state.get("modes", {}))
+        session_state.load(self._session, progress, frames if equal else {}, state.get("ranks"))
         self._background.load(progress, frames, data, equal=equal)
 
     def in_child(self) -> None:

@@ -38,19 +38,24 @@ def state(session: Session, scope: Scope | None, rank: int) -> tuple[RecorderSta
 
 
 def load(
-    session: Session, progress: RecorderState, frames: Mapping[str, Frame], modes: Mapping[str, Mapping[str, int]]
+    session: Session,
+    progress: RecorderState,
+    frames: Mapping[str, Frame],
+    ranks: Mapping[str, Mapping[str, int]] | None,
 ) -> None:
-    """Continue where ``state`` was called; ``modes`` has the counts of modes that other ranks entered."""
+    """Continue where ``state`` was called; ``ranks`` is what is known of all ranks: see ``checkpoint.of_all``."""
     train = session.train
     with session.lock:
         session.last_step, session.intake.order = progress.step, progress.order
-        session.events.load({**modes.get("sent", {}), **progress.sent}, {**modes.get("counts", {}), **progress.counts})
+        of_all = {"sent": {}, "counts": {}, "open": dict.fromkeys(session.plan.modes, 1)} if ranks is None else ranks
+        session.events.load({**of_all["sent"], **progress.sent}, {**of_all["counts"], **progress.counts})
         session.intake.seen.update(progress.seen)
         session.clock.resume(progress.elapsed)
         if progress.counts.get("train"):
             train.last = session.start = progress.step if progress.train is None else progress.train
             train.watermark, train.spent = progress.edge, progress.spent
         session.modes.update(progress.sent, progress.counts)
+        session.open_modes.update(of_all["open"])
         for name, frame in frames.items():
             kind, mode, phase = (*name.split("/", 2), "", "")[:3]
             if kind == "window":

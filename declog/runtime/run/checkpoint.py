@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -69,10 +70,10 @@ def pack(
 def position(plan: Plan, state: Mapping[str, Any], rank: int) -> dict[str, Any]:
     """The place of a state in its run as text, to compare it with those of other ranks."""
     progress, frames, _ = _read(plan, state, rank)
-    rows = any(len(frame.batches) for name, frame in frames.items() if name.startswith("window/"))
+    rows = [name.split("/")[1] for name, frame in frames.items() if name.startswith("window/") and len(frame.batches)]
     run = {"run_id": state["run_id"], "world_size": state["world_size"], "fingerprint": state["fingerprint"]}
     run["windows"] = state.get("windows")
-    return {**run, **asdict(replace(progress, order=0)), "open": rows}
+    return {**run, **asdict(replace(progress, order=0)), "open": dict(Counter(rows))}
 
 
 def mismatch(places: Sequence[Mapping[str, Any] | None], world_size: int, *, alone: bool = False) -> UsageError | None:
@@ -123,9 +124,12 @@ def _too_few(before: int, now: int) -> UsageError:
     return UsageError.of("DL510.inside_window", before=before, now=now)
 
 
-def modes_of_all(places: Sequence[Mapping[str, Any] | None]) -> dict[str, dict[str, int]]:
-    """The counts by mode of all ranks, so that one that enters a mode after the others counts as they do."""
-    counts: dict[str, dict[str, int]] = {key: {} for key in _BY_MODE}
+def of_all(places: Sequence[Mapping[str, Any] | None]) -> dict[str, dict[str, int]]:
+    """The counts by mode of all ranks, so that one that enters a mode after the others counts as they do.
+
+    ``open`` has the modes in which any rank has rows of a window that is open, which all ranks end.
+    """
+    counts: dict[str, dict[str, int]] = {key: {} for key in (*_BY_MODE, "open")}
     for facts in places:
         for key, by_mode in counts.items():
             by_mode.update({} if facts is None else facts[key])

@@ -156,7 +156,7 @@ def _resumed(channel: Comm, plan: Plan, state: Mapping[str, Any] | None, start_s
         raise wrong
     if state is None and states[0] is not None and not alone:
         state = checkpoint.joined(plan, channel, states[0])
-    return None if state is None else {**state, "modes": checkpoint.modes_of_all(states)}
+    return state if state is None or alone else {**state, "ranks": checkpoint.of_all(states)}
 
 
 def _rewind_others(plan: Plan, run: RunInfo, ranks: Iterable[int], step: int, start_s: float) -> None:

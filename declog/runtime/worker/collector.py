@@ -76,6 +76,7 @@ class Collector:
         self._unused = unused  # at the end of the run: returns the number of rows in packets that nobody consumed
         self.evaluation = Evaluation(plan, dispatcher, failures.report)
         self._watched = 0
+        self._skipped: dict[str, set[int]] = {}  # by mode: the ranks without which it was evaluated
         self._warned: set[str] = set()  # modes of which it was said that ranks do not enter them
         self._mismatched: set[str] = set()  # ranks of which a mismatch was reported
         self._figures: list[Figures] = []
@@ -93,7 +94,7 @@ class Collector:
                 wait_s = min(wait_s, max(item.answer.remaining / 2, SHORT_WAIT_S))
             latest = -1
             messages, absent = self._comm.receive(item.key, wait_s), self._comm.absent(item.mode)
-            self._warn_of_absent(item.mode, absent)
+            self._skip(item.mode, absent, any(len(frame.batches) for frame in frames.values()))
             for rank, data in enumerate(messages, 1):
                 if data is None and rank in absent:
                     continue
@@ -124,9 +125,18 @@ class Collector:
             self.evaluation.rewind(item.mode, item.back)
         return logged
 
-    def _warn_of_absent(self, mode: str, ranks: Sequence[int]) -> None:
-        """Say once that ranks do not enter a mode, as where rank 0 evaluates alone: values are of the others."""
-        if ranks and mode not in self._warned:
+    def _skip(self, mode: str, ranks: Sequence[int], has_rows: bool) -> None:
+        """Say once that ranks do not enter a mode, as where rank 0 evaluates alone: values are of the others.
+
+        One that was only slow, and enters it later, has missed what it was skipped in: that is a failure.
+        """
+        for one, skipped in self._skipped.items():
+            for rank in skipped - set(self._comm.absent(one)):
+                skipped.discard(rank)
+                self._failures.report(CommError.of("DL603.no_window", rank=rank))
+        if ranks and has_rows:
+            self._skipped.setdefault(mode, set()).update(ranks)
+        if ranks and has_rows and mode not in self._warned:
             self._warned.add(mode)
             log.warning(
                 "`%s` is of %d of %d ranks: rank %s has not entered it (`declog/ranks` beside its values says so); "
