@@ -98,6 +98,10 @@ class SignalScope(ConstantScope):
             return Problem.of("DL302.metric", name=name)
         if (filter := draft.spec.filters.get(name)) is not None and filter.where is not None:
             return Problem.of("DL302.filter", name=name, condition=filter.where)
+        taken = {observed.axis: family for family, observed in draft.observed.items() if observed.any}
+        if taken and nearest(name, draft.signal_names) is None:  # whatever is observed is a member of a family
+            fix = "  or  ".join(f"member({taken[axis]}, '{name}')" for axis in sorted(taken))
+            return Problem.of("DL302.taken", name=name, fix=fix)
         return None
 
     def attribute(self, name: str, attribute: str) -> Node | Problem | None:
