@@ -118,8 +118,8 @@ def of_one_reduction(name: str, metrics: Mapping[str, Any]) -> dict[str, Any] | 
     if _is_off(entry):
         of_name = {other: one for other in metrics if (one := _of_several(other, metrics)) is not None}
         off = {one.reduction for other, one in of_name.items() if one.id == shown.id and _is_off(metrics[other])}
-        left = [text for ending, text in reductions.items() if ending not in off]
-        return {shown.id: {"reduce": left[0] if len(left) == 1 else left} if left else None}
+        rest = [text for ending, text in reductions.items() if ending not in off]
+        return {shown.id: {"reduce": rest[0] if len(rest) == 1 else rest} if rest else None}
     if isinstance(entry, Mapping) and [*entry] == ["name"]:
         return {f"{shown.id}_{shown.reduction}": {"formula": shown.key, **entry}}
     return None

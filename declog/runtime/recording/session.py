@@ -64,7 +64,7 @@ class Session:
         }
         self.train = self.streams.setdefault("train", Stream("train", ordered=True))
         self.modes = {"train"}  # the modes that were entered so far
-        self.open_modes: set[str] = set()  # modes in which any rank may have had rows in the state that it went on from
+        self.open_modes: set[str] = set()  # those of open windows in the state that it went on from, of any rank
         self.last_step = 0  # the last step of any mode
         self._alarm = Alarm(self._overdue)
         self.events = LogEvents(
@@ -389,9 +389,8 @@ class Session:
             self._background.end_merging()
             return
         self._end_steps_ahead()
-        for mode in sorted(
-            self.modes | self.open_modes, key=lambda mode: (mode != "train", mode)
-        ):  # in the same order on all ranks
+        modes = self.modes | self.open_modes
+        for mode in sorted(modes, key=lambda mode: (mode != "train", mode)):  # in the same order on all ranks
             for stream in self._open_streams(mode):
                 self.events.finish(stream)  # then all windows end, also those longer than the config's `every`
                 label = self._label(stream, ahead=True)
