@@ -315,7 +315,7 @@ class Session:
         if self.events.outgoing is not None:
             self.events.deliver()  # a window whose delivery was interrupted must not get this batch
         if stream is not None and step.number is not None and stream.late(step.number):
-            self.dropped.late(step.number, max(batch.rows, 1))
+            self.dropped.late(step.number, max(batch.rows, 1), committed=self.commits)
         else:
             if batch.ready:
                 self.events.on_device = True

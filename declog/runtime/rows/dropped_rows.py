@@ -68,10 +68,13 @@ class DroppedRows:
         """Warn that rows named steps, none of which began: all of them waited for the end of the run."""
         log.warning("%s", UsageError.of("DL513.unended", count=len(steps), first=steps[0], last=steps[-1]))
 
-    def late(self, step: int, rows: int) -> None:
-        """Rows of a step whose window is closed."""
+    def late(self, step: int, rows: int, *, committed: bool) -> None:
+        """Rows of a step whose window is closed; ``committed``: a loop that logs by itself ends its steps so."""
         self._meter.late += rows
-        self._failures.count(RuntimeFailure.of("DL513.late", step=step), rows, call_site())
+        failure = RuntimeFailure.of("DL513.late", step=step)
+        if committed:
+            failure = RuntimeFailure.of("DL513.committed", step=step)
+        self._failures.count(failure, rows, call_site())
 
     def partial(self, edge: int, steps: list[int]) -> None:
         """Note that a window was closed although scopes of it are open: they took longer than a window waits."""
