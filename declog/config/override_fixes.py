@@ -38,8 +38,17 @@ def in_override_terms(problem: Problem, prefix: Path) -> Problem:
         defined = [setting(f"++{of}.{id}", entry) for id, entry in yaml.safe_load(both["metrics"]).items()]
         value = _with_text(override.value(), str(problem.source), str(yaml.safe_load(both["here"])))
         return replace(problem, fix=" ".join([*defined, setting(line.partition("=")[0], value)]))
-    answers = [_as_override(answer, line, problem.path, prefix) or answer for answer in fix.split("  or  ")]
+    answers = [_as_overrides(answer, line, problem.path, prefix) for answer in fix.split("  or  ")]
     return replace(problem, fix="  or  ".join(answers))
+
+
+def _as_overrides(fix: str, line: str, path: Path, prefix: Path) -> str:
+    """A fix with the overrides that say its edit, or both of two that stand one behind the other."""
+    parts = re.split(r", and (?=`\w+: \{.*\}`\Z)", fix)
+    shown = [_as_override(part, line, path, prefix) for part in parts]
+    if None in shown:
+        return _as_override(fix, line, path, prefix) or fix
+    return " ".join(map(str, shown))
 
 
 def _as_override(fix: str, line: str, path: Path, prefix: Path) -> str | None:
@@ -56,14 +65,24 @@ def _as_override(fix: str, line: str, path: Path, prefix: Path) -> str | None:
         return " ".join(settings)
     edit = edit_of(fix, path, prefix)
     sections = tuple(".".join([*map(str, prefix), section]) for section in _DECLARED)
-    declares = edit is not None and edit[0].startswith(sections)
+    config = ".".join([*map(str, prefix), "run", "config"])  # a map that others set keys of, too
+    declares = edit is not None and edit[0].startswith((*sections, config))
     if edit is None or not (f"{name}.".startswith((f"{key}.", f"{edit[0]}.")) or declares):
         return None
     of, data, (start, end) = edit
-    entries = {f"{of}.{word}": value for word, value in data.items()} if of == name.rpartition(".")[0] else {}
+    entries = {f"{of}.{word}": item for word, item in data.items()} if of in (config, name.rpartition(".")[0]) else {}
+    if of == config and (override := parsed(line)) is not None:
+        said = {name.rpartition(".")[2], *_words_in(override.value())}
+        entries = {to: value for to, value in entries.items() if to.rpartition(".")[2] in said}
     settings = [setting((sign if to == name else "++") + to, value) for to, value in (entries or {of: data}).items()]
     words = re.sub(r"\A: (.+)", r" (\1)", fix[end:])  # what a shell must not take for a part of it
     return f"{fix[:start]}{' '.join(settings)}{words}"
+
+
+def _words_in(value: Any) -> set[str]:
+    """The keys of a map and of maps in it."""
+    items = value.items() if isinstance(value, dict) else ()
+    return {word for key, item in items for word in (str(key), *_words_in(item))}
 
 
 def _with_text(value: Any, text: str, new: str) -> Any:

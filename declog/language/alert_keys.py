@@ -13,6 +13,7 @@ from declog.errors import elsewhere, in_flow, nearest
 from declog.errors.elsewhere import SYNONYMS
 from declog.language.idioms import BOUNDS
 from declog.language.keys import keys
+from declog.language.library_calls import SPANS
 from declog.language.notation import SIGNS
 from declog.language.spec import AlertSpec
 from declog.language.tracker_names import in_formula
@@ -25,6 +26,9 @@ _OUTSIDE = (
     "healthy", "healthy_range", "expected", "expected_range", "valid_range", "allowed", "normal",
 )  # fmt: skip
 _INSIDE = ("inside", "between", "within", "in", "in_range")
+_SLOPES = ("slope", "trend", "gradient", "derivative")
+_CHANGES = (*_SLOPES, "change", "delta", "diff", "difference", "rise", "increase", "drop", "decrease", "fall")
+_FALLS = ("drop", "decrease", "fall")
 _NUMBER = r"(?<!\w)-?\d+(?:\.\d+)?(?:e[-+]?\d+)?"
 
 
@@ -41,21 +45,58 @@ def moved(key: str, name: str, entry: Mapping[str, Any], metrics: Mapping[str, A
     if about is not None and (alone := _of_metric(name, str(entry[about]))) is not None:
         return alone if key == about else None
     metric = name if about is None else str(entry[about])
+    span = _span(entry)
+    change = next((word for word in _CHANGES if word in entry), None)
+    if change is not None and key in (about, change, span) and (about is not None or metric in metrics):
+        steps = 1 if span is None else entry[span]
+        before, alert = _of_change(change, name, in_formula(metric, metrics.get(metric)), steps, entry)
+        first = next(word for word in entry if word in (about, change, span))
+        if key != first:
+            return f"drop it: `{alert}` is for it, too"
+        return f"no key is a {change}: metrics: {before}, and `{alert}`"
     further = SYNONYMS.get(key) not in SIGNS  # others are near names of bounds
     if about is None and further and (sign := _sign(key)) and isinstance(entry[key], int | float):
         return f"{'above' if sign[0] == '>' else 'below'}: {entry[key]}"
-    conditions = dict(_conditions(entry, in_formula(metric, metrics.get(metric))))
-    if (about is None and key not in (*_OUTSIDE, *_INSIDE)) or key not in (about, *conditions, *_OPERATORS):
+    bounds = {word: value for word, value in entry.items() if word != span}
+    conditions = dict(_conditions(bounds, in_formula(metric, metrics.get(metric))))
+    if (about is None and key not in (*_OUTSIDE, *_INSIDE)) or key not in (about, span, *conditions, *_OPERATORS):
         return None
     if about == "expr" and not conditions:
         return None
-    rest = {word: value for word, value in entry.items() if word in keys(AlertSpec) and word not in SIGNS}
+    rest = _rest(entry) | ({} if span is None else {"for": entry[span]})
     both_ends = _ends(entry[key])
     if about is None and both_ends is not None and key in _OUTSIDE and "when" not in rest:
         low, high = both_ends
         return f"{name}: {in_flow({'above': high, 'below': low, **rest})}"
     when = " or ".join(filter(None, [rest.pop("when", None), *conditions.values()]))
     return f"{name}: {in_flow({'when': when or f'{metric} > 0.2', **rest})}"
+
+
+def _rest(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of an entry that an alert has, less its bounds."""
+    return {word: value for word, value in entry.items() if word in keys(AlertSpec) and word not in SIGNS}
+
+
+def _span(entry: Mapping[str, Any]) -> str | None:
+    """The key that counts steps: `window: 100`, and `over: 100` beside another bound or a change; None without one."""
+    counts = [word for word in entry if word in (*SPANS, "over", "steps", "within") and type(entry[word]) is int]
+    said = [word for word in entry if word in (*_CHANGES, *_OPERATORS, *_INSIDE, *_OUTSIDE) or _sign(word) is not None]
+    return next((word for word in counts if word != "over" or {*said} - {"over"} or len(counts) > 1), None)
+
+
+def _of_change(change: str, name: str, metric: str, steps: int, entry: Mapping[str, Any]) -> tuple[str, str]:
+    """The metric of so many steps before, and the alert that compares the change since then with its bound, in YAML.
+
+    A slope is one per step, and its bound is here that of all steps.
+    """
+    said = re.fullmatch(rf"\s*([<>]=?)?\s*({_NUMBER})\s*", str(entry[change]))
+    bound = 0.1 if said is None else float(said[2]) * (steps if change in _SLOPES else 1)
+    sign = (said and said[1]) or (">" if said is not None and change not in _SLOPES else "<")
+    before = f"{re.sub(r'[^a-z0-9]+', '_', metric)}_before"
+    later, earlier = (before, metric) if change in _FALLS else (metric, before)
+    lagged = {before: {"formula": metric, "combine": f"lag({steps})", "log": False}}
+    alert = {name: {"when": f"{later} - {earlier} {sign} {bound:g}", **_rest(entry)}}
+    return in_flow(lagged), in_flow(alert)[1:-1]
 
 
 def _of_metric(name: str, metric: str) -> str | None:
