@@ -199,13 +199,15 @@ class _Metric:
 
     def _intended(self, parsed: Parsed, code: str) -> str | None:
         """The fix that keeps what an expression of reductions says; None for another expression."""
-        if code not in ("DL303", "DL304", "DL306"):
+        if code not in ("DL303", "DL304", "DL306") and not library_calls.has_standard_errors(parsed.body):
             return None
         draft = self.draft
         if self.spec.reduce is not None:
             return suggestions.reduced_already(self.spec, parsed.body, draft.reductions)
         if share := re.fullmatch(r"sum\((.+[<>=].+?)\) / (?:len|count|size)\([^()]*\)", ast.unparse(parsed.body)):
             return f"mean({share[1]})"
+        if (fix := library_calls.of_levels(parsed.body)) is not None:
+            return fix
         if isinstance(parsed.body, ast.Call):
             short = reduced_parts.reduction(parsed.body, draft.reductions.names(), draft.functions.names())
             if short is not None:
@@ -303,6 +305,9 @@ class _Metric:
             if reduction is None:
                 if (several := idioms.of_reductions(text)) is not None:
                     refuse("DL311.several", text, (0, len(text)), text=text, fix=several)
+                fix = library_calls.of_levels(parsed.body)
+                if fix or (fix := reduced_parts.of_standard_error(self.draft, self.id, self.spec, name)):
+                    refuse("DL311.level", text, (0, len(text)), name=name, fix=fix)
                 if (level := library_calls.reduction(parsed.body)) is not None:
                     refuse("DL311.level", text, (0, len(text)), name=name, fix=f"did you mean `{level}`?")
                 names = [*self.draft.reductions.names(), "p50", "p95", "p99.9"]

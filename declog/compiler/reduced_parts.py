@@ -42,6 +42,21 @@ def as_formula(draft: Draft, id: str, spec: MetricSpec, body: ast.expr, metrics:
     return f"metrics: {in_flow({**entries, id: {'formula': ast.unparse(rest), **said}})}"
 
 
+def of_standard_error(draft: Draft, id: str, spec: MetricSpec, word: str) -> str | None:
+    """The fix for ``reduce: sem``, a formula of a deviation and a count; None for another word.
+
+    Beside other reductions it is a metric of its own.
+    """
+    body = ast.Call(ast.Name(word), [tree_of(str(spec.expr or id)).body], [])
+    if not library_calls.has_standard_errors(body):
+        return None
+    several = isinstance(spec.reduce, list)
+    rows = spec.model_fields_set & OF_ROWS if several else spec.model_fields_set - {"reduce"}
+    alone = MetricSpec(**spec.model_dump(include=rows, by_alias=True))
+    fix = as_formula(draft, f"{id}_{word}" if several else id, alone, body, ())
+    return f"drop it, and define it: {fix}" if several else fix
+
+
 def in_metrics(
     draft: Draft, id: str, body: ast.expr, metrics: Collection[str], rows: Mapping[str, Any]
 ) -> tuple[dict[str, Any], ast.expr] | None:
@@ -51,7 +66,7 @@ def in_metrics(
     """
     reductions, constants, taken = draft.reductions, {*draft.constants, *metrics}, {*draft.spec.metrics, *draft.signals}
     steps = {name for name, observed in draft.observed.items() if observed.axis == "step"} - {*metrics}
-    body = unknown_names.with_seconds(body, {*taken, *draft.constants})
+    body = unknown_names.with_seconds(library_calls.with_standard_errors(body), {*taken, *draft.constants})
     parts: dict[str, str] = {}  # the names of the new metrics, by their expressions
     chosen: dict[str, tuple[str, str]] = {}  # those that say which rows they are of: the expression and its condition
 

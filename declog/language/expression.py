@@ -278,8 +278,7 @@ class Compiler:
                 self.fail(node, "DL303.rows", name=name, fix=fix)
             names = {*self.registry.names()} - OPERATORS
             unknown_names.refuse_function(name, names, self.text, self.span(node.func), self.scope)
-        if (spread := wrong_calls.spread(node)) is not None and self.problem(spread) is None:
-            fix = wrong_calls.instead(self.text, self.span(node), f"write `{spread}`")
+        if (fix := wrong_calls.of_list(node, self.text, self.span(node), self.problem)) is not None:
             self.fail(node, "DL304.list", function=name, fix=fix)
         args, places, params = self._bind(node, function)
         return self.build(name, node, args, places, params)

@@ -174,6 +174,47 @@ def reduction(call: ast.expr) -> str | None:
     return quantile(call.func.id, levels[0])
 
 
+def of_levels(call: ast.expr) -> str | None:
+    """The fix for a list of levels, ``quantile(x, [0.1, 0.9])``: the quantiles `p10` and `p90`, also without a value.
+
+    None for anything else.
+    """
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+        return None
+    *values, last = [*call.args, *(keyword.value for keyword in call.keywords)] or [call]
+    listed = last.elts if isinstance(last, ast.List | ast.Tuple) else []
+    levels = [quantile(call.func.id, level) for level in listed]
+    if not levels or None in levels or len(values) > 1:
+        return None
+    if not values:
+        return f"reduce: {in_flow(levels)}"
+    return in_flow({"expr": ast.unparse(values[0]), "reduce": levels})
+
+
+_STANDARD_ERRORS = frozenset({"sem", "stderr", "stderror", "std_err", "std_error", "standard_error"})
+
+
+def has_standard_errors(body: ast.expr) -> bool:
+    """Whether an expression calls for the standard error of a mean."""
+    return ast.unparse(with_standard_errors(body)) != ast.unparse(body)
+
+
+def with_standard_errors(body: ast.expr) -> ast.expr:
+    """An expression with ``std(x) / sqrt(count(x))`` in place of ``sem(x)``."""
+    return _StandardErrors().visit(ast.parse(ast.unparse(body), mode="eval")).body  # type: ignore[no-any-return]
+
+
+class _StandardErrors(ast.NodeTransformer):
+    """Standard errors become quotients."""
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        """The quotient of a call for a standard error, or the call."""
+        name = ast.unparse(node.func)
+        if name in _STANDARD_ERRORS and len(node.args) == 1 and not node.keywords:
+            return ast.parse(str(of_library(name, node.args)), mode="eval").body
+        return self.generic_visit(node)  # type: ignore[return-value]
+
+
 class Substitution(ast.NodeTransformer):
     """Names become values."""
 

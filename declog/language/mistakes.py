@@ -16,9 +16,10 @@ from declog.errors.elsewhere import SYNONYMS
 from declog.language import alert_keys, idioms
 from declog.language.earlier_steps import BEFORE, CHANGES, RATIOS
 from declog.language.keys import SECTIONS, below, entries, keys, model_of, sections_with
+from declog.language.labelled_rows import of_labelled_rows, of_labelled_table
 from declog.language.library_calls import SPANS
 from declog.language.model import Scalar
-from declog.language.notation import both, is_reduction, reduced
+from declog.language.notation import is_reduction, reduced
 from declog.language.other_tools import at, of_other_tools
 from declog.language.smoothing import Smoothing
 from declog.language.spec import COMBINE, AboutSpec, LogSpec, MetricSpec, RunSpec, SignalSpec
@@ -52,6 +53,9 @@ def _of_form(problem: Problem, data: Mapping[str, Any]) -> Problem | None:
     for depth in (3, 4) if problem.path[0] == "schemas" else (3,):
         if (fix := in_one_form(problem.path[:depth], data)) is not None:
             return replace(problem, path=problem.path[:depth], fix=fix)
+    if problem.path[2:] == ("filter", "within"):
+        fix = of_labelled_rows("within", at(problem.path[:-1], data), data)
+        return problem if fix is None else replace(problem, path=problem.path[:-1], fix=fix)
     if problem.path[::2] == ("metrics", "over"):
         fix = _of_last_steps("over", str(problem.path[1]), at(problem.path[:2], data))
         return problem if fix is None else replace(problem, fix=fix)
@@ -90,7 +94,9 @@ def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
             return _rewritten(name, entry, word, expr=word, reduce=entry[word])
         if word == "phase" and (fix := _of_phase(str(entry[word]), str(entry.get("expr", name)), data)) is not None:
             return fix
-        if section == "filters" and (fix := _of_labelled_rows(word, entry, data)) is not None:
+        if section == "filters" and (fix := of_labelled_rows(word, entry, data)) is not None:
+            return fix
+        if section == "tables" and (fix := of_labelled_table(word, entry, data)) is not None:
             return fix
         if section == "profiles" and (fix := _of_extended(word, name, entry, data.get(section))) is not None:
             return fix
@@ -239,6 +245,8 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
         return _rewritten(name, entry, key, **of_each(name, entry, "completion"))
     if key in SPANS and (fix := _of_last_steps(key, name, entry)) is not None:
         return fix
+    if SYNONYMS.get(key, key) in ("top", "limit", "head") and "by" in entry and type(entry[key]) is int:
+        return f"max_labels: {entry[key]}, of the most frequent labels; no key takes those of the greatest values"
     if key == "window" and not isinstance(entry[key], int):
         return f"over: {SYNONYMS.get(str(entry[key]), 'run')}"
     if isinstance(entry[key], list) and SYNONYMS.get(key, key) in ("bins", "buckets", "edges", "bin_edges"):
@@ -334,23 +342,6 @@ def _rewritten(name: str, entry: Mapping[str, Any], key: str, **new: Any) -> str
 
 
 _OBSERVED = keys(SignalSpec).keys() - keys(MetricSpec).keys()  # keys of a signal, beside `expr` and `reduce`
-
-
-def _of_labelled_rows(word: str, entry: Mapping[str, Any], data: Mapping[str, Any]) -> str | None:
-    """The fix for rows of each source, `{key: reward, top: 1, by: source}`: a table for each; None for another key."""
-    types = {path[-1]: signal.get("type") for path, signal in entries(data, "signals") if isinstance(signal, Mapping)}
-    label = entry[word]
-    if not isinstance(label, str) or types.get(label) not in ("text", "int") or word not in _EACH:
-        return None
-    if types[label] == "int" and "key" not in entry:  # the key itself
-        return None
-    condition = f"{label} == {'1' if types[label] == 'int' else repr('math')}"
-    rest = {key: value for key, value in entry.items() if key != word}
-    where = both(str(rest["where"]), condition) if "where" in rest else condition
-    return f"filter: {in_flow({**rest, 'where': where})}, and a table like it for each further value of `{label}`"
-
-
-_EACH = ("by", "group_by", "groupby", "by_group", "per", "each", "per_group", "one_per", "within", "stratify", "over")
 
 
 def _moved_of_filter(word: str, name: str, entry: Mapping[str, Any]) -> str | None:

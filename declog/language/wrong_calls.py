@@ -51,12 +51,41 @@ def without(call: ast.Call, keyword: ast.keyword) -> str:
     return f"square({rest})" if func is not call.func and name == "var" else rest
 
 
-def spread(call: ast.Call) -> str | None:
-    """``bucket(length, [32, 64])`` with the items of a list as arguments; None for a call without one."""
+def of_list(call: ast.Call, text: str, span: Span, problem: Callable[[str], Problem | None]) -> str | None:
+    """The fix for a list among a call's arguments: its items in its place, or a call for each; None without one.
+
+    ``span`` is the call's range in the text, and ``problem`` is that of another text.
+    """
     values = [*call.args, *(item.value for item in call.keywords)]
-    listed = next((item for item in values if isinstance(item, ast.List | ast.Tuple | ast.Set)), None)
+    listed = next((item for item in values if isinstance(item, ast.List | ast.Tuple | ast.Set) and item.elts), None)
     if listed is None:
         return None
+
+    def compiles(text: str) -> bool:
+        wrong = problem(text)
+        return wrong is None or wrong.code == "DL310"  # labels of tokens stand elsewhere
+
+    if compiles(spread := _spread(call, listed)):
+        return instead(text, span, f"write `{spread}`")
+    calls = [_with_argument(call, listed, item) for item in listed.elts]
+    if not all(map(compiles, calls)):
+        return None
+    if ast.unparse(call.func) in _OF_TEXTS:
+        return instead(text, span, f"write `{' or '.join(calls)}`")
+    return f"{instead(text, span, f'write `{calls[0]}`')}, and an entry like it for each further value"
+
+
+_OF_TEXTS = ("contains", "startswith", "endswith", "matches")
+
+
+def _with_argument(call: ast.Call, listed: ast.expr, item: ast.expr) -> str:
+    """A call with an item in place of the list."""
+    named = [ast.keyword(word.arg, item if word.value is listed else word.value) for word in call.keywords]
+    return ast.unparse(ast.Call(call.func, [item if value is listed else value for value in call.args], named))
+
+
+def _spread(call: ast.Call, listed: ast.List | ast.Tuple | ast.Set) -> str:
+    """``bucket(length, [32, 64])`` with the items of the list as arguments."""
     rest = [item for item in call.keywords if item.value is not listed]
     of_keyword = [listed] if len(rest) < len(call.keywords) else []
     arguments = [part for item in [*call.args, *of_keyword] for part in idioms.items(item)]
