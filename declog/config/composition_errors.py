@@ -62,6 +62,8 @@ def unknown_preset(name: str, names: Sequence[str], directory: FilePath | None =
     fix = known_presets(name, names)
     if files := files_named(name):
         fix = f"did you mean the file `{files[0]}`?"
+    elif len(listed := name.strip(",").split(",")) > 1 and {*listed} <= {*names}:
+        fix = f"a run has one config; of each by itself: declog check {' '.join(listed)}"
     elif name in _PROFILES:
         fix = f"what a preset shows is its profile: grpo profile={name}"
     elif name in keys(LogSpec):

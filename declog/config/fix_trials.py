@@ -171,6 +171,8 @@ def _edited(data: Mapping[str, Any], problem: Problem, edit: _Edit) -> Mapping[s
         holder = holder[key]
     entire = edit.path == problem.path[: len(edit.path)] and edit.said.startswith(f"{name}: ")
     before = None if entire or edit.path == problem.path else holder.get(name)
+    if isinstance(before, Mapping) and f"YAML ended `{before.get('where')}`" in problem.message:
+        before = None  # a part of the text that the edit says
     holder[name] = edit.value
     if isinstance(before, Mapping) and isinstance(edit.value, Mapping):
         holder[name] = {**before, **edit.value}

@@ -244,8 +244,8 @@ def _of_missing_key(tree: Node, override: Override, depth: int, node: Node) -> P
     metrics = tree.at((GROUP, "metrics")) if keys[:depth] == [GROUP, "alerts"] else None
     allowed = keys_at(keys[:depth])
     if allowed and wrong not in allowed:  # no sign adds it
-        fix = _moved(tree, wrong, override) if keys[:depth] == [GROUP, "run"] else None
-        fix = fix or _said_elsewhere(tree, wrong, override) or did_you_mean("", sorted(allowed), what="keys")
+        of_run = _moved(tree, wrong, override) if keys[:depth] == [GROUP, "run"] else None
+        fix = of_run or _said_elsewhere(tree, wrong, override) or did_you_mean("", sorted(allowed), what="keys")
         return problem_of(line, "DL101.no_key", span, name=wrong, place=where, fix=fix)
     of_a_metric = metrics is not None and wrong in metrics.entries  # an alert is named by its metric
     close = None if of_a_metric else nearest(wrong, names)

@@ -47,7 +47,11 @@ def moved(key: str, name: str, entry: Mapping[str, Any], metrics: Mapping[str, A
     metric = name if about is None else str(entry[about])
     span = _span(entry)
     change = next((word for word in _CHANGES if word in entry), None)
-    if change is not None and key in (about, change, span) and (about is not None or metric in metrics):
+    if (
+        change is not None
+        and key in (about, change, span)
+        and (about is not None or (span is not None and metric in metrics))
+    ):
         steps = 1 if span is None else entry[span]
         before, alert = _of_change(change, name, in_formula(metric, metrics.get(metric)), steps, entry)
         first = next(word for word in entry if word in (about, change, span))

@@ -26,9 +26,9 @@ def of_labelled_rows(word: str, entry: Mapping[str, Any], data: Mapping[str, Any
     """The fix for rows of each source, `{key: reward, top: 1, by: source}`: a table for each; None for another key."""
     types = {path[-1]: signal.get("type") for path, signal in entries(data, "signals") if isinstance(signal, Mapping)}
     label = entry[word]
-    if not isinstance(label, str) or word not in _EACH:
+    if not isinstance(label, str) or word not in _EACH or label in _PLACES:
         return None
-    named = word not in _OF_LABELS or label in {*_PLACES, *entry_names(data, "signals", "derived")}
+    named = word not in _OF_LABELS or label in entry_names(data, "signals", "derived")
     type = types.get(label, "float" if named else "text")
     if type not in ("text", "int"):
         return None

@@ -22,7 +22,7 @@ from declog.language.model import Scalar
 from declog.language.notation import is_reduction, reduced
 from declog.language.other_tools import at, of_other_tools
 from declog.language.smoothing import Smoothing
-from declog.language.spec import COMBINE, AboutSpec, LogSpec, MetricSpec, RunSpec, SignalSpec
+from declog.language.spec import COMBINE, AboutSpec, LogSpec, MetricSpec, ProfileSpec, RunSpec, SignalSpec
 from declog.language.spec_of_tables import TableSpec
 from declog.language.unknown_names import of_fewer_values
 from declog.language.wrong_forms import (
@@ -385,20 +385,25 @@ def _moved_of_profile(key: str, name: str, entry: Mapping[str, Any]) -> str | No
 
 def _of_extended(key: str, name: str, entry: Mapping[str, Any], profiles: Any) -> str | None:
     """The fix for `extends: slim` of a profile: what the other one says, and this one beside it."""
-    if key not in ("extends", "base", "inherit", "inherits", "parent", "from") or not isinstance(profiles, Mapping):
+    if key == "every" and entry[key] == 1:  # so a sink shows metrics anyway
+        key = next((word for word in _EXTENDING if word in entry), key)
+        if key == "every":
+            return "drop it: a sink shows each log event anyway"
+    if key not in _EXTENDING or not isinstance(profiles, Mapping):
         return None
     (base, *further) = _words(entry[key]) or [None]
     spec = {"only": ["tag:core"], **(profiles.get("slim") or {})} if base == "slim" else profiles.get(base)
     if further or base == name or not isinstance(spec, Mapping) or key in spec:
         return None
-    rest = {word: value for of in (spec, entry) for word, value in of.items() if word not in (key, *_SELECTING)}
+    rest = {word: value for of in (spec, entry) for word, value in of.items() if word in _BESIDE_SELECTION}
     shown = [word for of in (spec, entry) for part in ("only", "show") for word in _words(of.get(part))]
     hidden = [word for of in (spec, entry) for word in _words(of.get("hide"))]
     edit = ({"only": shown} if "only" in spec else {}) | ({"hide": hidden} if hidden else {})
     return f"{name}: {in_flow(edit | rest)}"
 
 
-_SELECTING = "only", "show", "hide"
+_BESIDE_SELECTION = keys(ProfileSpec).keys() - {"only", "show", "hide"}
+_EXTENDING = ("extends", "base", "inherit", "inherits", "parent", "from")
 
 
 def _words(value: Any) -> list[Any]:

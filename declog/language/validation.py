@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from declog.distribution import NAME
 from declog.errors import ConfigError, Path, Problem, Where, did_you_mean, in_flow, nearest, nesting
 from declog.errors.elsewhere import SYNONYMS
+from declog.language.idioms import of_filter
 from declog.language.keys import (
     SECTIONS,
     atoms,
@@ -102,8 +103,8 @@ def _cut(
     allowed = keys(inside) if (inside := model_of(model)) is not None else None
     parts: dict[str, str] = {}  # the value that was cut, and the keys that were made of its rest
     for key, value in [*data.items(), ("", "")]:
-        plain = value["expr"] if isinstance(value, Mapping) and [*value] == ["expr"] else value
-        plain = value["when"] if isinstance(value, Mapping) and [*value] == ["when"] else plain
+        texts = [text for word, text in value.items() if word in _TEXTS] if isinstance(value, Mapping) else []
+        plain = texts[0] if texts and len(value) == 1 else value
         is_open = sum(part.count("(") - part.count(")") for part in parts.values()) > 0
         foreign = value is None and allowed is not None and key not in allowed
         word = foreign and IDENTIFIER.match(str(key)) is not None
@@ -119,11 +120,16 @@ def _cut(
             text = re.sub(r"(?<=\d), (\d{1,3})\Z", lambda match: match[1].zfill(3), text)
             plain = all(map(IDENTIFIER.match, parts.values()))
             fix = f"{first}: [{text}]" if plain else f"{first}: {json.dumps(text, ensure_ascii=False)}"
+            if first == "filter" and (rows := of_filter(text)) is not None:
+                fix = f"filter: {rows}"
             problem = Problem.of("DL201.cut", (*path, [*parts][1]), value=parts[first], fix=fix)
             yield problem, [(*path, part) for part in parts]
         parts = {str(key): plain} if isinstance(plain, str) else {}
         if isinstance(value, Mapping) and len(path) < 5:
             yield from _cut(value, below(model, str(key)), signals, (*path, str(key)))
+
+
+_TEXTS = ("expr", "when", "where")  # an entry with one of them alone was a text
 
 
 def _bools(data: Mapping[str, Any]) -> Iterator[Problem]:

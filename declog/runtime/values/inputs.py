@@ -145,6 +145,11 @@ def _shape_fix(op: SignalOp, label: str, value: Any) -> str:
     elif op.axis is Axis.TOKEN and ndim == 3 and "logp" in label:
         edit = f"of logits `torch.log_softmax({label}, -1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)`"
     guess = {0: "step", 1: "completion", 2: "token"}.get(ndim)
+    if op.name != op.source:  # it stands below a phase, and an entry of its own would be a second one
+        signal = f"{op.name}: {{axis: {guess}, from: {op.source}}}"
+        if guess == "token" and op.axis is Axis.STEP:
+            edit += f", of the tokens that exist `({label} * mask).sum() / mask.sum()`"
+        return f"{edit}, or declare `signals: {{{op.phase}: {{{signal}}}}}`" if guess else edit
     return f"{edit}, or declare `{op.name}: {{axis: {guess}}}`" if guess else edit
 
 
