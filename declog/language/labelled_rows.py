@@ -45,21 +45,21 @@ def of_labelled_table(word: str, entry: Mapping[str, Any], data: Mapping[str, An
 
     None for another key. A group, a batch or a window is a place to choose within, and a label is none.
     """
-    each = next((key for key in entry if key in _EACH and isinstance(entry[key], str)), None)
-    if each is None or word in keys(TableSpec):
+    word_of_label = next((key for key in entry if key in _EACH and isinstance(entry[key], str)), None)
+    if word_of_label is None or word in keys(TableSpec):
         return None
-    rows, label = entry.get("filter"), {"prompt": "group"}.get(entry[each], entry[each])
+    rows, label = entry.get("filter"), {"prompt": "group"}.get(entry[word_of_label], entry[word_of_label])
     if isinstance(rows, str):
         rows = {"from" if IDENTIFIER.match(rows) else "where": rows}
     elif rows is None:  # the keys of a filter stand in the table
-        said = {SYNONYMS.get(key, key): key for key in entry if key not in (each, *keys(TableSpec))}
+        said = {SYNONYMS.get(key, key): key for key in entry if key not in (word_of_label, *keys(TableSpec))}
         rows = {key: entry[said[key]] for key in ("key", "where", "top", "bottom", "random") if key in said}
-        if word != each and word not in [said[key] for key in rows]:
+        if word != word_of_label and word not in [said[key] for key in rows]:
             return None
-    elif word != each:
+    elif word != word_of_label:
         return None
     if not isinstance(rows, Mapping) or (not rows and label != "group"):
         return None
     if label in _WITHIN:
         return f"filter: {in_flow({**(rows or {'key': 'reward', 'top': 1}), 'within': label})}"
-    return of_labelled_rows(each, {**rows, each: label}, data)
+    return of_labelled_rows(word_of_label, {**rows, word_of_label: label}, data)
