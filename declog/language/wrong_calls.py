@@ -68,7 +68,7 @@ def of_list(call: ast.Call, text: str, span: Span, problem: Callable[[str], Prob
     if compiles(spread := _spread(call, listed)):
         return instead(text, span, f"write `{spread}`")
     calls = [_with_argument(call, listed, item) for item in listed.elts]
-    if not all(map(compiles, calls)):
+    if not all(isinstance(item, ast.Constant) for item in listed.elts) or not all(map(compiles, calls)):
         return None
     if ast.unparse(call.func) in _OF_TEXTS:
         return instead(text, span, f"write `{' or '.join(calls)}`")
