@@ -25,7 +25,9 @@ _OF_LABELS = ("group_by", "groupby", "per", "each", "stratify")  # words that sa
 def of_labelled_rows(word: str, entry: Mapping[str, Any], data: Mapping[str, Any]) -> str | None:
     """The fix for rows of each source, `{key: reward, top: 1, by: source}`: a table for each; None for another key."""
     types = {path[-1]: signal.get("type") for path, signal in entries(data, "signals") if isinstance(signal, Mapping)}
-    label = entry[word]
+    label, rest = entry[word], {key: value for key, value in entry.items() if key != word}
+    if word in _EACH and label in ("prompt", "prompt_id"):
+        return f"filter: {in_flow({**rest, 'within': 'group'})}"
     if not isinstance(label, str) or word not in _EACH or label in _PLACES:
         return None
     named = word not in _OF_LABELS or label in entry_names(data, "signals", "derived")
@@ -35,7 +37,6 @@ def of_labelled_rows(word: str, entry: Mapping[str, Any], data: Mapping[str, Any
     if type == "int" and "key" not in entry:  # the key itself
         return None
     condition = f"{label} == {'1' if type == 'int' else repr('math')}"
-    rest = {key: value for key, value in entry.items() if key != word}
     where = both(str(rest["where"]), condition) if "where" in rest else condition
     return f"filter: {in_flow({**rest, 'where': where})}, and a table like it for each further value of `{label}`"
 
