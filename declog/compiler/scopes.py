@@ -12,6 +12,7 @@ from declog.compiler import labels, names, suggestions
 from declog.compiler.draft import Draft, SwitchedOff
 from declog.errors import Path, Problem, in_flow, nearest
 from declog.language import idioms
+from declog.language.best_so_far import so_far
 from declog.language.dtypes import AXES, Axis, DType, Type
 from declog.language.expression import compile_expression
 from declog.language.nodes import ALONE, BUILTIN, LABEL, LABELLED, LEAVES, METRIC, SIGNAL, Node
@@ -177,6 +178,8 @@ class MetricScope(ConstantScope):
             return None
         if name.lower() in idioms.ABSENT:
             return Problem.of("DL302.absent", name=name)
+        if so_far(name, when, self) is not None:
+            return None
         near = nearest(name, self.names())
         fix = f"a number, such as 0.5; or constants: {{{name}: 0.5}}" + (f"; or did you mean `{near}`?" if near else "")
         return Problem.of("DL302.bound", name=name, fix=fix)

@@ -19,7 +19,8 @@ from declog.language.tracker_names import in_formula, reductions_of
 def so_far(name: str, text: str, scope: Scope) -> str | None:
     """The definition of ``highest``, ``best_reward`` and ``max_so_far``: the best of a metric's steps; None of others.
 
-    The metric is the one that is compared with it. The best of what may not be above it is the least.
+    The metric is the one that is compared with it. The best of what may not be above it is the least. None, too, where
+    the metric would be compared with an extreme that it cannot pass.
     """
     plain = _LASTING.sub("", name)
     names = {part.id for part in ast.walk(parse(text).body) if isinstance(part, ast.Name)} & scope.metrics.keys()
@@ -33,6 +34,9 @@ def so_far(name: str, text: str, scope: Scope) -> str | None:
     combine = _EXTREMES[way]
     if way == "best" and re.search(rf">=? *[^<>]*\b{name}\b|\b{name}\b[^<>]*<", text):
         combine = "min"
+    beyond = ("<", ">") if combine == "min" else (">", "<")
+    if re.fullmatch(rf"{metric}[\w.]* *{beyond[0]} *{name}|{name} *{beyond[1]} *{metric}[\w.]*", text.strip()):
+        return None
     entry = best_of_steps(in_formula(metric, scope.metrics[metric]), scope.metrics, combine)
     return None if entry is None else f"metrics: {{{name}: {entry}}}"
 
