@@ -212,6 +212,8 @@ class _Metric:
             short = reduced_parts.reduction(parsed.body, draft.reductions.names(), draft.functions.names())
             if short is not None:
                 return f"did you mean `{short}`?"
+        if metrics_of_metrics.again(draft, parsed.body):
+            return metrics_of_metrics.of_metrics(draft, self.id, self.spec, parsed.body)
         several = code != "DL304" or reduced_parts.chooses_rows(parsed.body)
         return reduced_parts.as_formula(draft, self.id, self.spec, parsed.body, FACTS) if several else None
 

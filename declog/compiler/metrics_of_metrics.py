@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from declog.compiler import reduced_parts
@@ -12,7 +13,7 @@ from declog.compiler.scopes import FACTS
 from declog.errors import in_flow
 from declog.language.notation import both, reduced
 from declog.language.spec import MetricSpec
-from declog.language.syntax import tree_of
+from declog.language.syntax import names_in, tree_of
 from declog.language.tracker_names import reductions_of
 
 _OF_FORMULAS = frozenset({"name", "alias", "tags", "log", "empty", "when"})  # keys that a formula has, too
@@ -33,14 +34,14 @@ def of_metrics(draft: Draft, id: str, spec: MetricSpec, body: ast.expr) -> str |
     takes = _OF_FORMULAS | ({"combine"} if spec.smoothing is not None else set())
     if formula is not None and beside.keys() <= takes and _reduced_already(spec, body, metrics):
         return f"{id}: {in_flow({'formula': formula, **beside})}"
-    several = reduced_parts.as_formula(draft, id, spec, body, {*metrics, *FACTS})
+    several = None if again(draft, body) else reduced_parts.as_formula(draft, id, spec, body, {*metrics, *FACTS})
     if formula is None and beside.keys() <= _OF_FORMULAS and spec.reduce is None and several is not None:
         return several
-    expanded = _Expanded(id, spec, metrics, beside)
+    expanded = _Expanded(id, spec, draft, beside)
     try:
         rest = expanded.visit(tree_of(ast.unparse(body)).body)
     except _NotSaid:
-        return _of_log_events(id, spec, formula, beside) or several
+        return _of_log_events(id, spec, formula, beside) or several or _of_one_number(id, spec, body, metrics, beside)
     if isinstance(rest, ast.Name) and rest.id in expanded.parts:
         (entry,) = expanded.parts.values()
         return f"{id}: {in_flow({**entry, **{key: value for key, value in beside.items() if key not in entry}})}"
@@ -56,6 +57,31 @@ def of_metrics(draft: Draft, id: str, spec: MetricSpec, body: ast.expr) -> str |
     return f"metrics: {in_flow({**hidden, id: {'formula': ast.unparse(rest), **shown}})}"
 
 
+def again(draft: Draft, body: ast.expr) -> bool:
+    """Whether a reduction in an expression is of a metric, whose name is no signal: of what is reduced already."""
+    calls = (node for node in ast.walk(body) if isinstance(node, ast.Call) and reduced(ast.unparse(node)) is not None)
+    return any(not names_in(call).isdisjoint(draft.spec.metrics.keys() - draft.signals.keys()) for call in calls)
+
+
+def _of_one_number(
+    id: str, spec: MetricSpec, body: ast.expr, metrics: Mapping[str, MetricSpec], beside: Mapping[str, Any]
+) -> str | None:
+    """What a reduction of a metric's one number could mean: that of its rows; None where the body is no metric."""
+    name = ast.unparse(body)
+    call = reduced(name)
+    name, way = (name, spec.reduce) if call is None else (call["expr"], call["reduce"])
+    metric = metrics.get(name)
+    if metric is None or not isinstance(way, str):
+        return None
+    one = f"`{name}` is one number of a log event, and one number has no `{way}`"
+    if metric.formula is not None or not isinstance(metric.expr or name, str):
+        kept = {key: value for key, value in beside.items() if key in _OF_FORMULAS}
+        return f"{id}: {in_flow({'formula': name, **kept})}, which is that number: {one}"
+    call = (None if metric.reduce else reduced(str(metric.expr or name))) or {"expr": metric.expr or name}
+    rows = {**_said(metric, _OF_ROWS), **beside}
+    return f"{id}: {in_flow({'expr': call['expr'], 'reduce': way, **rows})}, of its rows: {one}"
+
+
 def _of_log_events(id: str, spec: MetricSpec, formula: str | None, beside: Mapping[str, Any]) -> str | None:
     """What a formula has of steps before: curves of its values, and nothing else."""
     values = {key: value for key, value in beside.items() if key != "over"}
@@ -63,6 +89,8 @@ def _of_log_events(id: str, spec: MetricSpec, formula: str | None, beside: Mappi
         return None
     if spec.smoothing is not None:
         return f"{id}: {in_flow({'formula': formula, **values})}: of its values at log events"
+    if spec.combine is None:
+        return None
     return f"drop it: a formula has no `combine: {spec.combine}`, and who reads the run has its values to take that of"
 
 
@@ -89,9 +117,10 @@ class _Expanded(ast.NodeTransformer):
     ``parts`` are the new metrics by name, with what is said ``beside`` the expression.
     """
 
-    def __init__(self, id: str, spec: MetricSpec, metrics: Mapping[str, MetricSpec], beside: Mapping[str, Any]) -> None:
+    def __init__(self, id: str, spec: MetricSpec, draft: Draft, beside: Mapping[str, Any]) -> None:
         self.parts: dict[str, dict[str, Any]] = {}
-        self._id, self._spec, self._metrics, self._depth = id, spec, metrics, 0
+        self._id, self._spec, self._depth = id, spec, 0
+        self._metrics, self._signals = draft.spec.metrics, draft.signals.keys()
         self._beside = {key: value for key, value in beside.items() if key not in _OF_FORMULAS}
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
@@ -100,9 +129,12 @@ class _Expanded(ast.NodeTransformer):
         if call is None:
             node.args = [self.visit(argument) for argument in node.args]
             return node
-        if call["expr"] not in self._metrics:
+        if call["expr"] in self._metrics:
+            with suppress(*[_NotSaid] * (call["expr"] in self._signals)):  # of the signal of that name
+                return self._part(call["expr"], call["reduce"])
+        if not names_in(node).isdisjoint(self._metrics.keys() - self._signals):
             raise _NotSaid
-        return self._part(call["expr"], call["reduce"])
+        return self._named({**call, **self._beside})
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         """``length.max``, one of several reductions."""
@@ -144,6 +176,10 @@ class _Expanded(ast.NodeTransformer):
         entry |= {**rows, **self._beside}
         if "where" in rows and "where" in self._beside:
             entry["where"] = both(str(rows["where"]), str(self._beside["where"]))
+        return self._named(entry)
+
+    def _named(self, entry: dict[str, Any]) -> ast.Name:
+        """The name of the metric that an entry is; two alike are one."""
         same = next((part for part, there in self.parts.items() if there == entry), None)
         names = (f"{self._id}_{count}" for count in range(1, 999))
         part = same or next(one for one in names if one not in self.parts and one not in self._metrics)

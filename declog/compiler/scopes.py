@@ -11,15 +11,16 @@ from typing import Any
 from declog.compiler import labels, names, suggestions
 from declog.compiler.draft import Draft, SwitchedOff
 from declog.errors import Path, Problem, in_flow, nearest
-from declog.language import idioms
+from declog.language import idioms, library_calls
 from declog.language.best_so_far import so_far
 from declog.language.dtypes import AXES, Axis, DType, Type
 from declog.language.expression import compile_expression
 from declog.language.nodes import ALONE, BUILTIN, LABEL, LABELLED, LEAVES, METRIC, SIGNAL, Node
+from declog.language.notation import reduced
 from declog.language.reductions import Reduction
 from declog.language.scope import BUILTINS, Scope
-from declog.language.spec import Observed
-from declog.language.syntax import ExpressionError
+from declog.language.spec import MetricSpec, Observed
+from declog.language.syntax import ExpressionError, names_in, tree_of
 from declog.plans.ops import FormulaOp, MetricOp
 
 FACTS: dict[str, Type] = {  # facts of a log event and its window that formulas and conditions can read beside metrics
@@ -246,7 +247,12 @@ def typed(draft: Draft, text: str, *path: str | int, off: str | None = None) -> 
 def of_rows(draft: Draft, problem: Problem, text: str) -> Problem:
     """The problem of a metric in an expression over signals, with the metric's own expression in its place."""
     metric = draft.spec.metrics.get(problem.marked) if problem.code == "DL302" else None
-    if metric is None or not isinstance(metric.expr, str) or problem.path[::2] == ("metrics", "expr"):
+    if metric is None or problem.path[::2] == ("metrics", "expr"):
+        return problem
+    if (fix := _of_window(draft, metric, problem.marked, text)) is not None:
+        answer = Problem.of("DL302.of_window", name=problem.marked, fix=fix)
+        return replace(problem, message=answer.message, fix=fix)
+    if not isinstance(metric.expr, str):
         return problem
     if metric.reduce not in (None, "mean") or metric.where or metric.by or metric.weight:
         return problem
@@ -254,6 +260,31 @@ def of_rows(draft: Draft, problem: Problem, text: str) -> Problem:
     written = re.sub(rf"\b{re.escape(problem.marked)}\b", lambda _: inside, text)
     fix = in_flow({"key": written})[1:-1] if problem.path[-1] == "key" else f"write `{written}`"
     return replace(problem, fix=fix)
+
+
+def _of_window(draft: Draft, metric: MetricSpec, id: str, text: str) -> str | None:
+    """The fix for rows that are compared with a metric, a number of all of them: that of their group, or a constant.
+
+    None where nothing of a row stands beside the metric.
+    """
+    tree = tree_of(text)
+    parts = [node for node in ast.walk(tree) if isinstance(node, ast.Compare | ast.BinOp)]
+    beside = [names_in(node) for node in parts if id in names_in(node)]
+    if all(names.isdisjoint(draft.signals) for names in beside):
+        return None
+    constant = ast.unparse(library_calls.Substitution({id: ast.Constant(0.5)}).visit(tree)).replace("'", '"')
+    number = f"write `{constant}`, with a number of your own"
+    call = reduced(str(metric.expr or id)) if metric.reduce is None else {"expr": metric.expr, "reduce": metric.reduce}
+    call = {"expr": metric.expr or id, "reduce": "mean"} if call is None else call
+    if metric.formula is not None or metric.where or metric.by or metric.weight or not draft.grouping:
+        return number
+    of_group = f"{call['reduce']}({call['expr']}, over=completion)"
+    written = re.sub(rf"\b{re.escape(id)}\b", lambda _: of_group, text)
+    try:
+        compile_expression(written, SignalScope(draft), draft.graph, draft.functions)
+    except (ExpressionError, SwitchedOff):
+        return number
+    return f"write `{written}`, that of its group; or {number.removeprefix('write ')}"
 
 
 def signal_node(draft: Draft, name: str) -> Node | Problem:
