@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import yaml
+
 from declog.errors import elsewhere, in_flow, nearest
 from declog.errors.elsewhere import SYNONYMS
 from declog.language.idioms import BOUNDS
@@ -29,6 +31,12 @@ _INSIDE = ("inside", "between", "within", "in", "in_range")
 _SLOPES = ("slope", "trend", "gradient", "derivative")
 _CHANGES = (*_SLOPES, "change", "delta", "diff", "difference", "rise", "increase", "drop", "decrease", "fall")
 _FALLS = ("drop", "decrease", "fall")
+_CONDITIONS = ("expr", "if", "query", "test", "check", "predicate", "expression")  # keys for a condition
+_SIDES = {
+    **dict.fromkeys(("up", "high", "higher", "rising", "upper", "increasing"), ">"),
+    **dict.fromkeys(("down", "low", "lower", "falling", "decreasing"), "<"),
+}  # words for the side of a bound
+_RANGE = re.compile(r"(not +)?(in|inside|between|within|outside(?: of)?)\b *([\[({\d.-].*)")
 _NUMBER = r"(?<!\w)-?\d+(?:\.\d+)?(?:e[-+]?\d+)?"
 
 
@@ -58,20 +66,28 @@ def moved(key: str, name: str, entry: Mapping[str, Any], metrics: Mapping[str, A
         if key != first:
             return f"drop it: `{alert}` is for it, too"
         return f"no key is a {change}: metrics: {before}, and `{alert}`"
-    further = SYNONYMS.get(key) not in SIGNS  # others are near names of bounds
-    if about is None and further and (sign := _sign(key)) and isinstance(entry[key], int | float):
-        return f"{'above' if sign[0] == '>' else 'below'}: {entry[key]}"
-    bounds = {word: value for word, value in entry.items() if word != span}
-    conditions = dict(_conditions(bounds, in_formula(metric, metrics.get(metric))))
-    if (about is None and key not in (*_OUTSIDE, *_INSIDE)) or key not in (about, span, *conditions, *_OPERATORS):
-        return None
-    if about == "expr" and not conditions:
-        return None
+    said = {word: value for word, value in entry.items() if word != span}
+    bounds, ranges = dict(_bounds(said)), dict(_ranges(said))
+    conditions = dict(_conditions(said, in_formula(metric, metrics.get(metric))))
+    foreign = [word for word in bounds if word not in SIGNS]
     rest = _rest(entry) | ({} if span is None else {"for": entry[span]})
-    both_ends = _ends(entry[key])
-    if about is None and both_ends is not None and key in _OUTSIDE and "when" not in rest:
-        low, high = both_ends
+    if about is None and key not in ranges:
+        by_operator = len(foreign) == 1 and _operator(entry) is not None
+        if key not in foreign and not (by_operator and key in _OPERATORS):
+            return None
+        sign, value = bounds[foreign[0] if by_operator else key]
+        bound = next((word for word in SIGNS if SIGNS[word] == sign), "")
+        if by_operator and bound and "when" not in rest and foreign[0] in conditions and len(bounds) == 1:
+            return f"{name}: {in_flow({bound: value, **rest})}"
+        if not by_operator and _inside(bounds) is None:  # others are near names of bounds
+            return f"{'above' if sign[0] == '>' else 'below'}: {value}" if SYNONYMS.get(key) not in SIGNS else None
+    elif about is None and ranges[key][0] and "when" not in rest:
+        _, low, high = ranges[key]
         return f"{name}: {in_flow({'above': high, 'below': low, **rest})}"
+    elif about is not None and (
+        key not in (about, span, *bounds, *conditions, *_OPERATORS) or (about == "expr" and not conditions)
+    ):
+        return None
     when = " or ".join(filter(None, [rest.pop("when", None), *conditions.values()]))
     return f"{name}: {in_flow({'when': when or f'{metric} > 0.2', **rest})}"
 
@@ -114,20 +130,65 @@ def _of_metric(name: str, metric: str) -> str | None:
 
 
 def _conditions(entry: Mapping[str, Any], metric: str) -> Iterator[tuple[str, str]]:
-    """The keys of an entry that say a bound, or two, and the condition that each is."""
-    said = " ".join(str(entry[word]) for word in _OPERATORS if word in entry)
-    signs = [BOUNDS.get(word, word) for word in re.findall(r"[<>]=?|at least|at most|[a-z]+", said)]
-    operator = next((word for word in signs if word in BOUNDS.values()), None)
+    """The keys of an entry that say a bound, or two, and the condition that each is; the first of a pair says both."""
+    bounds, ranges = dict(_bounds(entry)), dict(_ranges(entry))
+    inside = _inside(bounds)
     for word, value in entry.items():
-        sign = _sign(word)
-        if word in _OPERATORS and re.search(r"[<>=]\s*[\w.-]", str(value)):
+        if word in ranges:
+            outside, low, high = ranges[word]
+            yield (
+                word,
+                f"{metric} > {in_flow(high)} or {metric} < {in_flow(low)}"
+                if outside
+                else (f"{in_flow(low)} < {metric} < {in_flow(high)}"),
+            )
+        elif word in _OPERATORS and re.search(r"[<>=]\s*[\w.-]", str(value)):
             yield word, f"{'' if re.search(r'[a-z]', str(value)) else f'{metric} '}{str(value).strip()}"
-        elif (ends := _ends(value)) is not None and word in _INSIDE:
-            yield word, f"{in_flow(ends[0])} < {metric} < {in_flow(ends[1])}"
-        elif ends is not None and word in _OUTSIDE:
-            yield word, f"{metric} > {in_flow(ends[1])} or {metric} < {in_flow(ends[0])}"
-        elif sign and isinstance(value, int | float):
-            yield word, f"{metric} {sign if word in SIGNS or operator is None else operator} {value}"
+        elif word in bounds and inside is None:
+            yield word, f"{metric} {' '.join(map(str, bounds[word]))}"
+        elif word == next(iter(bounds), None) and inside is not None:
+            (low, low_sign), (high, high_sign) = inside
+            yield word, f"{low} {low_sign} {metric} {high_sign} {high}"
+
+
+def _bounds(entry: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, float]]]:
+    """The keys of an entry that say one bound, with its sign and its number."""
+    operator = _operator(entry)
+    for word, value in entry.items():
+        if (sign := _sign(word)) and isinstance(value, int | float) and not isinstance(value, bool):
+            yield word, (sign if word in SIGNS or operator is None else operator, value)
+
+
+def _inside(bounds: Mapping[str, tuple[str, float]]) -> tuple[tuple[float, str], tuple[float, str]] | None:
+    """Both ends, each with the sign between it and the metric, of two bounds that hold for all but some numbers.
+
+    ``{gt: 0.5, lt: 0.9}`` means what is between them. None for other bounds.
+    """
+    ends = {sign[0]: (value, sign) for sign, value in bounds.values()}
+    if len(bounds) != 2 or ends.keys() != {"<", ">"} or ends[">"][0] >= ends["<"][0] or bounds.keys() <= SIGNS.keys():
+        return None
+    return (ends[">"][0], ends[">"][1].replace(">", "<")), ends["<"]
+
+
+def _operator(entry: Mapping[str, Any]) -> str | None:
+    """The sign that another key than the bound's says: ``op: lt``, ``direction: below``, ``operator: '>='``."""
+    said = " ".join(str(entry[word]) for word in _OPERATORS if word in entry).replace("_", " ").lower()
+    words = re.findall(r"[<>=!]=|[<>]|at least|at most|[a-z]+", said)
+    signs = [BOUNDS.get(word) or _SIDES.get(word, word) for word in words]
+    operator = next((sign for sign in signs if sign in BOUNDS.values()), None)
+    return f"{operator}=" if operator in SIGNS.values() and re.search(r"or ?(?:equal|==)", said) else operator
+
+
+def _ranges(entry: Mapping[str, Any]) -> Iterator[tuple[str, tuple[bool, float, float]]]:
+    """The keys of an entry that say both ends of a range, and whether what is outside of it is meant, with the ends."""
+    for word, value in entry.items():
+        text = (
+            _RANGE.fullmatch(value.strip()) if word in (*_OPERATORS, *_CONDITIONS) and isinstance(value, str) else None
+        )
+        ends = _ends(value if text is None else text[3])
+        if ends is not None and (text is not None or word in (*_OUTSIDE, *_INSIDE)):
+            outside = word in _OUTSIDE if text is None else text[2].startswith("outside") != (text[1] is not None)
+            yield word, (outside, *ends)
 
 
 def _sign(key: str) -> str | None:
@@ -143,6 +204,7 @@ def _ends(value: Any) -> tuple[float, float] | None:
         items = [float(number) if set(number) & {".", "e"} else int(number) for number in re.findall(_NUMBER, value)]
     if not isinstance(items, list) or len(items) != 2:
         return None
+    items = [yaml.safe_load(item) if isinstance(item, str) and re.fullmatch(_NUMBER, item) else item for item in items]
     if any(isinstance(item, bool) or not isinstance(item, int | float) for item in items):
         return None
     return min(items), max(items)
