@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Never
 from weakref import ref
 
 from declog.compiler import captures, compile
+from declog.config.alerts_of_presets import without_presets
 from declog.config.compose import application_directory, compose, imports_of, working_directory
 from declog.config.composed import Composed
 from declog.config.fix_trials import about, with_tried_fixes, without
@@ -94,7 +95,8 @@ def plan(
         if old:  # the old name says what else is wrong with its entry
             raise composed.located(ConfigError([*suspects, *of_new_names(error.problems)])) from None
         paths = {problem.path for problem in error.problems}
-        problems = [*error.problems, *_further(data, error.problems, compiled)]
+        own = [without_presets(problem, composed) for problem in error.problems]
+        problems = [*own, *_further(data, error.problems, compiled)]
         problems += [
             item for item in suspects if all(item.path[:end] not in paths for end in range(1, len(item.path) + 1))
         ]

@@ -73,13 +73,13 @@ def _of_one_number(
     metric = metrics.get(name)
     if metric is None or not isinstance(way, str):
         return None
-    one = f"`{name}` is one number of a log event, and one number has no `{way}`"
+    one = f"{name} is one number of a log event, and one number has no {way}"
     if metric.formula is not None or not isinstance(metric.expr or name, str):
         kept = {key: value for key, value in beside.items() if key in _OF_FORMULAS}
-        return f"{id}: {in_flow({'formula': name, **kept})}, which is that number: {one}"
+        return f"{id}: {in_flow({'formula': name, **kept})}: which is that number; {one}"
     call = (None if metric.reduce else reduced(str(metric.expr or name))) or {"expr": metric.expr or name}
     rows = {**_said(metric, _OF_ROWS), **beside}
-    return f"{id}: {in_flow({'expr': call['expr'], 'reduce': way, **rows})}, of its rows: {one}"
+    return f"{id}: {in_flow({'expr': call['expr'], 'reduce': way, **rows})}: of its rows; {one}"
 
 
 def _of_log_events(id: str, spec: MetricSpec, formula: str | None, beside: Mapping[str, Any]) -> str | None:

@@ -1,0 +1,71 @@
+"""Fixes of alerts over a preset's alert of the same name: they say what their own layer says, and null the rest.
+
+A problem and the config that it is of come in, the problem goes out. Imports models and places.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import yaml
+
+from declog.config.composed import Composed
+from declog.config.interpolation import at
+from declog.errors import Path, Problem, in_flow
+from declog.errors.elsewhere import SYNONYMS
+from declog.language.keys import keys
+from declog.language.mistakes import answered
+from declog.language.notation import SIGNS
+from declog.language.spec import AlertSpec
+
+
+def without_presets(problem: Problem, composed: Composed) -> Problem:
+    """The problem of a key that an alert does not have, answered by the layer that has the key.
+
+    A bound or a condition of a layer below is none of what the answer says: where both cannot stand, it is null.
+    """
+    if problem.code != "DL201" or problem.path[:1] != ("alerts",) or len(problem.path) != 3:
+        return problem
+    (_, name, key), alert = map(str, problem.path), problem.path[:2]
+    entry, here = at(composed.data, alert), _layers(composed, problem.path)[-1:]
+    below = {word for word in (*SIGNS, "when") if {*_layers(composed, (*alert, word))} - {*here}}
+    if not here or not below or not isinstance(entry, dict):
+        return problem
+    alone = {word: value for word, value in entry.items() if _layers(composed, (*alert, word))[-1:] == here}
+    data = {**composed.data, "alerts": {**composed.data["alerts"], name: alone}}
+    bare = Problem.of("DL201.key", problem.path, key=key, fix=None)
+    near = SYNONYMS.get(key, "")
+    fix = (answered(bare, data) or bare).fix or (f"{near}: {in_flow(entry[key])}" if near in SIGNS else problem.fix)
+    try:
+        edit = yaml.safe_load(f"{{{fix}}}")
+    except yaml.YAMLError:
+        return problem
+    if not isinstance(edit, dict) or len(edit) != 1 or not edit.keys() <= {name, *keys(AlertSpec)}:
+        return problem
+    said: Any = edit[name] if isinstance(edit.get(name), dict) else {**alone, **edit}
+    said = {word: value for word, value in said.items() if word != key and (word in alone or entry.get(word) != value)}
+    if said.keys().isdisjoint((*SIGNS, "when")):
+        return problem
+    nulls = [
+        word for word in (*SIGNS, "when") if word in below - said.keys() and not _beside(said, word, entry.get(word))
+    ]
+    if not nulls and edit.keys() != {name}:
+        return problem
+    return replace(problem, fix=f"{name}: {in_flow({**said, **dict.fromkeys(nulls)})}")
+
+
+def _layers(composed: Composed, path: Path) -> list[str]:
+    """What sets a key, the latest last: files, and `overrides`; empty where nobody knows."""
+    return [layer.file or "overrides" for layer in composed.layers.get(path, ())]
+
+
+def _beside(said: dict[str, Any], word: str, value: Any) -> bool:
+    """Whether a preset's bound may stand beside the other one."""
+    above, below = ({**said, word: value}.get(sign) for sign in SIGNS)
+    return (
+        "when" not in (*said, word)
+        and isinstance(above, int | float)
+        and isinstance(below, int | float)
+        and (above >= below)
+    )
