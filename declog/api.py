@@ -95,8 +95,8 @@ def plan(
         if old:  # the old name says what else is wrong with its entry
             raise composed.located(ConfigError([*suspects, *of_new_names(error.problems)])) from None
         paths = {problem.path for problem in error.problems}
-        own = [without_presets(problem, composed) for problem in error.problems]
-        problems = [*own, *_further(data, error.problems, compiled)]
+        of_layers = [without_presets(problem, composed) for problem in error.problems]
+        problems = [*of_layers, *_further(data, error.problems, compiled)]
         problems += [
             item for item in suspects if all(item.path[:end] not in paths for end in range(1, len(item.path) + 1))
         ]

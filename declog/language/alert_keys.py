@@ -9,8 +9,6 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import yaml
-
 from declog.errors import elsewhere, in_flow, nearest
 from declog.errors.elsewhere import SYNONYMS
 from declog.language.idioms import BOUNDS
@@ -201,10 +199,14 @@ def _ends(value: Any) -> tuple[float, float] | None:
     """Both ends of a range: ``[0.2, 0.9]``, ``{min: 0.2, max: 0.9}`` or ``0.2..0.9``; None for anything else."""
     items = list(value.values()) if isinstance(value, Mapping) else value
     if isinstance(value, str):
-        items = [float(number) if set(number) & {".", "e"} else int(number) for number in re.findall(_NUMBER, value)]
+        items = re.findall(_NUMBER, value)
     if not isinstance(items, list) or len(items) != 2:
         return None
-    items = [yaml.safe_load(item) if isinstance(item, str) and re.fullmatch(_NUMBER, item) else item for item in items]
+    items = [_number(item) if isinstance(item, str) and re.fullmatch(_NUMBER, item) else item for item in items]
     if any(isinstance(item, bool) or not isinstance(item, int | float) for item in items):
         return None
     return min(items), max(items)
+
+
+def _number(text: str) -> float:
+    return float(text) if set(text) & {".", "e"} else int(text)

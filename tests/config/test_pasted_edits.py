@@ -192,3 +192,27 @@ def test_a_preset_s_metric_of_other_rows(value: str, changes: bool, capsys: pyte
     (word,) = shlex.split(f"metrics.reward.{value}".replace("metrics.reward.'", "'metrics.reward."))
     assert main(["check", "grpo", word]) == 0
     assert ("computes something else now" in " ".join(capsys.readouterr().out.split())) is changes
+
+
+@pytest.mark.parametrize(
+    ("entry", "wanted"),
+    [
+        ({"where": "reward > avg"}, ["reward > mean(reward, over=completion)", "reward > 0.5"]),
+        ({"where": "avg <= reward and length > 3"}, ["mean(reward, over=completion) <= reward and length > 3", None]),
+        ({"by": "reward > avg"}, ["reward > mean(reward, over=completion)", "reward > 0.5"]),
+        ({"where": "entropy > tokens", "expr": "entropy"}, ["entropy > 0.5"]),
+        ({"where": "reward > quotient"}, ["reward > 0.5"]),
+        ({"where": "avg > 0.5"}, ["(reward) > 0.5"]),
+    ],
+)
+def test_rows_beside_a_metric(entry: dict[str, str], wanted: list[str | None], tmp_path: Path) -> None:
+    """Class: what is compared with a metric of all rows is not compared with itself; each answer works."""
+    metrics = {"avg": "mean(reward)", "tokens": "mean(entropy)", "quotient": {"formula": "reward / kl"}}
+    config = {"metrics": {**metrics, "w": {"expr": "length", **entry}}}
+    problem = problems_of(yaml.safe_dump(config), tmp_path, HEADER)[0]
+    answers = [yaml.safe_load(text) for text in re.findall(r"`([^`]+)`", str(problem.fix))]
+    (key, *_) = entry
+    for answer, text in zip(answers, wanted, strict=False):
+        assert text in (answer, None)
+        config["metrics"]["w"] = {"expr": "length", **entry, key: answer}
+        assert problems_of(yaml.safe_dump(config), tmp_path, HEADER) == []
