@@ -249,7 +249,10 @@ def of_rows(draft: Draft, problem: Problem, text: str) -> Problem:
     metric = draft.spec.metrics.get(problem.marked) if problem.code == "DL302" else None
     if metric is None or problem.path[::2] == ("metrics", "expr"):
         return problem
-    if (fix := _of_window(draft, metric, problem.marked, text)) is not None:
+    of_text = (
+        problem.message == Problem.of("DL302.quotes", word=problem.marked, fix=None).message
+    )  # a text without quotes
+    if not of_text and (fix := _of_window(draft, metric, problem.marked, text)) is not None:
         answer = Problem.of("DL302.of_window", name=problem.marked, fix=fix)
         return replace(problem, message=answer.message, fix=fix)
     if not isinstance(metric.expr, str):
