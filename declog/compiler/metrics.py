@@ -208,10 +208,9 @@ class _Metric:
             return f"mean({share[1]})"
         if (fix := library_calls.of_levels(parsed.body)) is not None:
             return fix
-        if isinstance(parsed.body, ast.Call):
-            short = reduced_parts.reduction(parsed.body, draft.reductions.names(), draft.functions.names())
-            if short is not None:
-                return f"did you mean `{short}`?"
+        names = draft.reductions.names(), draft.functions.names()
+        if isinstance(parsed.body, ast.Call) and (short := reduced_parts.reduction(parsed.body, *names)) is not None:
+            return f"did you mean `{short}`?"
         if metrics_of_metrics.again(draft, parsed.body):
             return metrics_of_metrics.of_metrics(draft, self.id, self.spec, parsed.body)
         several = code != "DL304" or reduced_parts.chooses_rows(parsed.body)
@@ -224,9 +223,8 @@ class _Metric:
         """Which rows; a condition that names metrics, and no signal, is one for ``when``."""
         before = len(self.draft.problems)
         node = self._compile(self.spec.where, self.path("where"))
-        wrong = self.draft.problems[before:]
         answer = partial(suggestions.of_condition, self.draft, self.id, self.spec, per_token)
-        self.draft.problems[before:] = map(answer, wrong)
+        self.draft.problems[before:] = map(answer, self.draft.problems[before:])
         return node
 
     def _short(self, parsed: Parsed) -> tuple[tuple[Node, ...] | None, Reduced] | None:
