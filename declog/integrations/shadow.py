@@ -172,7 +172,8 @@ class Comparison:
     def _alone(self, number: str) -> str:
         """A number without a metric; one that never changes, with the metrics that have its value, too."""
         pairs = [pair for pair in self._pairs.get(number, {}).values() if pair is not None and not pair.differences]
-        metrics = sorted(pair.metric for pair in pairs if not pair.values <= {0.0, 1.0})
+        none = {0.0, 1.0, *(value for pair in pairs for value in pair.values if abs(value) < self.tolerance / 50)}
+        metrics = sorted(pair.metric for pair in pairs if pair.values.isdisjoint(none))
         return f"{number} (always {min(pairs[0].values):.6g}, as {' and '.join(metrics)})" if metrics else number
 
 

@@ -362,7 +362,7 @@ def test_alerts_of_the_preset(model: Path, tmp_path: Path) -> None:
     assert outcome.sink is not None
     reported = {alert.name: (step, alert.text) for step, alert in outcome.sink.alerts}
     assert set(reported) == {"zero_std", "clipped_ratio"}
-    assert reported["zero_std"][0] == 3 and "Try prompts of medium difficulty" in reported["zero_std"][1]
+    assert reported["zero_std"][0] == 3 and "try prompts of medium difficulty" in reported["zero_std"][1]
     assert "Raise it" in reported["clipped_ratio"][1]
 
 
