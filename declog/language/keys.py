@@ -5,11 +5,15 @@ The table is read from the models. Imports the models only.
 
 from __future__ import annotations
 
+import ast
+import inspect
 import types
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
+from textwrap import dedent
 from typing import Annotated, Any
 
 from declog.errors import Path
@@ -19,11 +23,16 @@ from declog.language.spec import LogSpec
 
 @dataclass(frozen=True)
 class Key:
-    """A key of a model: its name in Python, its type with all that is said of it, and its text in its model."""
+    """A key of a model: its name in Python, and its type with all that is said of it."""
 
+    model: type[Model]
     name: str
     type: Any
-    help: str
+
+    @property
+    def help(self) -> str:
+        """Its description: the text below it in its model."""
+        return _texts(self.model).get(self.name, "")
 
 
 @cache
@@ -33,8 +42,20 @@ def keys(model: type[Model]) -> Mapping[str, Key]:
     for name, field in model.model_fields.items():
         type_ = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
         if not field.exclude:
-            of_yaml[field.alias or name] = Key(name, type_, " ".join((field.description or "").split()))
+            of_yaml[field.alias or name] = Key(model, name, type_)
     return of_yaml
+
+
+@cache
+def _texts(model: type[Model]) -> Mapping[str, str]:
+    """The text below each key of a model. It takes a while to read the source: only help and schemas need it."""
+    texts: dict[str, str] = {}
+    for base in filter(is_model, reversed(model.__mro__)):
+        for pair in pairwise(ast.walk(ast.parse(dedent(inspect.getsource(base))))):
+            match pair:
+                case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(text))):
+                    texts[name] = " ".join(text.split())
+    return texts
 
 
 def below(type_: Any, key: object) -> Any:

@@ -48,9 +48,8 @@ class Model(BaseModel):
     _plain: ClassVar[str] = ""
     _plain_type: ClassVar[type] = object
     model_config = ConfigDict(
-        extra="forbid", frozen=True, populate_by_name=True, hide_input_in_errors=True, defer_build=True,
-        use_attribute_docstrings=True,
-    )  # fmt: skip
+        extra="forbid", frozen=True, populate_by_name=True, hide_input_in_errors=True, defer_build=True
+    )
 
     @model_validator(mode="before")
     @classmethod
