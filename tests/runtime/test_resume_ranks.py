@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 import declog
 from declog.errors import UsageError
 from declog.runtime.ranks.comm import Comm
+from declog.runtime.recording.recorder import Recorder
 from declog.testing import MemorySink, run_ranks
 from tests.running import profile
 
@@ -30,24 +31,40 @@ def rows(rank: int, step: int) -> dict[str, Any]:
     return {"x": [10.0**rank, float(step)], "text": [f"{rank}.{step}", ""]}
 
 
-def phase(ranks: int, states: Mapping[int, Any], steps: range, folder: Path, save: int) -> tuple[Any, States]:
-    """Some steps on some ranks: what is logged, and the states after step `save`."""
+def ran(
+    ranks: int,
+    config: Mapping[str, Any],
+    states: Mapping[int, Any],
+    folder: Path,
+    body: Callable[[Recorder, int], object],
+    **options: Any,
+) -> tuple[MemorySink, list[list[str]]]:
+    """Ranks that begin or go on with a body each: what is logged, and each rank's failures."""
     sink = MemorySink()
-    saved: States = {}
 
-    def rank(comm: Comm) -> None:
+    def rank(comm: Comm) -> list[str]:
         sinks = [sink] if comm.rank == 0 else []
         with declog.start(
-            PROFILE, sinks=sinks, comm=comm, output_dir=folder, resume=states.get(comm.rank), start_s=20.0
+            config, sinks=sinks, comm=comm, output_dir=folder, resume=states.get(comm.rank), **options
         ) as log:
-            for step in steps:
-                with log.step(step):
-                    log.observe(**rows(comm.rank, step))
-                if step == save:
-                    saved[comm.rank] = log.state_dict()
+            body(log, comm.rank)
+        return list(log.failures)
 
-    run_ranks(ranks, rank)
-    return sink.scalars, saved
+    return sink, run_ranks(ranks, rank)
+
+
+def phase(ranks: int, states: Mapping[int, Any], steps: range, folder: Path, save: int) -> tuple[Any, States]:
+    """Some steps on some ranks: what is logged, and the states after step `save`."""
+    saved: States = {}
+
+    def body(log: Recorder, rank: int) -> None:
+        for step in steps:
+            with log.step(step):
+                log.observe(**rows(rank, step))
+            if step == save:
+                saved[rank] = log.state_dict()
+
+    return ran(ranks, PROFILE, states, folder, body, start_s=20.0)[0].scalars, saved
 
 
 def expected(first: int, then: int, at: int, end: int) -> dict[int, dict[str, float]]:
@@ -148,24 +165,18 @@ def evaluated(
     config: Mapping[str, Any] = EVALUATED,
 ) -> tuple[list[tuple[int, dict[str, float]]], States, list[list[str]]]:
     """Steps of ranks of which some evaluate behind some steps: what is logged, the last states, and failures."""
-    sink = MemorySink()
     saved: States = {}
 
-    def rank(comm: Comm) -> list[str]:
-        sinks = [sink] if comm.rank == 0 else []
-        with declog.start(
-            config, sinks=sinks, comm=comm, output_dir=folder, resume=states.get(comm.rank), wait_s=2.0
-        ) as log:
-            for step in steps:
-                with log.step(step):
-                    log.observe(x=[float(step), 10.0 * comm.rank])
-                if step in evaluates.get(comm.rank, ()):
-                    with log.mode("eval"):
-                        log.observe(x=[100.0 + comm.rank])
-            saved[comm.rank] = log.state_dict()
-        return list(log.failures)
+    def body(log: Recorder, rank: int) -> None:
+        for step in steps:
+            with log.step(step):
+                log.observe(x=[float(step), 10.0 * rank])
+            if step in evaluates.get(rank, ()):
+                with log.mode("eval"):
+                    log.observe(x=[100.0 + rank])
+        saved[rank] = log.state_dict()
 
-    failures = run_ranks(ranks, rank)
+    sink, failures = ran(ranks, config, states, folder, body, wait_s=2.0)
     return [(step, {item.name: item.value for item in one.scalars}) for step, one in sink.events], saved, failures
 
 
