@@ -169,6 +169,35 @@ def test_an_actor_that_dies_is_missed(tmp_path: Path, caplog: pytest.LogCaptureF
         log.close()
 
 
+def test_an_actor_that_evaluates_alone_is_waited_for_as_before(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where rank 0 does: what others miss of a mode that they never enter says nothing of their training windows."""
+    config = profile({"x": "completion"}, {"x": "mean(x)"}, modes={"eval": {"prefix": "eval/", "every": "end"}})
+    sink = MemorySink()
+    logs = [declog.start(config, role="actor", rank=rank, world_size=2) for rank in range(2)]
+    with declog.start(config, role="driver", world_size=2, sinks=[sink], output_dir=tmp_path, wait_s=60) as driver:
+        for number in range(4):
+            for rank, log in enumerate(logs):
+                with log.step(number):
+                    log.observe(x=[10.0 * rank])
+            for log in logs:
+                driver.merge([log.export()], 60.0)
+            if number == 1:
+                with logs[0].mode("eval"):
+                    logs[0].observe(x=[100.0])
+                driver.merge([logs[0].export()], 0.2)
+                until(lambda: sink.events[-1][1].mode == "eval")
+        for log in logs:
+            log.close()
+        driver.merge([log.export() for log in logs])
+    events = [(records.mode, {item.name: item.value for item in records.scalars}) for _, records in sink.events]
+    assert [values for mode, values in events if mode == "train"] == [{"x": 5.0}] * 4
+    assert [values for mode, values in events if mode == "eval"] == [{"eval/x": 100.0, "declog/ranks": 1}]
+    assert not driver.failures
+    assert sum("`eval` is of 1 of 2 ranks: rank 1 has not entered it" in text for text in caplog.messages) == 1
+
+
 def means(steps: range, living: dict[int, int]) -> dict[int, float]:
     """The means of windows of two steps; ``living`` is how many actors there are, from which step on."""
     rows: list[torch.Tensor] = []

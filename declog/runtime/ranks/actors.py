@@ -34,6 +34,7 @@ class ActorComm(Comm):
     collects = False
 
     def __init__(self, rank: int, world_size: int) -> None:
+        super().__init__()
         self.rank = rank
         self.world_size = world_size
         self._lock = threading.Lock()
@@ -61,6 +62,7 @@ class DriverComm(Comm):
     """The comm of a driver, which has the sinks and records nothing itself."""
 
     def __init__(self, world_size: int) -> None:
+        super().__init__()
         self.world_size = world_size
 
 
@@ -113,14 +115,14 @@ class Merger:
     """Merges the log events of a driver's actors; used on the worker thread.
 
     An actor whose part was missed is not waited for until it exports again, so that a dead actor delays the log only
-    once.
+    once. What it misses of a mode that it never entered says nothing of its other modes.
     """
 
-    def __init__(self, plan: Plan, collector: Collector, failures: Failures, world_size: int) -> None:
+    def __init__(self, plan: Plan, collector: Collector, failures: Failures, comm: Comm) -> None:
         self._plan = plan
         self._collector = collector
         self._failures = failures
-        self._world_size = world_size
+        self._comm = comm
         self._waiting: dict[Event, _Event] = {}  # in the order in which the events came
         self._missed: set[int] = set()
         # by mode: the latest event, and the actors that had rows in it
@@ -168,7 +170,7 @@ class Merger:
         return waiting > self._plan.backlog_bytes
 
     def _missing(self, event: Event) -> set[int]:
-        return set(range(self._world_size)) - set(self._waiting[event])
+        return set(range(self._comm.world_size)) - set(self._waiting[event])
 
     def _take(self, rank: int, data: bytes, until: float) -> None:
         try:
@@ -177,6 +179,7 @@ class Merger:
             self._failures.report(error)
             return
         event = message.key
+        self._comm.entered(rank, event.mode)
         if event.number <= self._done.get(event.mode, -1):
             self._failures.report(CommError.of("DL603.late_actor", rank=rank))
         elif rank in self._waiting.setdefault(event, _Event(until)):
@@ -188,9 +191,12 @@ class Merger:
         missing = self._missing(event)
         parts = dict(sorted(self._waiting.pop(event).items()))
         self._done[event.mode] = event.number
-        self._missed |= missing
-        if missing:
-            self._failures.report(CommError.of("DL603.no_actor", missing=sorted(missing)))
+        absent = missing & set(self._comm.absent(event.mode))
+        has_rows = any(len(frame.batches) for part in parts.values() for frame in part.frames.values())
+        self._collector.skip(event.mode, sorted(absent), has_rows=has_rows)
+        self._missed |= missing - absent
+        if missing - absent:
+            self._failures.report(CommError.of("DL603.no_actor", missing=sorted(missing - absent)))
         running = [part.event for part in parts.values() if not part.event.last]
         first = (
             running[0] if running else max((part.event for part in parts.values()), key=lambda message: message.steps)

@@ -34,6 +34,9 @@ class Comm:
     process = "0"  # the name of this process in the run
     idle: Callable[[], None] = staticmethod(lambda: None)  # called repeatedly while `receive` or `answer` waits
 
+    def __init__(self) -> None:
+        self._modes: dict[int, set[str]] = {}  # the modes that each rank sent messages of
+
     def agree(self, topic: str, text: str, deadline_s: float) -> list[str]:
         """Every rank's ``text`` on a topic, by rank, on every rank; for facts that all must know at the start."""
         return [text]
@@ -46,9 +49,13 @@ class Comm:
         """The messages of ranks 1.. on rank 0; None for a rank that has left, or did not answer in time."""
         return []
 
+    def entered(self, rank: int, mode: str) -> None:
+        """Note that a rank sent a message of a mode."""
+        self._modes.setdefault(rank, set()).add(mode)
+
     def absent(self, mode: str) -> list[int]:
         """The ranks that sent messages, none of them of this mode: they may never enter it."""
-        return []
+        return [rank for rank, modes in self._modes.items() if mode not in modes]
 
     def drop(self, event: Event, rank: int) -> None:
         """Delete a rank's message that rank 0 will not take, if there is one."""

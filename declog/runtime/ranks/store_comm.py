@@ -57,6 +57,7 @@ class StoreComm(Comm):
         interrupt: Callable[[], None] | None = None,
         close: Callable[[], None] | None = None,
     ) -> None:
+        super().__init__()
         self.rank = rank
         self.world_size = world_size
         self.replica = replica = copy > 0
@@ -69,7 +70,6 @@ class StoreComm(Comm):
         self._missed: dict[tuple[int, str], deque[Event]] = {}  # by rank and mode
         self._suspects: set[tuple[int, str]] = set()  # ranks that missed an event of a mode
         self._silent: set[int] = set()  # ranks that have sent nothing since they missed one
-        self._modes: dict[int, set[str]] = {}  # the modes that each rank sent messages of
         self._unacknowledged: deque[Event] = deque()
         self._taken: dict[str, int] = {}  # rank 0's latest event of each mode
         self._answers: deque[Event] = deque()
@@ -223,11 +223,8 @@ class StoreComm(Comm):
         while len(self._answers) > KEPT_ANSWERS:
             self._store.pop(_answer(self._answers.popleft()))
 
-    def absent(self, mode: str) -> list[int]:
-        return [rank for rank, modes in self._modes.items() if mode not in modes]
-
     def _heard(self, rank: int, mode: str) -> None:
-        self._modes.setdefault(rank, set()).add(mode)
+        self.entered(rank, mode)
         self._silent.discard(rank)
         self._suspects.discard((rank, mode))
 

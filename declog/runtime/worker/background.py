@@ -74,7 +74,7 @@ class Background:
             )  # fmt: skip
         self.merger: actors.Merger | None = None  # of a driver, for its actors' exports
         if isinstance(comm, actors.DriverComm) and self._collector is not None:
-            self.merger = actors.Merger(plan, self._collector, failures, comm.world_size)
+            self.merger = actors.Merger(plan, self._collector, failures, comm)
         local = [route for route in outlets.routes if route.local]
         self._local = LocalTables(plan, local, failures.report) if local else None
         sender = Sender(plan, comm.rank, failures, self._local)

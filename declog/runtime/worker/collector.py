@@ -94,7 +94,7 @@ class Collector:
                 wait_s = min(wait_s, max(item.answer.remaining / 2, SHORT_WAIT_S))
             latest = -1
             messages, absent = self._comm.receive(item.key, wait_s), self._comm.absent(item.mode)
-            self._skip(item.mode, absent, any(len(frame.batches) for frame in frames.values()))
+            self.skip(item.mode, absent, has_rows=any(len(frame.batches) for frame in frames.values()))
             for rank, data in enumerate(messages, 1):
                 if data is None and rank in absent:
                     continue
@@ -125,7 +125,7 @@ class Collector:
             self.evaluation.rewind(item.mode, item.back)
         return logged
 
-    def _skip(self, mode: str, ranks: Sequence[int], has_rows: bool) -> None:
+    def skip(self, mode: str, ranks: Sequence[int], *, has_rows: bool) -> None:
         """Say once that ranks do not enter a mode, as where rank 0 evaluates alone: values are of the others.
 
         One that was only slow, and enters it later, has missed what it was skipped in: that is a failure.
