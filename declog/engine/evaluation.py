@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from declog.engine.cells import MetricValues
-from declog.engine.frame import Frame, of_mode
+from declog.engine.frame import GROUP_ID, Frame, of_mode
 from declog.engine.joins import Carryover
 from declog.engine.log_event import EventFacts
 from declog.engine.publish import Dispatcher
@@ -37,6 +37,7 @@ class Evaluation:
             mode: {period: WindowState(plan, period, report) for period in plan.periods} for mode in plan.modes
         }
         self._carries = {mode: Carryover(plan, report) for mode in plan.modes}
+        self._checked: set[str] = set()  # the phases of which group ids came in training
 
     def add(
         self, event: EventFacts, frames: Frames, *, figures: Callable[[], Mapping[str, float]] = dict,
@@ -53,7 +54,9 @@ class Evaluation:
             if tail or (period and not event.part and self._plan.ends(event.mode, event.count, period))
         }  # fmt: skip
         due: dict[int, WindowState] = {}
-        of_mode(frames, event.mode)
+        of_mode(frames, event.mode, self._checked)
+        if event.mode == "train":
+            self._checked.update(phase for phase, frame in frames.items() if frame.has(GROUP_ID))
         try:
             frames = self._carries[event.mode].apply(frames)
             self._dispatcher.inactive.ungrouped(event.mode, frames)

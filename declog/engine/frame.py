@@ -8,7 +8,7 @@ capture stores. Imports numpy, axes and kernels only.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -43,6 +43,7 @@ class Frame:
     texts: dict[Key, tuple[Axis, Array]] = field(default_factory=dict)
     grouping: Grouping | None = None
     mode: str = ""
+    checked: bool = False  # of training: whether ids came before that agreed with the size of groups
     _facts: Facts = field(default_factory=dict, init=False, repr=False, compare=False)
 
     # -- reading
@@ -181,8 +182,8 @@ class Frame:
             size = grouping.size
             divisor = max((part for part in range(2, size) if rows % part == 0), default=rows)
             raise RuntimeFailure.of("DL507.batch", size=size, step=step, rank=rank, rows=rows, divisor=divisor)
-        training = self.mode in ("", "train")  # whose first batch was checked
-        return groups.segments(grouping, self.column(GROUP_ID, exact=True), pieces, drawn=training)
+        least = 1 if self.mode not in ("", "train") else None if self.checked else 2
+        return groups.segments(grouping, self.column(GROUP_ID, exact=True), pieces, least)
 
     def spread(self, values: Array, coarse: Axis, fine: Axis) -> Array:
         """``values[..., coarse]`` repeated over a finer axis."""
@@ -273,10 +274,10 @@ class Frame:
         return merged if (order[1:] > order[:-1]).all() else merged.take(order)
 
 
-def of_mode(frames: Mapping[str, Frame], mode: str) -> None:
-    """Say which mode the rows of frames are of."""
-    for frame in frames.values():
-        frame.mode = mode
+def of_mode(frames: Mapping[str, Frame], mode: str, checked: Collection[str] = ()) -> None:
+    """Say which mode the rows of frames are of, and of which phases ids came before."""
+    for phase, frame in frames.items():
+        frame.mode, frame.checked = mode, phase in checked
 
 
 def merged(parts: Sequence[Mapping[str, Frame]]) -> dict[str, Frame]:

@@ -63,10 +63,10 @@ def _canonical(item: Any) -> Any:
     return item
 
 
-def segments(grouping: Grouping, ids: Array | None, pieces: Segments, *, drawn: bool = False) -> Segments:
+def segments(grouping: Grouping, ids: Array | None, pieces: Segments, least: int | None = 1) -> Segments:
     """The group of each row, by id or by a fixed group size; no group spans two of the ``pieces``.
 
-    ``drawn``: a prompt may be drawn several times in a row.
+    ``least``: how many ids contradict the size where each fills several groups in a row; see ``contradiction``.
     """
     size = grouping.size
     if size is None and ids is None:  # no groups: values per group are absent
@@ -85,8 +85,8 @@ def segments(grouping: Grouping, ids: Array | None, pieces: Segments, *, drawn: 
         groups = Segments.of_keys(pieces.index, pieces.position // size)
     if ids is not None:
         order = np.argsort(pieces.index, kind="stable")
-        wrong = contradiction(ids[order], groups.index[order], pieces.index[order], size, least=2 if drawn else 1)
-        if wrong is not None and (wrong.mixed or not drawn):
+        wrong = contradiction(ids[order], groups.index[order], pieces.index[order], size, least)
+        if wrong is not None:
             raise RuntimeFailure.of("DL507.size", size=size, names=names_of(grouping), seen=wrong.seen, fix=wrong.fix)
     return groups
 
@@ -102,11 +102,11 @@ class Contradiction(NamedTuple):
     mixed: bool
 
 
-def contradiction(ids: Array, groups: Array, pieces: Array, size: int, least: int = 2) -> Contradiction | None:
+def contradiction(ids: Array, groups: Array, pieces: Array, size: int, least: int | None) -> Contradiction | None:
     """Compare ids with groups of a fixed size; None: they agree. Ids, groups and pieces are ``[rows]``.
 
     A group with several ids is a contradiction, and so is a size for which each id fills several groups in a row, if
-    there are ``least`` ids. An id that comes again elsewhere is none: a prompt may be drawn twice.
+    there are ``least`` ids; None: it is not. An id that comes again elsewhere is none: a prompt may be drawn twice.
     """
     rows = np.flatnonzero(present(ids))
     names, index = np.unique(ids[rows].astype(np.int64), return_inverse=True)
@@ -115,7 +115,7 @@ def contradiction(ids: Array, groups: Array, pieces: Array, size: int, least: in
     starts = np.flatnonzero(np.r_[True, other | (np.diff(pieces) != 0)])
     lengths = np.diff(np.r_[starts, len(rows)])
     mixed = bool((other & (np.diff(groups) == 0)).any())
-    if not mixed and (len(names) < least or lengths.min() <= size):
+    if not mixed and (least is None or len(names) < least or lengths.min() <= size):
         return None
     few, many = int(lengths.min()), int(lengths.max())
     seen = f"{len(rows)} rows have {len(names)} ids, each in {few if few == many else f'{few} to {many}'} rows on end"

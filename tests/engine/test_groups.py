@@ -256,6 +256,14 @@ def test_a_prompt_that_is_drawn_again_in_a_row_is_no_contradiction(split: str, t
     assert [values["place"] for values in sink.scalars.values()] == [3, 3, 3]
 
 
+def test_a_wrong_size_that_no_batch_shows_is_a_failure_at_first(tmp_path: Path) -> None:
+    """The training thread checks whole groups of the first batch only, and none on a device: the worker the rest."""
+    with started("id", tmp_path, size=2, split="batches") as log, log.step(0):
+        for id in "aaaabbbb":
+            log.observe(x=[1.0], id=[id])
+    assert any("axes.group.size is 2" in failure and "each in 4 rows" in failure for failure in log.failures)
+
+
 def test_at_first_an_id_of_each_draw_is_asked_for(tmp_path: Path) -> None:
     """A text that fills several groups in a row may be two draws; only the training code knows."""
     ids = ["a"] * 4 + ["b"] * 4
