@@ -20,7 +20,7 @@ from declog.language.moments import FORMULAS
 from declog.language.nodes import SIGNAL, walk
 from declog.language.spec import MetricSpec
 from declog.language.tree import Node
-from declog.plans.needs import carried
+from declog.plans.needs import IDS_OF_ROWS, ROW_ID, carried
 from declog.plans.ops import Plan
 from declog.sinks import known_kinds
 
@@ -112,8 +112,8 @@ def _matched(config: Composed, plan: Plan) -> Iterator[str]:
     for path, names in paths:
         join = next((join for join in joins if join.name in names), None)
         if join is not None and config.home(path) is None:
-            declare = "axes: {completion: {ids: row_id}}, signals: {any: {row_id: completion int}}, and "
-            ids = f"{'' if plan.ids else declare}`{plan.ids or 'row_id'}` in both calls"
+            declare = "" if plan.ids else f"{IDS_OF_ROWS}, and "
+            ids = f"{declare}`{plan.ids or ROW_ID}` in both calls"
             said = f"`{path[-1]}` reads {join.expr} of {join.source} for rows of {join.target}"
             yield f"{said}: where these come in micro-batches, ids match them: {ids}"
             return

@@ -24,12 +24,10 @@ from declog.language.absence import absent, either
 from declog.language.dtypes import Axis, DType
 from declog.language.nodes import SIGNAL, walk
 from declog.plans.fingerprint import expressions
-from declog.plans.needs import needs_of_joins, stand_ins
+from declog.plans.needs import IDS_OF_ROWS, ROW_ID, needs_of_joins, stand_ins
 from declog.plans.ops import JoinOp, Plan, PreviousOp
 
 Array = NDArray[Any]
-ROW_ID = "row_id"  # what ids of rows are called that a config does not name
-DECLARE = f"`axes: {{completion: {{ids: {ROW_ID}}}}}, signals: {{any: {{{ROW_ID}: completion int}}}}`, and "
 KEPT = 4096  # a run can go back by at most so many steps
 
 
@@ -229,9 +227,10 @@ class Carryover:
                 raise RuntimeFailure.of("DL511.first", target=op.target, source=op.source)
             if source_ids is None or target_ids is None:
                 if len(batches) != 1 or source.batches.rows[batches[0]] != count:
+                    declare = "" if ids else f"`{IDS_OF_ROWS}`, and "
                     raise RuntimeFailure.of(
                         "DL511.position", target=op.target, source=op.source, count=count,
-                        sizes=source.batches.rows[batches].tolist(), declare="" if ids else DECLARE, ids=ids or ROW_ID,
+                        sizes=source.batches.rows[batches].tolist(), declare=declare, ids=ids or ROW_ID,
                     )  # fmt: skip
                 places[span] = ranges(source.batches.rows, batches)
                 continue

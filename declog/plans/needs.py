@@ -27,6 +27,8 @@ Source = tuple[str, str | None]  # the key of a metric, and the label of it that
 Clause = tuple[Need, ...]  # signals of which at least one must come
 Clauses = frozenset[Clause]
 NOTHING: Clauses = frozenset()
+ROW_ID = "row_id"  # what ids of rows are called where a config names none
+IDS_OF_ROWS = f"axes: {{completion: {{ids: {ROW_ID}}}}}, signals: {{any: {{{ROW_ID}: completion int}}}}"
 MOST = 64  # the most clauses of one expression; metrics with more are never called inactive
 
 

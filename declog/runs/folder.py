@@ -25,7 +25,7 @@ SHAPES: Mapping[str, type | tuple[type, ...]] = {
     "run_id": str, "name": str, "state": str, "started": str, "host": str, "pid": int, "world_size": int,
     "fingerprint": str, "declog": str, "python": str, "torch": str, "packages": dict, "overrides": list, "git": dict,
     "config": str, "run_config": str, "plan": str, "failures": dict, "missing": dict, "late": dict,
-    "left_to_logger": dict,     "resumed_after": int, "parent": dict, "ended": str,
+    "left_to_logger": dict, "resumed_after": int, "parent": dict, "ended": str,
 }  # fmt: skip
 ENTRIES: Mapping[str, Mapping[str, type]] = {  # of lists in plan.json, the keys that an entry has to have
     "outputs": {"name": str, "metric": str, "words": str, "formula": str, "tags": list},
