@@ -187,7 +187,7 @@ def test_an_actor_that_evaluates_alone_is_waited_for_as_before(
                 with logs[0].mode("eval"):
                     logs[0].observe(x=[100.0])
                 driver.merge([logs[0].export()], 0.2)
-                until(lambda: sink.events[-1][1].mode == "eval")
+                until(lambda: any(records.mode == "eval" for _, records in sink.events))
         for log in logs:
             log.close()
         driver.merge([log.export() for log in logs])
