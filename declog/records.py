@@ -233,10 +233,10 @@ class ResumePoint:
 class RunInfo:
     """What a sink knows of the run when it is opened.
 
-    ``output_dir`` exists when a sink is opened. ``config`` is the resolved declog configuration as plain
-    data, ``run_config`` the config's run metadata and the trainer's configuration; both are sent once. ``plan`` is the
-    plan as a text. ``sink`` is the sink's own id in the config, filled in by its runner. ``user_metrics`` are the ids
-    of metrics that the user's own files and overrides declare, not a package's presets.
+    ``output_dir`` exists when a sink is opened. ``config`` is how the run is configured, the trainer's configuration
+    and `run.config` of the YAML, and ``declog`` the resolved declog config, as plain data; both are sent once. ``plan``
+    is the plan as a text. ``sink`` is the sink's own id in the config, filled in by its runner. ``user_metrics`` are
+    the ids of metrics that the user's own files and overrides declare, not a package's presets.
     """
 
     name: str
@@ -246,7 +246,7 @@ class RunInfo:
     rank: int = 0
     world_size: int = 1
     config: Mapping[str, Any] = field(default_factory=dict)
-    run_config: Mapping[str, Any] = field(default_factory=dict)
+    declog: Mapping[str, Any] = field(default_factory=dict)
     plan: str = ""
     version: str = ""
     sink: str = ""

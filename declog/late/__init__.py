@@ -179,7 +179,7 @@ def info_of(folder: Path, path: Path, plan: Plan, lines: Mapping[str, str]) -> R
     run = rows_of(folder)["runs"][-1]
     return RunInfo(
         name=path.name, run_id=run["run_id"], output_dir=path, fingerprint=plan.fingerprint,
-        world_size=run["world_size"], config={"metrics": dict(lines)}, version=VERSION,
+        world_size=run["world_size"], declog={"metrics": dict(lines)}, version=VERSION,
     )  # fmt: skip
 
 

@@ -193,8 +193,8 @@ class Run:
         return dict(counts)
 
     @cached_property
-    def config(self) -> dict[str, Any]:
-        """The config in effect, resolved, as plain data; empty if it was not kept."""
+    def declog(self) -> dict[str, Any]:
+        """The declog config in effect, resolved, as plain data; empty if it was not kept."""
         return config_of(self.path, self.info, self._report)
 
     @cached_property
@@ -213,16 +213,16 @@ class Run:
     @property
     def constants(self) -> dict[str, Any]:
         """The config's constants, with their values in this run."""
-        constants = self.config.get("constants") or {}
+        constants = self.declog.get("constants") or {}
         return {name: spec.get("default") if isinstance(spec, dict) else spec for name, spec in constants.items()}
 
     @cached_property
-    def run_config(self) -> dict[str, Any]:
-        """The config's run metadata, and the trainer's configuration if the run recorded it (``configured``)."""
+    def config(self) -> dict[str, Any]:
+        """`run.config` of the YAML, with the trainer's configuration if that was recorded (``configured``)."""
         name = self.info.get("run_config")
         if name:
             return yaml_of(self.path / Path(name).name, self._report)
-        return dict((self.config.get("run") or {}).get("config") or {})
+        return dict((self.declog.get("run") or {}).get("config") or {})
 
     @property
     def configured(self) -> bool:
@@ -233,7 +233,7 @@ class Run:
     def redactions(self) -> dict[str, dict[str, list[str]]]:
         """By schema and column: the keys of the patterns whose matches were redacted before writing."""
         redacted: dict[str, dict[str, list[str]]] = {}
-        for name, columns in (self.config.get("schemas") or {}).items():
+        for name, columns in (self.declog.get("schemas") or {}).items():
             for column, spec in (columns if isinstance(columns, dict) else {}).items():
                 if isinstance(spec, dict) and isinstance(spec.get("redact"), dict | list):
                     redacted.setdefault(name, {})[column] = list(spec["redact"])
@@ -253,7 +253,7 @@ class Run:
 
     @property
     def _declared(self) -> Declared:
-        return Declared(self.config, self.plan)
+        return Declared(self.declog, self.plan)
 
     @cached_property
     def scalars(self) -> Frame:

@@ -43,9 +43,9 @@ def tracker_config(run: RunInfo) -> dict[str, Any]:
         "fingerprint": run.fingerprint,
         "version": run.version,
         "world_size": run.world_size,
-        "config": dict(run.config),
+        "config": dict(run.declog),
     }
-    return {**run.run_config, "declog": declog}
+    return {**run.config, "declog": declog}
 
 
 def json_text(value: Any) -> str:

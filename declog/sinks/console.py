@@ -102,7 +102,7 @@ class ConsoleSink(BaseSink):
     def open(self, run: RunInfo) -> None:
         """Print the name and folder of the run."""
         self._console = self._rich.Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
-        self._trends = Trends.of(run.config, run.user_metrics)
+        self._trends = Trends.of(run.declog, run.user_metrics)
         self._fired = {}
         self._trends.bars = _can_show(BARS, self._console.encoding)
         self._trends.shown = self._console.is_terminal

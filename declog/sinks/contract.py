@@ -182,8 +182,8 @@ class Contract:
         folder.mkdir()
         return RunInfo(
             name="contract", run_id=f"contract-{self._runs}-{folder.parent.name}", output_dir=folder,
-            fingerprint="f00d", config={"metrics": {"reward": {"reduce": "mean"}}},
-            run_config={"method": "grpo", "größe": 7, "none": None}, plan="a plan", version="0",
+            fingerprint="f00d", declog={"metrics": {"reward": {"reduce": "mean"}}},
+            config={"method": "grpo", "größe": 7, "none": None}, plan="a plan", version="0",
         )  # fmt: skip
 
     def _opened(self, run: RunInfo) -> SinkRunner:

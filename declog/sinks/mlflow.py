@@ -68,7 +68,7 @@ class MlflowSink(BaseSink):
             return
         tags = {ID: run.run_id, "declog.fingerprint": run.fingerprint, "declog.version": run.version}
         self._id = self._client.create_run(experiment_id, run_name=self._name or run.run_id, tags=tags).info.run_id
-        values = {_key(name): str(value)[:PARAM_CHARS] for name, value in run.run_config.items()}
+        values = {_key(name): str(value)[:PARAM_CHARS] for name, value in run.config.items()}
         if values:
             params = [self._entities.Param(name, value) for name, value in values.items()]
             self._client.log_batch(self._id, params=params)

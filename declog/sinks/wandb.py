@@ -128,7 +128,7 @@ class WandbSink(BaseSink):
         if joined is None and self._choice == "join":
             raise SinkError.of("DL601.wandb")
         config = tracker_config(run)
-        about = (run.config.get("about") or {}).items()
+        about = (run.declog.get("about") or {}).items()
         self._good = {name: one["good"] for name, one in about if one and one.get("good")}
         if joined is not None:
             self._run = joined

@@ -87,7 +87,7 @@ def test_no_file_of_a_run_holds_what_the_environment_gave(tmp_path: Path) -> Non
         assert log.plan.every == 2
     assert sink.run is not None
     kept = {"key": "${oc.env:MY_KEY}", "nested": {"list": ["x-${oc.env:MY_KEY}"]}}
-    assert sink.run.run_config == {**kept, "vault": {"key": "${oc.env:MY_KEY}"}}
+    assert sink.run.config == {**kept, "vault": {"key": "${oc.env:MY_KEY}"}}
     files = [file for file in tmp_path.rglob("*") if file.is_file()]
     assert len(files) > 3
     assert [file.name for file in files if KEY.encode() in file.read_bytes()] == []

@@ -50,7 +50,7 @@ def main(folder: Path) -> None:
     if accelerator.is_main_process:
         log = tracker.tracker
         assert log is not None and log.closed and log.failures == {} and sink.run is not None
-        logged = {"steps": steps, "scalars": sink.scalars, "config": dict(sink.run.run_config)}
+        logged = {"steps": steps, "scalars": sink.scalars, "config": dict(sink.run.config)}
         (folder / "kept.json").write_text(json.dumps(logged, default=str))
     else:
         assert tracker.tracker is None

@@ -344,7 +344,7 @@ import os, sys
 import declog
 def opened():
     read = declog.read(sys.argv[1])
-    list(read.scalars), dict(read.tables), read.histograms, read.alerts, read.config, read.plan
+    list(read.scalars), dict(read.tables), read.histograms, read.alerts, read.declog, read.plan
     return read
 opened()  # what it imports may not be for everybody either
 os.setgid(65534); os.setuid(65534)

@@ -224,7 +224,7 @@ def test_what_is_known_of_the_run(tmp_path: Path) -> None:
     log = train(tmp_path / "run", range(3), 1.0)
     read = declog.read(str(tmp_path / "run"))
     assert (read.name, read.id, read.state, read.world_size) == ("small", log.run_id, "finished", 1)
-    assert read.constants == {"beta": 0.5, "limit": 7} and read.run_config == {"lab": "größe"}
+    assert read.constants == {"beta": 0.5, "limit": 7} and read.config == {"lab": "größe"}
     assert read.redactions == {"s": {"text": ["card"]}} and read.failures == {} and len(read.segments) == 1
     assert {row["text"] for row in read.tables["samples"]} >= {"[card] größe", "step 0"}
     assert [(row["step"], row["level"], row["text"]) for row in read.alerts] == [(2, "error", "reward is high")]

@@ -255,7 +255,7 @@ def test_the_name_of_an_id(rows: list[tuple[str, str | None, str]], expected: st
 
 def test_a_config_that_is_read_is_plain_data(recorded: Path) -> None:
     """YAML, JSON and the next start take it."""
-    config = declog.read(recorded).config
+    config = declog.read(recorded).declog
     assert [type(config), yaml.safe_load(yaml.safe_dump(config)), json.loads(json.dumps(config))] == [
         dict,
         config,

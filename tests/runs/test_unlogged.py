@@ -79,7 +79,7 @@ def test_a_metric_that_the_profile_hides(tmp_path: Path) -> None:
     options = {"jsonl": {"profile": "slim"}}
     beside = read(tmp_path / "beside", 1, sinks=["console", "jsonl"], sink_options=options)
     assert "the profile `slim` of the sink `jsonl` hides it: profiles: {slim:" in answer(beside, "reward_p95")
-    config = run.config | {"profiles": {"slim": {"only": ["tag:core"], "show": ["reward_p95"]}}}
+    config = run.declog | {"profiles": {"slim": {"only": ["tag:core"], "show": ["reward_p95"]}}}
     with declog.start(config, output_dir=tmp_path / "shown") as log, log.step(0):
         log.observe(reward=[0.5, 1.0], length=[3.0, 4.0])
     assert len(declog.read(log)["reward_p95"]) == 1

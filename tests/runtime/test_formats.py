@@ -34,7 +34,7 @@ def test_an_earlier_folder_is_read_and_reported(run: Path, capsys: pytest.Captur
         assert found[3, "train"] == 3.0 and found[7, "train"] == 7.0 and found[3, "eval"] == 3.0
         assert len(read.histograms) == 3 and len(read.alerts) == 1 and len(read.tables["samples"]) > 8
         assert (read.problems, read.state, read.name) == ([], "finished", "earlier")
-        assert read.config["every"] == 4 and {table["id"] for table in read.plan["tables"]} == {"samples"}
+        assert read.declog["every"] == 4 and {table["id"] for table in read.plan["tables"]} == {"samples"}
     assert main(["report", str(run)]) == main(["samples", str(run)]) == 0
     capsys.readouterr()
 

@@ -49,7 +49,7 @@ def test_the_rest_of_an_applications_configuration(tmp_path: Path, monkeypatch: 
     sink, run = logged(cfg, tmp_path / "run")
     assert run.configured
     assert sink.run is not None
-    assert run.run_config == expected == dict(sink.run.run_config)
+    assert run.config == expected == dict(sink.run.config)
     assert b"hunter2" not in b"".join(file.read_bytes() for file in (tmp_path / "run").rglob("*.*"))
 
 
@@ -57,7 +57,7 @@ def test_the_rest_of_an_applications_configuration(tmp_path: Path, monkeypatch: 
 def test_what_is_said_in_code_wins(config: Any, tmp_path: Path) -> None:
     """Class: the same configuration as a mapping and as a DictConfig; `run_config=` adds to it, the profile's stays."""
     _, run = logged(config, tmp_path / "run", run_config={"lr": 3.0, "when": Path("here"), "run_password": "no"})
-    assert run.run_config == {"lr": 3.0, "when": "here"}
+    assert run.config == {"lr": 3.0, "when": "here"}
 
 
 def test_what_is_said_while_it_runs(tmp_path: Path) -> None:
@@ -73,10 +73,10 @@ def test_what_is_said_while_it_runs(tmp_path: Path) -> None:
             log.config([("lr", 1.0)])  # type: ignore[arg-type]
     log.config({"late": True})
     expected = {"optimizer": {"lr": 2.0, "betas": [0.9, 0.99], "warmup": 5}, "seed": {"model": 2}, "when": "here"}
-    assert read(tmp_path / "run").run_config == expected
+    assert read(tmp_path / "run").config == expected
     assert sorted(file.name for file in (tmp_path / "run").glob("run_config*")) == ["run_config.yaml"]
     assert sink.run is not None
-    assert sink.run.run_config == given
+    assert sink.run.config == given
     assert b"hunter2" not in b"".join(file.read_bytes() for file in (tmp_path / "run").rglob("*.*"))
 
 
@@ -87,11 +87,11 @@ def test_a_run_that_was_told_late_is_configured(tmp_path: Path) -> None:
             log.observe(x=1.0)
         log.config({"lr": 1.0})
         state = log.state_dict()
-    assert read(tmp_path / "run").run_config == {"lr": 1.0}
+    assert read(tmp_path / "run").config == {"lr": 1.0}
     with declog.start(PROFILE, resume=state) as log:
         log.config({"lr": 2.0})
     run = read(tmp_path / "run")
-    assert (run.configured, run.run_config) == (True, {"lr": 2.0})
+    assert (run.configured, run.config) == (True, {"lr": 2.0})
     kept = [read_yaml(tmp_path / "run" / facts["run_config"]) for facts in run.segments]
     assert kept == [{"lr": 1.0}, {"lr": 2.0}]
 

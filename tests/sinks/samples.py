@@ -34,8 +34,8 @@ def run_info(folder: Path, *, sink: str = "", rank: int = 0) -> RunInfo:
         output_dir=folder,
         fingerprint="f00d",
         rank=rank,
-        config={"profile": "full", "metrics": {"reward": {"reduce": ["mean"]}}},
-        run_config={"method": "grpo", "größe": 7},
+        declog={"profile": "full", "metrics": {"reward": {"reduce": ["mean"]}}},
+        config={"method": "grpo", "größe": 7},
         version="0.1.0",
         sink=sink,
     )

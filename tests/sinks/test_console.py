@@ -127,7 +127,7 @@ def own_and_preset(count: int) -> tuple[RunInfo, tuple[Scalar, ...]]:
     scalars = [Scalar(name, 1, name.replace("/", "_")) for name in preset]
     scalars += [Scalar("mine", 2, "mine.max"), Scalar("by_source/a", 3, "by_source")]
     scalars += [Scalar("my/own", 4, "logged"), Scalar("declog/late", 9, "declog/late")]
-    run = replace(run_info(Path("outputs")), config={"metrics": metrics}, user_metrics=frozenset({"mine", "by_source"}))
+    run = replace(run_info(Path("outputs")), declog={"metrics": metrics}, user_metrics=frozenset({"mine", "by_source"}))
     return run, (Scalar("eval_nonfinite/clip_0", 1, "clip_0"), *scalars)
 
 
@@ -161,7 +161,7 @@ def test_costs_of_declog_that_are_zero_are_left_out(capsys: pytest.CaptureFixtur
 
 def test_a_mode_has_one_heading(capsys: pytest.CaptureFixture[str]) -> None:
     """Core metrics stand before the others below the heading that their names share."""
-    run = replace(run_info(Path("outputs")), config={"metrics": {"reward": {"tags": "core"}}})
+    run = replace(run_info(Path("outputs")), declog={"metrics": {"reward": {"tags": "core"}}})
     sink = ConsoleSink()
     sink.open(run)
     capsys.readouterr()

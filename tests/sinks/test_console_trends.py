@@ -149,7 +149,7 @@ def test_both_ends_are_shown() -> None:
 def written(events: Sequence[tuple[int, Records]], *, terminal: bool = False, **options: Any) -> list[str]:
     """What the sink prints of log events, after the line that names the run."""
     sink = ConsoleSink(width=80, **options)
-    sink.open(RunInfo("grpo", "run-7", Path("outputs"), "f", config=CONFIG))
+    sink.open(RunInfo("grpo", "run-7", Path("outputs"), "f", declog=CONFIG))
     sink._console.file = stream = io.StringIO()
     sink._console._force_terminal = terminal
     sink._trends.shown = terminal

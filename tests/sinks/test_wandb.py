@@ -133,7 +133,7 @@ def test_the_best_value_is_in_the_summary(wandb_folder: Path) -> None:
     """A metric that is to rise has its greatest there, one that is to fall its smallest, beside the last."""
     good = {"about": {"reward": {"good": "up"}, "kl": {"good": "down"}, "loss": {}, "gone": None}}
     runner = SinkRunner("wandb", WandbSink())
-    runner.open(replace(run_info(wandb_folder), config=good))
+    runner.open(replace(run_info(wandb_folder), declog=good))
     names = {"reward/mean": "reward.mean", "kl": "kl", "loss": "loss"}
     runner.submit(0, Records(scalars=tuple(Scalar(name, 1.0, metric) for name, metric in names.items())))
     assert runner.close(60).failed == 0

@@ -38,7 +38,7 @@ def run_facts(run: Run, blobs: Blobs, *, label: str, samples: bool) -> dict[str,
         "resumed": [one["resumed_after"] + 1 for one in run.segments if "resumed_after" in one],
         "time": step_time(scalars, Meanings(plan)),
         "tables": tables, "histograms": list(_histograms(run, plan, blobs)), **series(curves, blobs),
-        "profile": _profile(run), "configured": run.configured, "settings": list(_leaves(run.run_config)),
+        "profile": _profile(run), "configured": run.configured, "settings": list(_leaves(run.config)),
         "missing": dict(run.info.get("missing") or {}), "parent": run.info.get("parent"),
         "foot": _foot(run), "notes": [*run.problems, *_other_runs(run)],
     }  # fmt: skip
@@ -73,7 +73,7 @@ def _histograms(run: Run, plan: Mapping[str, Any], blobs: Blobs) -> Iterator[dic
 def _profile(run: Run) -> str:
     import yaml
 
-    return yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True, width=110) if run.config else ""
+    return yaml.safe_dump(run.declog, sort_keys=False, allow_unicode=True, width=110) if run.declog else ""
 
 
 def _foot(run: Run) -> str:
@@ -111,8 +111,8 @@ def _settings(run: Run) -> dict[str, Any]:
     info = run.info
     ran = {key: info[key] for key in ("declog", "torch", "python", "world_size") if info.get(key) is not None}
     ran |= {"commit": info["git"]["commit"]} if info.get("git") else {}
-    kept = {key: value for key, value in (run.config.get("run") or {}).items() if key != "config"}
-    return {**run.run_config, "declog": {**run.config, "run": kept, "constants": run.constants}, "run": ran}
+    kept = {key: value for key, value in (run.declog.get("run") or {}).items() if key != "config"}
+    return {**run.config, "declog": {**run.declog, "run": kept, "constants": run.constants}, "run": ran}
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:

@@ -132,7 +132,7 @@ def steps_per_second(scalars: Any) -> float | None:
 
 def settings(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
     """The settings in which runs differ, except names of the run: each with its values by the run's path."""
-    configured = {path: run for path, run in runs.items() if run.config}
+    configured = {path: run for path, run in runs.items() if run.declog}
     return [
         {"key": row["key"], "values": dict(zip(configured, row["values"], strict=True))}
         for row in differences(list(configured.values()))

@@ -97,11 +97,11 @@ def open_run(plan: Plan, channel: Comm, options: Start) -> Recorder:
             modules = [*options.modules, *(type(sink).__module__ for sink in options.sinks)]
             facts = manifest.facts(plan, run.run_id, run.world_size, modules, options.packages, options.overrides)
             texts = {
-                CONFIG: manifest.yaml_text(run.config),
+                CONFIG: manifest.yaml_text(run.declog),
                 PLAN: manifest.plan_text(plan, options.places(), options.mask),
             }
             if options.run_config:
-                texts[RUN_CONFIG] = manifest.yaml_text(run.run_config)
+                texts[RUN_CONFIG] = manifest.yaml_text(run.config)
             outlets.folder.begin(facts, texts)
         recorder = Recorder(
             plan, channel, outlets, wait_s=options.wait_s, locate=options.locate,
@@ -302,8 +302,8 @@ def _run_info(channel: Comm, plan: Plan, folder: Path, run_id: str, run_config: 
         fingerprint=plan.fingerprint,
         rank=channel.rank,
         world_size=channel.world_size,
-        config=plan.config,
-        run_config={**manifest.plain(run_config), **plan.run_config},
+        declog=plan.config,
+        config={**manifest.plain(run_config), **plan.run_config},
         plan=explain(plan),
         version=VERSION,
         user_metrics=plan.user_metrics,

@@ -105,8 +105,8 @@ class Outlets:
         run, folder = self.run, self.folder
         if run is None or folder is None:
             return None
-        config = over(tree_of(run.run_config), tree_of(manifest.plain(without_secrets(values)))).plain
-        self.run = replace(run, run_config=config)
+        config = over(tree_of(run.config), tree_of(manifest.plain(without_secrets(values)))).plain
+        self.run = replace(run, config=config)
         return lambda: folder.configured(manifest.yaml_text(config))
 
 
