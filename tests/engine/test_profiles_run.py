@@ -147,7 +147,7 @@ def test_a_logged_name_of_a_metric_without_values(tmp_path: Path, caplog: pytest
         ("high", "[DL504] `logged['x']` is declared float per step, and str 'high' came\n  fix: its members are "
          "numbers; a text is a signal of its own, or a column of `log_extra`"),
         ([1.0, 2.0], "[DL503] `logged['x']` is declared float per step: one number is expected, and a list of 2 came\n"
-         "  fix: `sum(logged['x']) / len(logged['x'])`, or declare `logged: {axis: completion}`"),
+         "  fix: `sum(logged['x']) / len(logged['x'])`"),
     ],
 )  # fmt: skip
 def test_a_logged_value_is_one_number(value: Any, message: str, tmp_path: Path) -> None:

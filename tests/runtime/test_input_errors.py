@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import declog
+from declog.errors import InputError
 from declog.runtime.recording.recorder import Recorder
 from declog.testing import MemorySink
 from tests.running import profile, run
@@ -68,12 +70,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "too many axes": (
         {"reward": torch.ones(2, 3)},
         "[DL503] `reward` is declared float per completion: shape [completions] is expected, and a tensor of shape "
-        "(2, 3) came\n  fix: `reward.flatten()` for groups of completions, or declare `reward: {axis: token}`",
+        "(2, 3) came\n  fix: `reward.flatten()` for groups of completions, or declare "
+        "`signals: {any: {reward: {axis: token}}}`",
     ),
     "too few axes": (
         {"logprobs": torch.ones(2)},
         "[DL503] `logprobs` is declared float per token: shape [completions, tokens] is expected, and a tensor of "
-        "shape (2,) came\n  fix: reduce or index it, or declare `logprobs: {axis: completion}`",
+        "shape (2,) came\n  fix: reduce or index it, or declare `signals: {any: {logprobs: {axis: completion}}}`",
     ),
     "logits, or a batch of images": (
         {"logprobs": torch.ones(2, 3, 4)},
@@ -84,22 +87,23 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "values by name where there is no family": (
         {"reward": {"a": [1.0, 2.0]}},
         "[DL503] `reward` is declared float per completion, and a mapping came\n  fix: give its values, one per "
-        "completion; values by name are a family: declare `reward: completion family`",
+        "completion; values by name are a family: declare `signals: {any: {reward: {family: true}}}`",
     ),
     "a value per row where one per step is declared": (
         {"loss": torch.ones(3)},
         "[DL503] `loss` is declared float per step: one number is expected, and a tensor of shape (3,) came\n"
-        "  fix: `loss.mean()`, or declare `loss: {axis: completion}`",
+        "  fix: `loss.mean()`, or declare `signals: {any: {loss: {axis: completion}}}`",
     ),
     "a list where one number is declared": (
         {"loss": [1.0, 2.0]},
         "[DL503] `loss` is declared float per step: one number is expected, and a list of 2 came\n"
-        "  fix: `sum(loss) / len(loss)`, or declare `loss: {axis: completion}`",
+        "  fix: `sum(loss) / len(loss)`, or declare `signals: {any: {loss: {axis: completion}}}`",
     ),
     "an array where one number is declared": (
         {"loss": np.ones((2, 2))},
         "[DL503] `loss` is declared float per step: one number is expected, and an array of float64 with shape (2, 2) "
-        "came\n  fix: `loss.mean()`, or declare `loss: {axis: token}`",
+        "came\n  fix: `loss.mean()`, of the tokens that exist `(loss * mask).sum() / mask.sum()`, or declare "
+        "`signals: {any: {loss: {axis: token}}}`",
     ),
     "one number where rows are declared": (
         {"reward": 1.0},
@@ -110,7 +114,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a float tensor for an int": (
         {"length": torch.ones(2)},
         "[DL504] `length` is declared int per completion, and a tensor of float32 came\n"
-        "  fix: `length.long()`, or declare `length: {type: float}`",
+        "  fix: `length.long()`, or declare `signals: {any: {length: {type: float}}}`",
     ),
     "a float tensor for a mask": (
         {"mask": torch.ones(2, 2)},
@@ -125,49 +129,52 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a float for an int": (
         {"epoch": 0.5},
         "[DL504] `epoch` is declared int per step, and float 0.5 came\n"
-        "  fix: `int(epoch)`, or declare `epoch: {type: float}`",
+        "  fix: `int(epoch)`, or declare `signals: {any: {epoch: {type: float}}}`",
     ),
     "an int of more than 64 bits": (
         {"epoch": 2**70},
-        "[DL504] `epoch` holds a number that does not fit 64 bits\n  fix: declare `epoch: {type: float}`",
+        "[DL504] `epoch` holds a number that does not fit 64 bits\n"
+        "  fix: declare `signals: {any: {epoch: {type: float}}}`",
     ),
     "a list with an int of more than 64 bits": (
         {"length": [1, 2**70]},
-        "[DL504] `length` holds a number that does not fit 64 bits\n  fix: declare `length: {type: float}`",
+        "[DL504] `length` holds a number that does not fit 64 bits\n"
+        "  fix: declare `signals: {any: {length: {type: float}}}`",
     ),
     "a great int beside a missing one": (
         {"length": [None, 2**63]},
-        "[DL504] `length` holds a number that does not fit 64 bits\n  fix: declare `length: {type: float}`",
+        "[DL504] `length` holds a number that does not fit 64 bits\n"
+        "  fix: declare `signals: {any: {length: {type: float}}}`",
     ),
     "complex numbers": (
         {"reward": torch.ones(2, dtype=torch.complex64)},
         "[DL504] `reward` is declared float per completion, and a tensor of complex64 came\n"
-        "  fix: `reward.real`, or declare `reward: {type: float}`",
+        "  fix: `reward.real`, or declare `signals: {any: {reward: {type: float}}}`",
     ),
     "texts for numbers": (
         {"reward": [1.0, "2"]},
         "[DL504] `reward` is declared float per completion, and its value 1 is str '2'\n"
-        "  fix: `[float(x) for x in reward]`, or declare another type for `reward`",
+        "  fix: `[float(x) for x in reward]`, or declare `signals: {any: {reward: {type: text}}}`",
     ),
     "lists for numbers": (
         {"reward": [[1.0], [2.0]]},
         "[DL504] `reward` is declared float per completion, and its value 0 is a list of 1\n"
-        "  fix: `[x for row in reward for x in row]`, or declare another type for `reward`",
+        "  fix: `[x for row in reward for x in row]`",
     ),
     "a tensor of one value among numbers": (
         {"reward": [torch.tensor(1.0), torch.tensor([2.0])]},
         "[DL504] `reward` is declared float per completion, and its value 1 is a tensor of float32 with shape (1,)\n"
-        "  fix: `[float(x) for x in reward]`, or declare another type for `reward`",
+        "  fix: `[float(x) for x in reward]`",
     ),
     "tensors of several values for numbers": (
         {"reward": [torch.ones(2), torch.ones(2)]},
         "[DL504] `reward` is declared float per completion, and its value 0 is a tensor of float32 with shape (2,)\n"
-        "  fix: `torch.cat(reward)`, or declare another type for `reward`",
+        "  fix: `torch.cat(reward)`",
     ),
     "an array of objects": (
         {"reward": np.array([1.0, "b"], object)},
         "[DL504] `reward` is declared float per completion, and its value 1 is str 'b'\n"
-        "  fix: `[float(x) for x in reward]`, or declare another type for `reward`",
+        "  fix: declare `signals: {any: {reward: {type: text}}}`",
     ),
     "one text for many": (
         {"prompt": "hello"},
@@ -177,7 +184,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "numbers for texts": (
         {"prompt": ["a", 3]},
         "[DL504] `prompt` is declared text per completion, and its value 1 is int 3\n"
-        "  fix: convert it, or declare `prompt: {type: object}`",
+        "  fix: `[str(x) for x in prompt]`, or declare `signals: {any: {prompt: {type: object}}}`",
     ),
     "a number for a step's text": (
         {"note": 3},
@@ -252,6 +259,31 @@ AT_THE_END: dict[str, tuple[list[dict[str, Any]], str]] = {
         "  fix: observe one value per group",
     ),
 }
+
+
+def test_the_type_that_an_error_says_is_pasted(tmp_path: Path) -> None:
+    """A signal of a preset, observed with values of another type: texts as ids of rows, of both phases."""
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("""\
+defaults: [grpo, _self_]
+axes: {group: {size: 2}}
+metrics: {x: {expr: entropy, where: reward == 0}}
+sinks: [parquet]
+""")
+
+    def log_two_batches(folder: Path) -> declog.Run:
+        with declog.start(mine, output_dir=folder) as log, log.step(0):
+            log.observe(reward=[0.0, 1.0, 0.0, 1.0], row_id=["a-1", "b", "c", "d"])
+            for values, ids in (([1.0, 2.0], ["d", "c"]), ([3.0, 4.0], ["b", "a-1"])):
+                log.observe(entropy=torch.tensor(values)[:, None], completion_mask=torch.ones(2, 1).bool(), row_id=ids)
+        return declog.read(log)
+
+    with pytest.raises(InputError) as caught:
+        log_two_batches(tmp_path / "before")
+    edit = re.search("fix: declare `(.*)`", str(caught.value))
+    assert edit is not None and edit[1] == "signals: {any: {row_id: {type: text}}}"
+    mine.write_text(f"{mine.read_text()}{edit[1]}\n")
+    assert log_two_batches(tmp_path / "after")["x"].values == [3.0]
 
 
 @pytest.mark.parametrize(("batches", "message"), AT_THE_END.values(), ids=AT_THE_END.keys())

@@ -7,6 +7,7 @@ waits for a device. Imports torch and the plan.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence, Set
+from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
 from types import NoneType
@@ -41,7 +42,10 @@ def accept(op: SignalOp, label: str, value: Any) -> Observed:
     if isinstance(value, list | tuple):
         return _list(op, label, value)
     if isinstance(value, Mapping):
-        raise InputError.of("DL503.mapping", label=label, declared=_declared(op), name=op.name, axis=op.axis.label)
+        raise InputError.of(
+            "DL503.mapping", label=label, declared=_declared(op), axis=op.axis.label,
+            entry=_entry(op, "family: true"),
+        )  # fmt: skip
     raise InputError.of(
         "DL503.tensor", label=label, declared=_declared(op), came=describe(value), axis=op.axis.label, name=op.source
     )
@@ -112,7 +116,7 @@ def _tensor(op: SignalOp, label: str, value: Tensor) -> Tensor:
         if op.dtype is DType.BOOL and op.axis is Axis.TOKEN:
             raise InputError.of("DL504.dtype_of_mask", label=label, declared=_declared(op), dtype=shown, name=op.source)
         raise InputError.of(
-            "DL504.dtype", label=label, declared=_declared(op), dtype=shown, name=op.name,
+            "DL504.dtype", label=label, declared=_declared(op), dtype=shown, entry=_entry(op, "type: float"),
             to="real" if dtype.is_complex else f"{_METHODS[op.dtype]}()",
         )  # fmt: skip
     return value
@@ -145,21 +149,35 @@ def _shape_fix(op: SignalOp, label: str, value: Any) -> str:
     elif op.axis is Axis.TOKEN and ndim == 3 and "logp" in label:
         edit = f"of logits `torch.log_softmax({label}, -1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)`"
     guess = {0: "step", 1: "completion", 2: "token"}.get(ndim)
-    if op.name != op.source:  # it stands below a phase, and an entry of its own would be a second one
-        signal = f"{op.name}: {{axis: {guess}, from: {op.source}}}"
-        if guess == "token" and op.axis is Axis.STEP:
-            edit += f", of the tokens that exist `({label} * mask).sum() / mask.sum()`"
-        return f"{edit}, or declare `signals: {{{op.phase}: {{{signal}}}}}`" if guess else edit
-    return f"{edit}, or declare `{op.name}: {{axis: {guess}}}`" if guess else edit
+    if guess == "token" and op.axis is Axis.STEP:
+        edit += f", of the tokens that exist `({label} * mask).sum() / mask.sum()`"
+    return f"{edit}, or declare `{_entry(op, f'axis: {guess}')}`" if guess and not op.family else edit
 
 
-def _item_edit(op: SignalOp, label: str, item: Any) -> str:
-    """An edit that makes a list of numbers, if ``item`` is none."""
+def _entry(op: SignalOp, keys: str) -> str:
+    """What declares a signal in another way in the config: ``keys`` are those of its entry that change."""
+    return f"signals: {{{(*op.homes, 'any')[0]}: {{{op.name}: {{{keys}}}}}}}"
+
+
+def _item_fix(op: SignalOp, label: str, item: Any) -> str:
+    """What makes numbers of a list, of which ``item`` is none, or the type that its items have."""
     if isinstance(item, Tensor) and item.numel() != 1:
-        return f"torch.cat({label})"
+        return f"`torch.cat({label})`"
     if isinstance(item, list | tuple):
-        return f"[x for row in {label} for x in row]"
-    return f"[{op.dtype}(x) for x in {label}]"
+        return f"`[x for row in {label} for x in row]`"
+    kind = {str: "text", float: "float"}.get(type(item))
+    convert, declare = f"`[{op.dtype}(x) for x in {label}]`", f"declare `{_entry(op, f'type: {kind}')}`"
+    if kind == "text" and not _is_number(item):
+        return declare
+    return f"{convert}, or {declare}" if kind else convert
+
+
+def _is_number(text: str) -> bool:
+    """Whether a text says a number."""
+    with suppress(ValueError):
+        float(text)
+        return True
+    return False
 
 
 def _number(op: SignalOp, label: str, value: Any) -> float | int | bool | Timed | None:
@@ -179,7 +197,7 @@ def _number(op: SignalOp, label: str, value: Any) -> float | int | bool | Timed 
     if isinstance(value, str) or (op.dtype in (DType.INT, DType.BOOL) and isinstance(value, float)):
         kind = "text" if isinstance(value, str) else "float"
         raise InputError.of(
-            "DL504.type", label=label, declared=_declared(op), came=describe(value), name=op.name, kind=kind,
+            "DL504.type", label=label, declared=_declared(op), came=describe(value), entry=_entry(op, f"type: {kind}"),
             dtype=op.dtype,
         )  # fmt: skip
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
@@ -215,8 +233,8 @@ def _list(op: SignalOp, label: str, value: Sequence[Any]) -> Observed:
                 name=op.name,
             )  # fmt: skip
         raise InputError.of(
-            "DL504.value", label=label, declared=_declared(op), position=at, item=describe(value[at]), name=op.name,
-            edit=_item_edit(op, label, value[at]),
+            "DL504.value", label=label, declared=_declared(op), position=at, item=describe(value[at]),
+            fix=_item_fix(op, label, value[at]),
         )  # fmt: skip
     if op.dtype is DType.INT and type(None) in types and not op.folded:  # as floats they would lose bits
         if any(item is not None and not -(2**63) <= item < 2**63 for item in value):
@@ -244,7 +262,7 @@ def _as_tensor(item: float | None, device: torch.device) -> Tensor:
 
 
 def _too_great(op: SignalOp, label: str, bits: str = "64 bits") -> InputError:
-    return InputError.of("DL504.bits", label=label, bits=bits, name=op.name)
+    return InputError.of("DL504.bits", label=label, bits=bits, entry=_entry(op, "type: float"))
 
 
 def _of_array(op: SignalOp, label: str, value: np.ndarray[Any, Any]) -> Observed:
@@ -344,13 +362,9 @@ def _texts(op: SignalOp, label: str, value: Any) -> Observed:
     for position, item in enumerate(items):
         if item is not None and not isinstance(item, str):
             raise InputError.of(
-                "DL504.object",
-                label=label,
-                declared=_declared(op),
-                position=position,
-                item=describe(item),
-                name=op.name,
-            )
+                "DL504.object", label=label, declared=_declared(op), position=position, item=describe(item),
+                entry=_entry(op, "type: object"),
+            )  # fmt: skip
     return items
 
 
