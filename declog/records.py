@@ -47,7 +47,7 @@ class DType(StrEnum):
         return other is self or self is DType.OBJECT or other in _HOLDS.get(self, ())
 
 
-_HOLDS = {DType.INT: (DType.BOOL,), DType.FLOAT: (DType.INT, DType.BOOL)}
+_HOLDS = {DType.INT: (DType.BOOL,), DType.FLOAT: (DType.INT, DType.BOOL), DType.TEXT: (DType.OBJECT,)}
 
 
 class Scalar(NamedTuple):

@@ -118,14 +118,11 @@ class Draft:
 
     def window(self, every: int | None, *path: str | int) -> int:
         """The window of a metric or table in steps; with a path, a wrong `every` is reported."""
-        if every is not None and path and not self.period:
-            key = "in its filter `where: " if path[0] == "tables" else "`where: "
-            self.report("DL202.trainer_every", path, every=every, alone=f"{key}step % {every} == 0`")
-        elif every is not None and path and every % self.period:
+        if every is not None and path and self.period and every % self.period:
             near, least = self.period * max(1, round(every / self.period)), math.gcd(every, self.period)
             more = f"or at the top `every: {least}`, and `every: {self.period}` for what shall have fewer values"
             self.report("DL202.every_multiple", path, period=self.period, fix=f"every: {near}\n{more}")
-        return every if every is not None and self.period else self.period
+        return self.period if every is None else every
 
     def report(self, key: str, path: str | Path, /, *, related: tuple[Path, ...] = (), **facts: Any) -> None:
         """Report a problem at a path of the config; ``related`` are other paths that its message names."""

@@ -49,10 +49,7 @@ class Evaluation:
         returned values, so the warning about missing sinks is not needed.
         """
         windows, tail = self._windows[event.mode], event.tail
-        over = {
-            period for period in windows
-            if tail or (period and not event.part and self._plan.ends(event.mode, event.count, period))
-        }  # fmt: skip
+        over = {period for period, window in windows.items() if tail or (not event.part and window.ends(event))}
         due: dict[int, WindowState] = {}
         of_mode(frames, event.mode, self._checked)
         if event.mode == "train":

@@ -45,6 +45,8 @@ class WindowState:
         tables = [op for op in plan.tables if op.every == period]
         ids = {GROUP_ID} if plan.ids is None else {GROUP_ID, plan.ids}
         self._reductions = Reductions(self._folding, kept=True)
+        self._count = 0  # how many steps of its mode had ended at the last log event
+        self._began = 0  # how many steps of its mode had ended when it began, where the trainer says when it logs
         self._all = _needs([*self._folding, *by_rows], tables, ids)
         self._of_rows = _needs(by_rows, [], ids)
         self._tables = _needs([], tables, ids)
@@ -65,8 +67,18 @@ class WindowState:
         self.seconds = 0.0  # how long its steps took
         self.elapsed = 0.0  # the time since the recorder's start
 
+    def ends(self, event: EventFacts) -> bool:
+        """Whether it ends with a log event of its mode, which is no part.
+
+        Where the trainer says when it logs, that is the first log event behind a multiple of its steps.
+        """
+        if event.mode != "train" or self._plan.every:
+            return self._plan.ends(event.mode, event.count, self._period)
+        return not self._period or event.count // self._period > self._began // self._period
+
     def add(self, event: EventFacts, frames: Frames) -> None:
         """Add the rows of a log event, or of a part of one."""
+        self._count = event.count
         self.seconds, self.elapsed = self.seconds + event.seconds, max(self.elapsed, event.elapsed)
         if event.partial is not None:
             self.partial = event.partial if self.partial is None else min(self.partial, event.partial)
@@ -86,6 +98,7 @@ class WindowState:
         self._parts = [merged(self._parts)] if self._parts else []  # merged once, for both metrics and tables
         ended = copy.copy(self)
         self.clear()
+        self._began = self._count
         return ended
 
     def __bool__(self) -> bool:
@@ -175,7 +188,7 @@ class WindowState:
         states = {op.key: state.plain() for op in self._folding if (state := self.state_of(op)) is not None}
         return frames, {
             "folded": self.folded, "states": states, "failed": sorted(self._failed), "partial": self.partial,
-            "seconds": self.seconds,
+            "seconds": self.seconds, "began": self._began,
         }  # fmt: skip
 
     def load(self, frames: Frames, data: Mapping[str, Any]) -> None:
@@ -189,6 +202,7 @@ class WindowState:
         self.folded = bool(data.get("folded"))
         self.partial = data.get("partial")
         self.seconds = data.get("seconds", 0.0)
+        self._began = data.get("began", 0)
         for number, block in enumerate(self._reductions.blocks):
             ops = {source(op): op for op in block.ops if op.key in data.get("states", {})}
             if ops:

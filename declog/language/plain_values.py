@@ -42,8 +42,13 @@ def _json(item: Any) -> Any:
     return item
 
 
+def _text(item: Any) -> str:
+    """The text that an object is, or its JSON."""
+    return str(item) if isinstance(item, str) else json.dumps(item, ensure_ascii=False)
+
+
 CONVERT: Mapping[DType, Callable[[Any], Any]] = {
-    DType.INT: int, DType.FLOAT: float, DType.BOOL: bool, DType.TEXT: str, DType.OBJECT: _json,
+    DType.INT: int, DType.FLOAT: float, DType.BOOL: bool, DType.TEXT: _text, DType.OBJECT: _json,
 }  # fmt: skip
 
 

@@ -161,7 +161,7 @@ class Merger:
         self.settle()
         for item, complete in self._last.values():
             nothing: dict[int, dict[str, Frame]] = {rank: {} for rank in complete}
-            self._collect(item._replace(tail=True, part=False), nothing)
+            self._collect(item._replace(tail=True, part=False, last=True), nothing)
 
     def _ready(self, event: Event) -> bool:
         if self._missing(event) <= self._missed or time.monotonic() >= self._waiting[event].until:

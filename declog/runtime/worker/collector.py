@@ -152,8 +152,10 @@ class Collector:
         self._watch(list(parts.values()))
         frames, taken = self._merged(parts)
         ranks = len(taken & set(complete))
+        logs = item.mode == "train" and not self._plan.every  # the trainer says when it logs: longer windows go on
+        tail = item.tail and (not logs or item.last or item.back is not None)
         facts = EventFacts(
-            item.event, item.mode, item.step, item.steps, item.tail, item.part, item.back, item.seconds, item.elapsed,
+            item.event, item.mode, item.step, item.steps, tail, item.part, item.back, item.seconds, item.elapsed,
             None if ranks == self._comm.world_size else ranks, time.time(),
         )  # fmt: skip
         self._dispatcher.inactive.judges = not item.failed

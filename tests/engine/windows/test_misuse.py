@@ -333,15 +333,6 @@ def test_a_signal_that_is_needed_in_an_phase_it_is_not_declared_for() -> None:
     )
 
 
-def test_a_metric_has_no_window_of_its_own_where_the_trainer_logs() -> None:
-    """`every: trainer` leaves no other choice."""
-    assert refused(of_two_phases({"r": {"expr": "reward", "every": 2}}, every="trainer")) == (
-        "error[DL202] metrics.r.every\n  the trainer says when it logs: there is no other `every`\n"
-        "  fix: drop it, and set the trainer's own: `logging_steps=2` of TRL and transformers; for some steps alone "
-        "`where: step % 2 == 0`"
-    )
-
-
 def test_a_window_is_a_multiple_of_the_profiles() -> None:
     """A metric's `every` of 3 does not fit in windows of 2."""
     assert refused(of_two_phases({"r": {"expr": "reward", "every": 3}}, every=2)) == (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -19,7 +19,7 @@ import declog
 from declog.late import ask
 from declog.records import Image
 from declog.testing import MemorySink
-from tests.integrations.trl import cases
+from tests.integrations.trl import cases, tiny
 from tests.integrations.trl.cases import Case
 
 ARGS = {"max_steps": 4, "logging_steps": 2, "eval_steps": 2, "num_generations": 2, "num_generations_eval": 2}
@@ -142,6 +142,34 @@ def test_tables_of_their_own_for_each_tracker(trained: tuple[Path, MemorySink]) 
         json.loads(line)["scalars"].keys() for line in (folder / "first" / "scalars.jsonl").read_text().splitlines()
     ]
     assert {name.removeprefix("eval_") for names in shown for name in names} == {"sure/a", "sure/b"}
+
+
+@pytest.mark.parametrize("data", [tiny.prompts, tiny.conversations], ids=["texts", "conversations"])
+def test_a_table_of_loops_is_one_of_a_trainers(data: Callable[[int], Any], model: Path, tmp_path: Path) -> None:
+    """The first table of README: its columns are texts, also of conversations, and it comes each so many steps."""
+    overrides = [
+        "schemas.answer={prompt: {max_chars: 500}, completion: text, reward: float}",
+        "tables.worst={schema: answer, filter: {key: reward, bottom: 3}, every: 2}",
+        "tables.all={schema: answer}",
+    ]
+    trainer = cases.trainer_of(
+        Case(args={**ARGS, "max_steps": 5, "logging_steps": 1, "eval_strategy": "no"}), model, tmp_path,
+        rewards=[cases.length], data={"train_dataset": data(8), "eval_dataset": None},
+    )  # fmt: skip
+    sink = MemorySink()
+    with declog.attach(trainer, declog.compose("trl_grpo", ["run.strict=true", *overrides]), sinks=[sink]):
+        trainer.train()
+    tables = [(step, table.table, rows_of(table)) for step, each in sink.events for table in each.tables]
+    every: dict[int, list[dict[str, Any]]] = {step: rows for step, name, rows in tables if name == "all"}
+    worst = {step: rows for step, name, rows in tables if name == "worst"}
+    assert (list(every), list(worst)) == ([1, 2, 3, 4, 5], [2, 4, 5])
+    for begin, end in ((0, 2), (2, 4), (4, 5)):
+        rewards = sorted(row["reward"] for step in range(begin, end) for row in every[step + 1])
+        assert sorted(row["reward"] for row in worst[end]) == pytest.approx(rewards[:3])
+        assert all(type(row["completion"]) is str for row in worst[end])
+    said = [row["completion"] for rows in worst.values() for row in rows]
+    if data is tiny.conversations:
+        assert all(json.loads(text)[0]["role"] == "assistant" for text in said)
 
 
 PARTS = (  # a chat template that reads parts, as those of models for images do
