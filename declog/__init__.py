@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from declog.runs.run import read
     from declog.runtime.recording.recorder import Recorder
     from declog.runtime.recording.rewards import reward
-    from declog.runtime.rows.context import current, log_extra, log_metric, merge, observe, scalars, timer
+    from declog.runtime.rows.context import current, keep, log_extra, log_metric, merge, observe, scalars, timer
     from declog.runtime.rows.packets import Packet, rows
     from declog.runtime.rows.scopes import bind
 
@@ -67,7 +67,7 @@ _HOMES = {
         "language.spec": ("LogSpec"),
         "language.validation": ("validate"),
         "plans.ops": ("Plan"),
-        "runtime.rows.context": ("current log_extra log_metric merge observe scalars timer"),
+        "runtime.rows.context": ("current keep log_extra log_metric merge observe scalars timer"),
         "runtime.rows.packets": ("Packet rows"),
         "runtime.recording.recorder": ("Recorder"),
         "runtime.recording.rewards": ("reward"),
@@ -87,9 +87,9 @@ if any(word.startswith(("--declog.", "--declog=")) for word in sys.argv[1:]):
 __all__ = [
     "CommError", "CompositionError", "ConfigError", "DeclogError", "InputError", "LogSpec", "MissingSignalError",
     "Packet", "Plan", "PlanMismatchError", "Recorder", "SinkError", "UnknownSignalError", "UsageError", "attach",
-    "bind", "callback", "column", "compile", "compose", "config_of", "current", "detach", "function", "log_extra",
-    "log_metric", "merge", "observe", "plan", "presets", "read", "reducer", "report", "reward", "rows", "scalars",
-    "shadow", "start", "tee", "timer", "validate",
+    "bind", "callback", "column", "compile", "compose", "config_of", "current", "detach", "function", "keep",
+    "log_extra", "log_metric", "merge", "observe", "plan", "presets", "read", "reducer", "report", "reward", "rows",
+    "scalars", "shadow", "start", "tee", "timer", "validate",
 ]  # fmt: skip
 
 

@@ -49,6 +49,7 @@ def test_the_public_names_are_pinned() -> None:
         "current",
         "detach",
         "function",
+        "keep",
         "log_extra",
         "log_metric",
         "merge",

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import declog
+from declog.errors import ConfigError
 from declog.late import ask
 from declog.records import Records
 from declog.runtime.ranks.comm import Comm
@@ -100,6 +101,30 @@ def test_what_is_kept_is_asked_as_if_it_had_been_declared(ranks: int, keeps: str
     columns = json.loads((tmp_path / "kept/rows/rows.json").read_text())["runs"][-1]["columns"]["default"]
     assert columns["kept"] == {"source": "text", "level": "int", "score": "float"}
     assert columns["signals"]["source"] == "kept"
+
+
+def test_a_text_that_only_tables_have_is_kept_where_the_loop_says_so(tmp_path: Path) -> None:
+    """A signal that the config declares and that is not kept by itself: the error of a question says to keep it."""
+
+    def logged(name: str, keep: bool) -> Path:
+        overrides = ["axes.group.size=2", "run.strict=true", "tables.samples.every=1"]
+        with declog.start("grpo", overrides, sinks=[MemorySink()], output_dir=tmp_path / name) as log:
+            for step in range(2):
+                with log.step(step):
+                    texts = ["a" * (row + step) for row in range(4)]
+                    log.observe(reward=[0.0, 1.0, 0.0, 1.0], completion=texts)
+                    if keep:
+                        declog.keep(completion=texts)
+        return tmp_path / name
+
+    with pytest.raises(ConfigError, match=r"`log\.keep\(completion=\.\.\.\)` beside `log\.observe` keeps it"):
+        ask(logged("without", keep=False), {"long": "mean(len(completion))"})
+    lines = {"long": "mean(len(completion))", "good": "{expr: len(completion), where: reward > 0}"}
+    late = ask(logged("with", keep=True), lines)
+    assert numbers(late.events) == {
+        (0, "train", "long"): "1.5", (0, "train", "good"): "2.0",
+        (1, "train", "long"): "2.5", (1, "train", "good"): "3.0",
+    }  # fmt: skip
 
 
 def test_what_does_not_fit_is_left_out_and_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

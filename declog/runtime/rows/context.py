@@ -128,6 +128,14 @@ def log_extra(column: str, values: Any) -> None:
         recorder.log_extra(column, values)
 
 
+@answered
+def keep(**columns: Any) -> None:
+    """``Recorder.keep`` of the current recorder, from anywhere; nothing if no run is open."""
+    recorder = current() or _nobody("keep")
+    if recorder is not None:
+        recorder.keep(**columns)
+
+
 def _nobody(function: str) -> Recording | None:
     """Warn once per process that a call had no open run."""
     global _told

@@ -103,6 +103,9 @@ class Recording(Protocol):
     def log_extra(self, column: str, values: Any) -> None:
         """Record a column of the step's completions."""
 
+    def keep(self, **columns: Any) -> None:
+        """Keep columns of the step's completions for later questions."""
+
     def scalars(self, values: Mapping[str, Any], step: int | None = None) -> dict[str, Any]:
         """Record numbers that the loop logs by name."""
 

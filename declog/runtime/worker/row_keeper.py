@@ -138,7 +138,7 @@ class RowKeeper:
     def _name(self, phase: str, layout: Layout, name: str, dtype: np.dtype[Any]) -> str | None:
         """The name of a column in the files, without the prefixes of kept columns; None: the column is not kept.
 
-        So it is with a column of `log.keep` if a signal has its name, or if texts come where numbers came before.
+        So it is with a column of `log.keep` if a signal of its name is kept, or if texts come behind numbers.
         """
         type = type_of(dtype)
         label = name in self._labels[phase] and not name.endswith((TRACE, ".hist"))
@@ -148,7 +148,8 @@ class RowKeeper:
         if not plain.startswith(PREFIX):
             return plain
         plain = plain.removeprefix(PREFIX)
-        if SIGNALS + plain in layout.names or any(op.name == plain for op in self._plan.phases[phase].signals):
+        signals = {op.name for op in self._plan.phases[phase].signals if op.dtype not in (DType.TEXT, DType.OBJECT)}
+        if SIGNALS + plain in layout.names or plain in signals | self._labels[phase]:
             return None
         types = self._kept_types[phase]
         declared = types.setdefault(plain, type)
