@@ -206,16 +206,12 @@ class Carryover:
         return target.with_column(op.name, Axis.COMPLETION, values, op.expr.type.dtype, members, kind=kind)
 
     def _places(self, op: JoinOp, source: Frame, target: Frame) -> tuple[NDArray[np.int64], set[tuple[int, int]]]:
-        """For each row of the target its row in the source: by id, or by an unambiguous position where no ids came.
+        """Each row of the target has a row in the source: by id, or by an unambiguous position in batches without ids.
 
         Also returns the pairs of source rows in one batch that share an id which the target asks for.
         """
         ids = self._plan.ids
-        source_ids = None if ids is None else source.column(ids, exact=True)
-        target_ids = None if ids is None else target.column(ids, exact=True)
-        if (source_ids is None) != (target_ids is None):
-            phase = op.source if source_ids is None else op.target
-            raise RuntimeFailure.of("DL511.ids", ids=ids, phase=phase)
+        source_ids, target_ids = _ids_of_rows(source, ids), _ids_of_rows(target, ids)
         places = np.full(target.count(Axis.COMPLETION), -1, np.int64)
         at, doubles = 0, set[tuple[int, int]]()
         for batch in range(len(target.batches)):
@@ -225,16 +221,19 @@ class Carryover:
             batches = _candidates(source.batches, target.batches, batch)
             if not len(batches):
                 raise RuntimeFailure.of("DL511.first", target=op.target, source=op.source)
-            if source_ids is None or target_ids is None:
+            rows = ranges(source.batches.rows, batches)
+            has_ids, source_has = (any(item is not None for item in of) for of in (target_ids[span], source_ids[rows]))
+            if count and len(rows) and has_ids != source_has:
+                raise RuntimeFailure.of("DL511.ids", ids=ids, phase=op.source if has_ids else op.target)
+            if not (has_ids or source_has):
                 if len(batches) != 1 or source.batches.rows[batches[0]] != count:
                     declare = "" if ids else f"`{IDS_OF_ROWS}`, and "
                     raise RuntimeFailure.of(
                         "DL511.position", target=op.target, source=op.source, count=count,
                         sizes=source.batches.rows[batches].tolist(), declare=declare, ids=ids or ROW_ID,
                     )  # fmt: skip
-                places[span] = ranges(source.batches.rows, batches)
+                places[span] = rows
                 continue
-            rows = ranges(source.batches.rows, batches)
             places[span], doubled = by_id(source_ids[rows], rows, target_ids[span])
             if doubled:
                 of = np.repeat(np.arange(len(source.batches)), source.batches.rows)
@@ -243,6 +242,12 @@ class Carryover:
             missing = int((places < 0).sum())
             raise RuntimeFailure.of("DL511.missing", missing=missing, target=op.target, ids=ids, source=op.source)
         return places, doubles
+
+
+def _ids_of_rows(frame: Frame, ids: str | None) -> Array:
+    """The id of each completion; None where none came."""
+    column = None if ids is None else frame.column(ids, exact=True)
+    return np.full(frame.count(Axis.COMPLETION), None) if column is None else column
 
 
 def _candidates(source: Batches, target: Batches, batch: int) -> NDArray[np.int64]:

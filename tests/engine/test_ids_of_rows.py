@@ -1,0 +1,76 @@
+"""Rows of an update that are matched with those of their rollout, in steps with ids and in steps without.
+
+The class: each micro-batch is matched by what came with it, whatever the other steps of its window have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import declog
+from declog.testing import FakeComm, MemorySink, run_ranks
+from tests.running import profile
+
+Ids = Sequence[Any] | None
+STEPS: tuple[Ids, ...] = ([4, 7, 5, 6], None, [1, 2, 3, 0])
+REWARDS = np.array([[0.0, 1.0, 0.0, 1.0], [1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0]])
+VALUES = np.random.default_rng(3).random(REWARDS.shape)
+
+
+def config(type: str, every: int) -> dict[str, Any]:
+    """A metric of the update, of rows that the rollout says."""
+    return profile(
+        {"row": f"completion {type}"},
+        {"x": {"expr": "value", "where": "reward == 0"}},
+        signals={"rollout": {"reward": "completion"}, "update": {"value": "completion"}},
+        axes={"completion": {"ids": "row"}},
+        every=every,
+    )
+
+
+@pytest.mark.parametrize(("type", "every", "ranks"), list(product(["int", "text"], [1, 3], [1, 2])), ids=str)
+def test_each_step_is_matched_by_what_came_with_it(type: str, every: int, ranks: int, tmp_path: Path) -> None:
+    """By ids in any order where these came, else by position."""
+    sink = MemorySink()
+
+    def rank(comm: FakeComm) -> dict[str, int]:
+        with declog.start(
+            config(type, every), sinks=[] if comm.rank else [sink], comm=comm, output_dir=tmp_path
+        ) as log:
+            for number, ids in enumerate(STEPS):
+                with log.step(number):
+                    named = None if ids is None else [str(id) if type == "text" else id for id in ids]
+                    log.observe(reward=REWARDS[number], **({} if named is None else {"row": named}))
+                    if named is None:
+                        log.observe(value=VALUES[number])
+                        continue
+                    for rows in ([3, 0], [2, 1]):
+                        log.observe(value=VALUES[number][rows], row=[named[row] for row in rows])
+            return dict(log.failures)
+
+    assert run_ranks(ranks, partial(rank)) == [{}] * ranks
+    of_steps = [VALUES[step][REWARDS[step] == 0] for step in range(len(STEPS))]
+    windows = [np.concatenate(of_steps)] if every == 3 else of_steps
+    assert [values["x"] for values in sink.scalars.values()] == pytest.approx([rows.mean() for rows in windows])
+
+
+def test_ids_of_one_phase_alone_are_told(tmp_path: Path) -> None:
+    """The step in which only one of both phases has ids costs the metric of its window, and is named."""
+    sink = MemorySink()
+    data = config("int", 1) | {"run": {}}
+    with declog.start(data, sinks=[sink], output_dir=tmp_path) as log:
+        for number in range(2):
+            with log.step(number):
+                log.observe(reward=REWARDS[number], row=[0, 1, 2, 3])
+                log.observe(value=VALUES[number], **({"row": [3, 2, 1, 0]} if number else {}))
+    assert [text.splitlines()[0] for text in log.failures] == [
+        "[DL511] the ids `row` were not observed in phase `update`"
+    ]
+    assert [values.get("x") for values in sink.scalars.values()] == [pytest.approx(VALUES[1][::-1][[1, 2, 3]].mean())]
