@@ -199,7 +199,7 @@ class _Metric:
 
     def _intended(self, parsed: Parsed, code: str) -> str | None:
         """The fix that keeps what an expression of reductions says; None for another expression."""
-        if code not in ("DL303", "DL304", "DL306") and not library_calls.has_standard_errors(parsed.body):
+        if code not in ("DL303", "DL304", "DL306") and not library_calls.is_spelt_out(parsed.body):
             return None
         draft = self.draft
         if self.spec.reduce is not None:
@@ -306,7 +306,7 @@ class _Metric:
                 if (several := idioms.of_reductions(text)) is not None:
                     refuse("DL311.several", text, (0, len(text)), text=text, fix=several)
                 fix = library_calls.of_levels(parsed.body)
-                if fix or (fix := reduced_parts.of_standard_error(self.draft, self.id, self.spec, name)):
+                if fix or (fix := reduced_parts.of_spelt_out(self.draft, self.id, self.spec, name)):
                     refuse("DL311.level", text, (0, len(text)), name=name, fix=fix)
                 if (level := library_calls.reduction(parsed.body)) is not None:
                     refuse("DL311.level", text, (0, len(text)), name=name, fix=f"did you mean `{level}`?")
@@ -429,7 +429,8 @@ class _Metric:
     def _sketched(self, reduction: Reduction, args: tuple[Node, ...], clauses: Clauses, reduce: str) -> None:
         """Over tokens, a reduction without a mergeable state needs a sketch: one histogram per batch."""
         if reduction.sketch is None:
-            fix = library_calls.of_reduced_tokens(self.id, reduction.name, args)
+            fix = reduced_parts.of_spelt_out(self.draft, self.id, self.spec, f"{reduction.name}_of_tokens", args)
+            fix = fix or library_calls.of_reduced_tokens(reduction.name, args)
             self.report("DL312.tokens", reduce, reduction=reduction.name, fix=fix)
             return
         fix = f"per completion it is another number, and possible: `mean({args[0]}, over=token)`"

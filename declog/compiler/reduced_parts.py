@@ -7,21 +7,24 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Collection, Container, Mapping
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from functools import partial, reduce
 from typing import Any
 
-from declog.compiler.draft import Draft
+from declog.compiler.draft import Draft, SwitchedOff
+from declog.compiler.scopes import SignalScope
 from declog.errors import Problem, in_flow, misspelt
 from declog.errors.elsewhere import SYNONYMS
-from declog.language import earlier_steps, library_calls, unknown_names
+from declog.language import earlier_steps, library_calls, unknown_names, wrong_calls
+from declog.language.dtypes import Axis
+from declog.language.expression import compile_expression
 from declog.language.notation import both
-from declog.language.reductions import BUILTIN, Reduction, quantile_level
+from declog.language.reductions import BUILTIN, quantile_level
 from declog.language.spec import MetricSpec
-from declog.language.syntax import names_in, tree_of
+from declog.language.syntax import ExpressionError, names_in, tree_of
 from declog.language.tracker_names import in_formula, reductions_of
 
-_PLAIN = frozenset({"name", "tags"})  # keys that a formula has, too
+_PLAIN = frozenset({"name", "tags", "log"})  # keys that a formula has, too
 OF_ROWS = frozenset({"where", "by", "weight", "nan", "every"})  # keys of the metrics that it reads
 
 
@@ -42,13 +45,16 @@ def as_formula(draft: Draft, id: str, spec: MetricSpec, body: ast.expr, metrics:
     return f"metrics: {in_flow({**entries, id: {'formula': ast.unparse(rest), **said}})}"
 
 
-def of_standard_error(draft: Draft, id: str, spec: MetricSpec, word: str) -> str | None:
+def of_spelt_out(draft: Draft, id: str, spec: MetricSpec, word: str, values: Sequence[object] = ()) -> str | None:
     """The fix for ``reduce: sem``, a formula of a deviation and a count; None for another word.
+
+    ``values`` are what is reduced, by default the metric's expressions.
 
     Beside other reductions it is a metric of its own.
     """
-    body = ast.Call(ast.Name(word), [tree_of(str(spec.expr or id)).body], [])
-    if not library_calls.has_standard_errors(body):
+    exprs = values or (spec.expr if isinstance(spec.expr, list) else [spec.expr or id])
+    body = ast.Call(ast.Name(word), [tree_of(str(value)).body for value in exprs], [])
+    if not library_calls.is_spelt_out(body):
         return None
     several = isinstance(spec.reduce, list)
     rows = spec.model_fields_set & OF_ROWS if several else spec.model_fields_set - {"reduce"}
@@ -66,7 +72,7 @@ def in_metrics(
     """
     reductions, constants, taken = draft.reductions, {*draft.constants, *metrics}, {*draft.spec.metrics, *draft.signals}
     steps = {name for name, observed in draft.observed.items() if observed.axis == "step"} - {*metrics}
-    body = unknown_names.with_seconds(library_calls.with_standard_errors(body), {*taken, *draft.constants})
+    body = unknown_names.with_seconds(library_calls.spelt_out(body), {*taken, *draft.constants})
     parts: dict[str, str] = {}  # the names of the new metrics, by their expressions
     chosen: dict[str, tuple[str, str]] = {}  # those that say which rows they are of: the expression and its condition
 
@@ -84,7 +90,7 @@ def in_metrics(
             entry = reductions.get(ast.unparse(call.func))
         if over or entry is None:
             return None
-        call = with_constant(entry, call)
+        call = wrong_calls.with_constant(entry, call)
         if len(call.args) > entry.arity:
             return None
         count = len(parts) + 1
@@ -112,23 +118,37 @@ def in_metrics(
     for text, name in parts.items():
         beside = of_step if name in of_steps else rows
         expr, condition = chosen.get(text, (text, None))
+        expr = _of_finer_rows(draft, expr, parts)
         conditions = [str(one) for one in (beside.get("where"), condition) if one is not None]
         where = {"where": reduce(both, conditions)} if conditions else {}
         entries[name] = {"expr": expr, **beside, **where, "log": False}
     return entries, rest
 
 
+_MOMENTS = re.compile(r"(mean|var|std|pstd)\((.+)\)")
+
+
+def _of_finer_rows(draft: Draft, text: str, others: Collection[str]) -> str:
+    """``var(advantages)`` beside ``mean(advantages * logprobs)``, of the same tokens; any other text as it is."""
+
+    def axis(text: str) -> Axis:
+        try:
+            node = compile_expression(text, SignalScope(draft), draft.graph, draft.functions)
+        except (ExpressionError, SwitchedOff):
+            return Axis.BATCH
+        return node.type.axis or Axis.BATCH
+
+    moment = _MOMENTS.fullmatch(text)
+    for other in map(_MOMENTS.fullmatch, others):
+        read = moment is not None and other is not None and names_in(tree_of(moment[2])) < names_in(tree_of(other[2]))
+        if moment is not None and other is not None and read and axis(moment[2]) < axis(other[2]):
+            return f"{moment[1]}({moment[2]} + 0 * ({other[2]}))"
+    return text
+
+
 def chooses_rows(body: ast.expr) -> bool:
     """Whether a call in it says which rows it is of: ``mean(length, where=reward > 0)``."""
     return any(isinstance(node, ast.keyword) and node.arg == "where" for node in ast.walk(body))
-
-
-def with_constant(reduction: Reduction, call: ast.Call) -> ast.Call:
-    """``histogram(reward, 20)`` with the name of its constant, ``bins=20``; any other call as it is."""
-    params = [*(reduction.params or {})]
-    if len(call.args) != reduction.arity + 1 or len(params) != 1 or not isinstance(call.args[-1], ast.Constant):
-        return call
-    return ast.Call(call.func, call.args[:-1], [*call.keywords, ast.keyword(params[0], call.args[-1])])
 
 
 def _call_of(text: str) -> ast.Call:

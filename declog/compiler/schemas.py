@@ -9,7 +9,7 @@ from typing import Any
 
 from declog.compiler.draft import Draft, SwitchedOff, fits, needs_axis
 from declog.compiler.names import check_template
-from declog.compiler.scopes import SignalScope, typed
+from declog.compiler.scopes import SignalScope, call_of, typed
 from declog.errors import Path, in_flow
 from declog.language import library_calls, patterns
 from declog.language.dtypes import ABOVE, NUMERIC, Axis, DType, per
@@ -160,7 +160,11 @@ def _typed(draft: Draft, name: str, spec: ColumnSpec, path: Path) -> Node | None
     text, before = name if spec.expr is None else str(spec.expr), len(draft.problems)
     node = typed(draft, text, *_source(spec, path), off=".".join(map(str, path)))
     problems, word = draft.problems[before:], text.partition("(")[0].strip()
-    if node is None and word in draft.columns.names():
+    if node is None and spec.expr is None and (call := call_of(draft, name)) is not None:
+        entry = {name: {"expr": call, **spec.model_dump(exclude_unset=True, by_alias=True)}}
+        fix = _as_schema(draft, path[1], name, call) if path[0] == "tables" else in_flow(entry)[1:-1]
+        draft.problems[before:] = [replace(one, fix=fix) for one in problems]
+    elif node is None and word in draft.columns.names():
         said = spec.model_dump(exclude_unset=True, exclude={"expr"}, by_alias=True)
         fix = f"it is a column's function: {in_flow({name: {'call': word, **said}})[1:-1]}"
         draft.problems[before:] = [replace(one, fix=fix) for one in problems]

@@ -20,6 +20,7 @@ from declog.language.notation import reduced
 from declog.language.reductions import Reduction
 from declog.language.scope import BUILTINS, Scope
 from declog.language.spec import MetricSpec, Observed
+from declog.language.spec_of_tables import ColumnSpec
 from declog.language.syntax import ExpressionError, names_in, tree_of
 from declog.plans.ops import FormulaOp, MetricOp
 
@@ -100,6 +101,8 @@ class SignalScope(ConstantScope):
             return Problem.of("DL302.metric", name=name)
         if (filter := draft.spec.filters.get(name)) is not None and filter.where is not None:
             return Problem.of("DL302.filter", name=name, condition=filter.where)
+        if (call := call_of(draft, name)) is not None:
+            return Problem.of("DL302.function", name=name, call=call)
         taken = {observed.axis: family for family, observed in draft.observed.items() if observed.any}
         if taken and nearest(name, draft.signal_names) is None:  # whatever is observed is a member of a family
             fix = "  or  ".join(f"member({taken[axis]}, '{name}')" for axis in sorted(taken))
@@ -245,8 +248,19 @@ def typed(draft: Draft, text: str, *path: str | int, off: str | None = None) -> 
 
 
 def of_rows(draft: Draft, problem: Problem, text: str) -> Problem:
-    """The problem of a metric in an expression over signals, with the metric's own expression in its place."""
+    """The problem of a metric or a column in an expression over signals, with what it computes in its place."""
     metric = draft.spec.metrics.get(problem.marked) if problem.code == "DL302" else None
+    if (column := _column(draft, problem)) is not None:
+        called = None if column.call is None else draft.columns.get(column.call)
+        computed = column.expr if called is None else f"{called.name}({', '.join(name for name, _ in called.params)})"
+        if computed is not None:
+            fix = _instead(problem, text, str(computed))
+            said = in_flow({problem.marked: {"expr": computed, "type": column.type}})[1:-1]
+            by_word = f"`@declog.function` in place of `@declog.column`, the column `{said}`, and "
+            fix = fix if called is None else by_word + (fix if fix[:5] == "write" else f"`{fix}`")
+            return replace(problem, message=Problem.of("DL302.column", name=problem.marked, fix=fix).message, fix=fix)
+    if problem.code == "DL302" and (call := call_of(draft, problem.marked)) is not None:
+        return replace(problem, fix=_instead(problem, text, call))
     if metric is None or problem.path[::2] == ("metrics", "expr"):
         return problem
     of_text = (
@@ -259,10 +273,31 @@ def of_rows(draft: Draft, problem: Problem, text: str) -> Problem:
         return problem
     if metric.reduce not in (None, "mean") or metric.where or metric.by or metric.weight:
         return problem
-    inside = metric.expr if text == problem.marked else f"({metric.expr})"
+    return replace(problem, fix=_instead(problem, text, metric.expr))
+
+
+def _instead(problem: Problem, text: str, computed: str) -> str:
+    """The fix that writes an expression in place of the name that is at fault."""
+    inside = computed if text == problem.marked or re.fullmatch(r"\w+(\([^()]*\))?", computed) else f"({computed})"
     written = re.sub(rf"\b{re.escape(problem.marked)}\b", lambda _: inside, text)
-    fix = in_flow({"key": written})[1:-1] if problem.path[-1] == "key" else f"write `{written}`"
-    return replace(problem, fix=fix)
+    return in_flow({"key": written})[1:-1] if problem.path[-1] == "key" else f"write `{written}`"
+
+
+def call_of(draft: Draft, name: str) -> str | None:
+    """The call of a function whose parameters are named as signals; None for any other name."""
+    function = draft.functions.get(name)
+    names = [] if function is None else [slot.name for slot in function.params]
+    return f"{name}({', '.join(names)})" if names and draft.signals.keys() >= {*names} else None
+
+
+def _column(draft: Draft, problem: Problem) -> ColumnSpec | None:
+    """The column, of a table that a filter chooses rows for, whose name the filter reads."""
+    section, name, *_ = [*problem.path, None, None]
+    filtered = (name == id if section == "tables" else name == spec.filter for id, spec in draft.spec.tables.items())
+    tables = [spec for spec, is_filtered in zip(draft.spec.tables.values(), filtered, strict=True) if is_filtered]
+    of_filter = problem.code == "DL302" and section in ("tables", "filters")
+    schemas = (draft.spec.schemas.get(spec.schema_, {}) for spec in tables if of_filter)
+    return next((columns[problem.marked] for columns in schemas if problem.marked in columns), None)
 
 
 def _of_window(draft: Draft, metric: MetricSpec, id: str, text: str) -> str | None:

@@ -13,7 +13,6 @@ from itertools import pairwise
 from typing import Any
 
 from declog.compiler.draft import NAME, PREFERRED, Draft
-from declog.compiler.reduced_parts import with_constant
 from declog.errors import Problem, in_flow, nearest
 from declog.errors.elsewhere import SYNONYMS
 from declog.language import idioms, library_calls, unknown_names, wrong_calls
@@ -72,7 +71,7 @@ def arguments(reduction: Reduction, call: ast.Call, text: str, scope: Scope) -> 
     if (library := unknown_names.of_library(call, reduction.name, text, scope)) is not None:
         return library
     values = list(map(ast.unparse, call.args))
-    if (named := with_constant(reduction, call)) is not call:
+    if (named := wrong_calls.with_constant(reduction, call)) is not call:
         return ast.unparse(named)
     if not values and len(call.keywords) == 1:  # `mean(reward = 1)`
         return f"{reduction.name}({call.keywords[0].arg} == {ast.unparse(call.keywords[0].value)})"

@@ -9,7 +9,6 @@ import ast
 import re
 from collections.abc import Container, Mapping, Sequence
 from functools import cache
-from typing import Any
 
 from declog.errors import Problem, elsewhere, in_flow
 from declog.language.dtypes import AXES, Axis
@@ -131,15 +130,8 @@ def of_tokens(call: ast.Call, text: str, value: Node) -> str:
     return f"observe it: `{signal}`, `log.observe({observed})` and `where: {here}`"
 
 
-def of_reduced_tokens(id: str, reduction: str, args: Sequence[Node]) -> str:
-    """The fix for a reduction that tokens have not: of means of completions, and of a correlation by its moments."""
-    if reduction == "corr":
-        product, a, b = (f"{id}_{part}" for part in ("product", "a", "b"))
-        parts: dict[str, Any] = {product: {"expr": f"({args[0]}) * ({args[1]})", "log": False}}
-        for name, arg in zip((a, b), args, strict=True):
-            parts[name] = {"expr": str(arg), "reduce": ["mean", "pstd"], "log": False}
-        formula = f"({product} - {a}.mean * {b}.mean) / ({a}.pstd * {b}.pstd)"
-        return f"metrics: {in_flow({**parts, id: {'formula': formula}})}"
+def of_reduced_tokens(reduction: str, args: Sequence[Node]) -> str:
+    """The fix for a reduction that tokens have not: of means of completions."""
     texts = (f"mean({arg}, over=token)" if arg.type.axis is Axis.TOKEN else str(arg) for arg in args)
     return f"per completion it is another number: `{reduction}({', '.join(texts)})`"
 
@@ -191,29 +183,34 @@ def of_levels(call: ast.expr) -> str | None:
     return in_flow({"expr": ast.unparse(values[0]), "reduce": levels})
 
 
-_STANDARD_ERRORS = frozenset({"sem", "stderr", "stderror", "std_err", "std_error", "standard_error"})
+_PRODUCT = "mean(x * y) - mean(x + 0 * y) * mean(y + 0 * x)"
+_SPELT_OUT: Mapping[str, str] = {  # of two values: of the rows of the finer one that have both
+    **dict.fromkeys(("sem", "stderr", "stderror", "std_err", "std_error", "standard_error"), "std(x) / sqrt(count(x))"),
+    **dict.fromkeys(("cov", "covariance"), f"({_PRODUCT}) * count(x * y) / (count(x * y) - 1)"),
+    "corr_of_tokens": f"({_PRODUCT}) / (pstd(x + 0 * y) * pstd(y + 0 * x))",
+}
 
 
-def has_standard_errors(body: ast.expr) -> bool:
-    """Whether an expression calls for the standard error of a mean."""
-    return ast.unparse(with_standard_errors(body)) != ast.unparse(body)
+def is_spelt_out(body: ast.expr) -> bool:
+    """Whether an expression calls for what is computed of several reductions."""
+    return ast.unparse(spelt_out(body)) != ast.unparse(body)
 
 
-def with_standard_errors(body: ast.expr) -> ast.expr:
-    """An expression with ``std(x) / sqrt(count(x))`` in place of ``sem(x)``."""
-    return _StandardErrors().visit(ast.parse(ast.unparse(body), mode="eval")).body  # type: ignore[no-any-return]
+def spelt_out(body: ast.expr) -> ast.expr:
+    """An expression with ``std(x) / sqrt(count(x))`` in place of ``sem(x)``, and with the moments of a covariance."""
+    return _SpeltOut().visit(ast.parse(ast.unparse(body), mode="eval")).body  # type: ignore[no-any-return]
 
 
-class _StandardErrors(ast.NodeTransformer):
-    """Standard errors become quotients."""
+class _SpeltOut(ast.NodeTransformer):
+    """Standard errors and covariances become what computes them."""
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
-        """The quotient of a call for a standard error, or the call."""
-        name = ast.unparse(node.func)
-        if name in _STANDARD_ERRORS and len(node.args) == 1 and not node.keywords:
-            quotient = ast.parse("std(x) / sqrt(count(x))", mode="eval").body
-            return Substitution({"x": node.args[0]}).visit(quotient)  # type: ignore[no-any-return]
-        return self.generic_visit(node)  # type: ignore[return-value]
+        """What computes a call, or the call."""
+        template = _SPELT_OUT.get(ast.unparse(node.func), "")
+        if not template or len(node.args) != 1 + ("y" in template) or node.keywords:
+            return self.generic_visit(node)  # type: ignore[return-value]
+        values = dict(zip("xy", node.args, strict=False))
+        return Substitution(values).visit(ast.parse(template, mode="eval").body)  # type: ignore[no-any-return]
 
 
 class Substitution(ast.NodeTransformer):

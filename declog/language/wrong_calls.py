@@ -13,6 +13,7 @@ from declog.errors import Problem
 from declog.language import idioms
 from declog.language.dtypes import Axis
 from declog.language.functions import REQUIRED, Function
+from declog.language.reductions import Reduction
 from declog.language.syntax import tree_of
 
 Span = tuple[int, int]  # a half-open range of characters
@@ -39,6 +40,14 @@ def swapped(call: ast.Call, function: Function) -> str:
     if len(call.args) != 2 or call.keywords or not isinstance(call.args[0], ast.Constant):
         return function.signature
     return f"write `{function.name}({', '.join(map(ast.unparse, call.args[::-1]))})`"
+
+
+def with_constant(reduction: Reduction, call: ast.Call) -> ast.Call:
+    """``histogram(reward, 20)`` with the name of its constant, ``bins=20``; any other call as it is."""
+    params = [*(reduction.params or {})]
+    if len(call.args) != reduction.arity + 1 or len(params) != 1 or not isinstance(call.args[-1], ast.Constant):
+        return call
+    return ast.Call(call.func, call.args[:-1], [*call.keywords, ast.keyword(params[0], call.args[-1])])
 
 
 def without(call: ast.Call, keyword: ast.keyword) -> str:
