@@ -118,7 +118,7 @@ def in_metrics(
     for text, name in parts.items():
         beside = of_step if name in of_steps else rows
         expr, condition = chosen.get(text, (text, None))
-        expr = _of_finer_rows(draft, expr, parts)
+        expr = _of_finer_rows(draft, expr, [chosen.get(other, (other,))[0] for other in parts])
         conditions = [str(one) for one in (beside.get("where"), condition) if one is not None]
         where = {"where": reduce(both, conditions)} if conditions else {}
         entries[name] = {"expr": expr, **beside, **where, "log": False}

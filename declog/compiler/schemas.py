@@ -161,7 +161,7 @@ def _typed(draft: Draft, name: str, spec: ColumnSpec, path: Path) -> Node | None
     node = typed(draft, text, *_source(spec, path), off=".".join(map(str, path)))
     problems, word = draft.problems[before:], text.partition("(")[0].strip()
     if node is None and spec.expr is None and (call := call_of(draft, name)) is not None:
-        entry = {name: {"expr": call, **spec.model_dump(exclude_unset=True, by_alias=True)}}
+        entry = {name: {"expr": call, **spec.model_dump(include={"type", "name"} & spec.model_fields_set)}}
         fix = _as_schema(draft, path[1], name, call) if path[0] == "tables" else in_flow(entry)[1:-1]
         draft.problems[before:] = [replace(one, fix=fix) for one in problems]
     elif node is None and word in draft.columns.names():

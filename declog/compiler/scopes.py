@@ -252,14 +252,17 @@ def of_rows(draft: Draft, problem: Problem, text: str) -> Problem:
     metric = draft.spec.metrics.get(problem.marked) if problem.code == "DL302" else None
     if (column := _column(draft, problem)) is not None:
         called = None if column.call is None else draft.columns.get(column.call)
-        computed = column.expr if called is None else f"{called.name}({', '.join(name for name, _ in called.params)})"
+        computed = None if column.expr is None else str(column.expr)
+        if called is not None:
+            computed = f"{called.name}({', '.join(name for name, _ in called.params)})"
         if computed is not None:
-            fix = _instead(problem, text, str(computed))
-            said = in_flow({problem.marked: {"expr": computed, "type": column.type}})[1:-1]
-            by_word = f"`@declog.function` in place of `@declog.column`, the column `{said}`, and "
-            fix = fix if called is None else by_word + (fix if fix[:5] == "write" else f"`{fix}`")
-            return replace(problem, message=Problem.of("DL302.column", name=problem.marked, fix=fix).message, fix=fix)
-    if problem.code == "DL302" and (call := call_of(draft, problem.marked)) is not None:
+            edit = _instead(problem, text, computed)
+            if called is not None:
+                said = in_flow({problem.marked: {"expr": computed, "type": column.type}})[1:-1]
+                by_word = f"`@declog.function` in place of `@declog.column`, the column `{said}`, and "
+                edit = by_word + (edit if edit[:5] == "write" else f"`{edit}`")
+            return replace(problem, message=Problem.of("DL302.column", name=problem.marked, fix=edit).message, fix=edit)
+    if metric is None and problem.code == "DL302" and (call := call_of(draft, problem.marked)) is not None:
         return replace(problem, fix=_instead(problem, text, call))
     if metric is None or problem.path[::2] == ("metrics", "expr"):
         return problem
@@ -278,7 +281,7 @@ def of_rows(draft: Draft, problem: Problem, text: str) -> Problem:
 
 def _instead(problem: Problem, text: str, computed: str) -> str:
     """The fix that writes an expression in place of the name that is at fault."""
-    inside = computed if text == problem.marked or re.fullmatch(r"\w+(\([^()]*\))?", computed) else f"({computed})"
+    inside = computed if text == problem.marked or re.fullmatch(r"\w+(\([\w, ]*\))?", computed) else f"({computed})"
     written = re.sub(rf"\b{re.escape(problem.marked)}\b", lambda _: inside, text)
     return in_flow({"key": written})[1:-1] if problem.path[-1] == "key" else f"write `{written}`"
 
@@ -292,11 +295,11 @@ def call_of(draft: Draft, name: str) -> str | None:
 
 def _column(draft: Draft, problem: Problem) -> ColumnSpec | None:
     """The column, of a table that a filter chooses rows for, whose name the filter reads."""
-    section, name, *_ = [*problem.path, None, None]
-    filtered = (name == id if section == "tables" else name == spec.filter for id, spec in draft.spec.tables.items())
-    tables = [spec for spec, is_filtered in zip(draft.spec.tables.values(), filtered, strict=True) if is_filtered]
-    of_filter = problem.code == "DL302" and section in ("tables", "filters")
-    schemas = (draft.spec.schemas.get(spec.schema_, {}) for spec in tables if of_filter)
+    if problem.code != "DL302" or problem.path[0] not in ("tables", "filters"):
+        return None
+    tables = draft.spec.tables.items()
+    filtered = (spec for id, spec in tables if problem.path[1] == (id if problem.path[0] == "tables" else spec.filter))
+    schemas = (draft.spec.schemas.get(str(spec.schema_), {}) for spec in filtered)
     return next((columns[problem.marked] for columns in schemas if problem.marked in columns), None)
 
 

@@ -102,6 +102,9 @@ def _tried(problem: Problem, data: Mapping[str, Any], check: Check) -> list[Prob
         if inside is None:
             break
         behind = _edit(inside, edited)
+        if str(inside.fix).startswith(f"{edit.path[0]}: {{"):  # it takes entries beside this one
+            problem, hidden = replace(problem, fix=inside.fix), [one for one in hidden if one is not inside]
+            return [problem, *hidden]
         if behind is None or behind.path[: len(edit.path)] != edit.path:
             problem = replace(problem, fix="drop it") if as_call else problem
             elsewhere = problem.code == "DL201" and edit.path != problem.path and not as_call
@@ -138,6 +141,9 @@ def _edit(problem: Problem, data: Mapping[str, Any]) -> _Edit | None:
         return _Edit(path, f"{text[:start]}{part[1] or part[2]}{text[end:]}", fix)
     if problem.span == (0, len(text)) and text and has(data, path) and at(data, path) == text and _stands_alone(fix):
         return _Edit(path, fix, fix)
+    if re.fullmatch(r"\{expr: .+\}", fix) and has(data, path[:2]) and at(data, path[:2]) == {"expr": text}:
+        entry = edit_of(f"{path[1]}: {fix}", path[:2], ())
+        return None if entry is None else _Edit(path[:2], entry[1], fix)
     cut = _OF_A_CUT.fullmatch(fix) if problem.code == "DL201" and len(path) == 2 else None
     if cut is not None and has(data, (path[0], cut[1])):
         return _Edit((path[0], cut[1]), json.loads(cut[2]), fix)

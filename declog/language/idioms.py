@@ -65,7 +65,8 @@ def of_call(node: ast.Call) -> str:
     if len(arguments) == 2 and (level := quantile(name, arguments[1])) is not None:
         return f"{level}({ast.unparse(arguments[0])})"
     if len(arguments) == 1 and (inside := ast.unparse(arguments[0])).startswith("{"):  # a map is a metric by itself
-        return inside
+        of_last = name in ("max", "min", "median", "std", "sum", "var")  # and no mean
+        return inside.replace("rolling(", f"rolling_{name}(") if of_last else inside
     return of_library(name, arguments) or f"{reduction(name)}({', '.join(map(ast.unparse, arguments))})"
 
 

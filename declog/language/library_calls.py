@@ -13,7 +13,7 @@ from functools import cache
 from declog.errors import Problem, elsewhere, in_flow
 from declog.language.dtypes import AXES, Axis
 from declog.language.nodes import Node
-from declog.language.smoothing import Smoothing
+from declog.language.smoothing import Smoothing, spread_of_last
 
 QUANTILES = frozenset({"quantile", "percentile", "nanquantile", "nanpercentile", "histogram_quantile"})
 AGGREGATES = frozenset({"mean", "sum", "std", "var"})
@@ -25,7 +25,7 @@ SPANS = frozenset({  # words of other libraries for a number of last steps
     "lookback", "smooth", "smoothing",
 })  # fmt: skip
 CURVE = re.compile(
-    r"\{.+, combine: (ema|rolling(?:_min|_max)?|min|max)\b.*\}"
+    r"\{.+, combine: (ema|rolling(?:_min|_max|_std|_var)?|min|max)\b.*\}"
 )  # a metric over steps, as a fix shows it
 
 
@@ -102,7 +102,10 @@ def with_metric(fix: str, call: ast.Call, text: str, taken: Container[str] = ())
         name = f"{name}_{ast.unparse([*call.args, *(word.value for word in call.keywords)][-1])}"
     name = f"{name}_of_steps" if name in taken else name
     here = text.replace(ast.get_source_segment(text.strip(), call) or ast.unparse(call), name).strip()
-    return f"write a metric and name it here: `metrics: {{{name}: {fix}}}`, and `{here}`"
+    metrics = f"{{{name}: {fix}}}"
+    if (spread := spread_of_last(name, fix[fix.index("combine: ") + 9 :])) is not None:
+        metrics = f"{{{name}_value: {fix[: fix.index(', combine')]}, log: false}}, {in_flow(spread[0])[1:]}"
+    return f"write a metric and name it here: `metrics: {metrics}`, and `{here}`"
 
 
 def ranked(call: ast.Call, text: str) -> str | None:

@@ -21,7 +21,7 @@ from declog.language.library_calls import SPANS
 from declog.language.model import Scalar
 from declog.language.notation import is_reduction, reduced
 from declog.language.other_tools import at, of_other_tools
-from declog.language.smoothing import Smoothing
+from declog.language.smoothing import Smoothing, spread_of_last
 from declog.language.spec import COMBINE, AboutSpec, LogSpec, MetricSpec, ProfileSpec, RunSpec, SignalSpec
 from declog.language.spec_of_tables import TableSpec
 from declog.language.unknown_names import of_fewer_values
@@ -300,20 +300,18 @@ def _of_combine(name: str, entry: Mapping[str, Any]) -> str | None:
     combine = str(entry["combine"])
     rest = {word: value for word, value in entry.items() if word != "combine"}
     said = re.fullmatch(r"([a-z_]+)(?:\((\d+)\))?", combine)
+    shown: dict[str, Any] = {word: rest[word] for word in ("name", "tags") if word in rest}
+    spans = {word: value for word, value in rest.items() if word not in shown and (word != "over" or value == "run")}
+    hidden = {f"{name}_value": {**({} if "formula" in rest else {"expr": name}), **spans, "log": False}}
+    one_value = not isinstance(rest.get("reduce"), list) and "observe" not in rest
     if said is not None and said[1] in BEFORE | CHANGES | RATIOS:
         lag = f"lag({int(said[2] or 1) or 1})"
-        if said[1] in BEFORE:
-            return f"combine: {lag}"
-        if isinstance(rest.get("reduce"), list) or "observe" in rest:
-            return None
-        shown: dict[str, Any] = {word: rest.pop(word) for word in ("name", "tags") if word in rest}
-        spans = {word: value for word, value in rest.items() if word != "over" or value == "run"}
-        hidden = {**({} if "formula" in rest else {"expr": name}), **spans, "log": False}
-        before = {"formula": f"{name}_value", "combine": lag, "log": False}
+        if said[1] in BEFORE or not one_value:
+            return f"combine: {lag}" if said[1] in BEFORE else None
+        before = {f"{name}_before": {"formula": f"{name}_value", "combine": lag, "log": False}}
         ratio = f"{name}_value / {name}_before - 1"
         change = {"formula": ratio if said[1] in RATIOS else f"{name}_value - {name}_before", **shown}
-        entries = {f"{name}_value": hidden, f"{name}_before": before, name: change}
-        return f"metrics: {in_flow(entries)}"
+        return f"metrics: {in_flow({**hidden, **before, name: change})}"
     if said is not None and said[1] == "last" and said[2]:
         return _of_last_steps("last", name, {**rest, "last": int(said[2])})
     other = idioms.reduction(combine)
@@ -323,6 +321,9 @@ def _of_combine(name: str, entry: Mapping[str, Any]) -> str | None:
         edit = in_flow({**call, "reduce": other, **rest})
         return f"{name}: {edit}: of all rows of a log event" if call["reduce"] == "mean" else None
     count = int(said[2]) if said is not None and said[2] and said[1][:4] == "pool" else Smoothing.other(combine)
+    spread = spread_of_last(name, combine) if one_value else None
+    if spread is not None:
+        return f"metrics: {in_flow({**hidden, **spread[0], name: {**spread[0][name], **shown}})}{spread[1]}"
     if not count or Smoothing.meant(combine) is not None or "formula" in rest:
         return None
     rest = {word: value for word, value in rest.items() if word != "over"}

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 MOST = 10_000  # values of `rolling` and `lag`: each member and label keeps that many, and checkpoints have them
 
@@ -96,4 +96,22 @@ class Smoothing:
 
 def _extreme(text: str) -> Literal["", "min", "max"]:
     """The extreme that a text speaks of; empty where it speaks of none."""
+    text = text.replace("min_periods", "")
     return "max" if "max" in text else "min" if "min" in text else ""
+
+
+def spread_of_last(name: str, combine: str) -> tuple[dict[str, Any], str] | None:
+    """``rolling_std(4)`` of the metric `<name>_value`, as the metric `name` and those that it reads, and what it is.
+
+    None for another reduction.
+    """
+    spread, count = re.search("(p?)(std|dev|var)", combine), Smoothing.other(combine) or 0
+    if spread is None or count < 2:
+        return None
+    value, mean, squares = (f"{name}_{part}" for part in ("value", "mean", "squares"))
+    curve = {"combine": str(Smoothing.of_last(count)), "log": False}
+    variance = f"maximum({squares} - {mean} * {mean}, 0)" + ("" if spread[1] else f" * {count} / {count - 1}")
+    formula = variance if spread[2] == "var" else f"sqrt({variance})"
+    entries = {mean: {"formula": value, **curve}, squares: {"formula": f"{value} * {value}", **curve}}
+    said = "" if spread[1] else f": by n - 1, as pandas, which has no value for the first {count - 1}"
+    return {**entries, name: {"formula": formula}}, said

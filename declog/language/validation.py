@@ -221,7 +221,7 @@ def _ids(data: Mapping[str, Any]) -> list[Problem]:
                 elif (shown := _changed(section, str(key), entry, data)) is not None:
                     fix = f"{shown}: {in_flow(entry)}"
                 elif section in ("metrics", "tables"):
-                    fix = f"{plain}: {{{_spelt_out(entry)}, name: {key}}}"
+                    fix = f"{plain}: {{{_spelt_out(entry)}, name: {in_flow(str(key))}}}"
                 problems.append(Problem.of("DL204.id", (*path[:-1], str(key)), key=key, fix=fix))
     return problems
 
@@ -265,7 +265,7 @@ def _spelt_out(entry: Any) -> str:
         and keys.keys() - {"name"}
         and all(isinstance(value, str | int | float) for value in keys.values())
     ):
-        return ", ".join(f"{key}: {value}" for key, value in keys.items() if key != "name")
+        return in_flow({key: value for key, value in keys.items() if key != "name"})[1:-1]
     return "..."
 
 
