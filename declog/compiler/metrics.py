@@ -429,8 +429,7 @@ class _Metric:
     def _sketched(self, reduction: Reduction, args: tuple[Node, ...], clauses: Clauses, reduce: str) -> None:
         """Over tokens, a reduction without a mergeable state needs a sketch: one histogram per batch."""
         if reduction.sketch is None:
-            fix = reduced_parts.of_spelt_out(self.draft, self.id, self.spec, f"{reduction.name}_of_tokens", args)
-            fix = fix or library_calls.of_reduced_tokens(reduction.name, args)
+            fix = reduced_parts.of_tokens(self.draft, self.id, self.spec, reduction.name, args)
             self.report("DL312.tokens", reduce, reduction=reduction.name, fix=fix)
             return
         fix = f"per completion it is another number, and possible: `mean({args[0]}, over=token)`"

@@ -18,6 +18,7 @@ from declog.errors.elsewhere import SYNONYMS
 from declog.language import earlier_steps, library_calls, unknown_names, wrong_calls
 from declog.language.dtypes import Axis
 from declog.language.expression import compile_expression
+from declog.language.nodes import Node
 from declog.language.notation import both
 from declog.language.reductions import BUILTIN, quantile_level
 from declog.language.spec import MetricSpec
@@ -61,6 +62,12 @@ def of_spelt_out(draft: Draft, id: str, spec: MetricSpec, word: str, values: Seq
     alone = MetricSpec(**spec.model_dump(include=rows, by_alias=True))
     fix = as_formula(draft, f"{id}_{word}" if several else id, alone, body, ())
     return f"drop it, and define it: {fix}" if several else fix
+
+
+def of_tokens(draft: Draft, id: str, spec: MetricSpec, reduction: str, values: Sequence[Node]) -> str:
+    """The fix for a reduction that tokens have not: a formula of others, or that of means of completions."""
+    fix = of_spelt_out(draft, id, spec, f"{reduction}_of_tokens", values)
+    return fix or library_calls.of_reduced_tokens(reduction, values)
 
 
 def in_metrics(
@@ -128,7 +135,7 @@ def in_metrics(
 _MOMENTS = re.compile(r"(mean|var|std|pstd)\((.+)\)")
 
 
-def _of_finer_rows(draft: Draft, text: str, others: Collection[str]) -> str:
+def _of_finer_rows(draft: Draft, text: str, beside: Collection[str]) -> str:
     """``var(advantages)`` beside ``mean(advantages * logprobs)``, of the same tokens; any other text as it is."""
 
     def axis(text: str) -> Axis:
@@ -139,7 +146,7 @@ def _of_finer_rows(draft: Draft, text: str, others: Collection[str]) -> str:
         return node.type.axis or Axis.BATCH
 
     moment = _MOMENTS.fullmatch(text)
-    for other in map(_MOMENTS.fullmatch, others):
+    for other in map(_MOMENTS.fullmatch, beside):
         read = moment is not None and other is not None and names_in(tree_of(moment[2])) < names_in(tree_of(other[2]))
         if moment is not None and other is not None and read and axis(moment[2]) < axis(other[2]):
             return f"{moment[1]}({moment[2]} + 0 * ({other[2]}))"

@@ -281,7 +281,7 @@ def of_rows(draft: Draft, problem: Problem, text: str) -> Problem:
 
 def _instead(problem: Problem, text: str, computed: str) -> str:
     """The fix that writes an expression in place of the name that is at fault."""
-    inside = computed if text == problem.marked or re.fullmatch(r"\w+(\([\w, ]*\))?", computed) else f"({computed})"
+    inside = computed if text == problem.marked or re.fullmatch(r"\w+\([\w, ]*\)", computed) else f"({computed})"
     written = re.sub(rf"\b{re.escape(problem.marked)}\b", lambda _: inside, text)
     return in_flow({"key": written})[1:-1] if problem.path[-1] == "key" else f"write `{written}`"
 

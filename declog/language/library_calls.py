@@ -25,7 +25,7 @@ SPANS = frozenset({  # words of other libraries for a number of last steps
     "lookback", "smooth", "smoothing",
 })  # fmt: skip
 CURVE = re.compile(
-    r"\{.+, combine: (ema|rolling(?:_min|_max|_std|_var)?|min|max)\b.*\}"
+    r"\{.+, combine: (ema|rolling(?:_min|_max|_std|_stdev|_var)?|min|max)\b.*\}"
 )  # a metric over steps, as a fix shows it
 
 
@@ -52,6 +52,8 @@ def of_library(name: str, arguments: Sequence[ast.expr], *, of_metrics: bool = F
         steps = None
     elif name == "mean" or (of_metrics and name in ("max", "min") and steps >= WINDOW):
         name = "sma"  # `mean(reward, 100)`
+    if steps is not None and (spread := re.fullmatch("(?:rolling|moving)_(std|stdev|var)", name)) is not None:
+        return f"{{expr: {ast.unparse(arguments[0])}, over: step, combine: rolling_{spread[1]}({steps})}}"
     if (call := _templates().get((name, len(arguments)))) is None:
         return None
     parameters, template = call

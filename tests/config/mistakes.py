@@ -29,6 +29,7 @@ from typing import Any
 import yaml
 
 from declog.config.files import YamlLoader
+from declog.errors import FLOW_MAP
 from tests import forks
 
 FOLDER = Path(__file__).parents[1] / "data" / "mistakes"
@@ -94,7 +95,29 @@ class Answer:
     def right(self, mistake: Mistake) -> bool:
         """Whether the next move is in it, wherever lines end."""
         text = re.sub(r"\s+", " ", self.text)
-        return self.caught and all(re.search(pattern, text) for pattern in mistake.answer)
+        return self.caught and not self.unreadable and all(re.search(pattern, text) for pattern in mistake.answer)
+
+    @property
+    def unreadable(self) -> list[str]:
+        """The maps of its fixes that YAML would not read as they are printed."""
+        fixes = re.findall(r"^ +fix: (.+)", self.text, re.M)
+        maps = (part for fix in fixes for part in re.findall(FLOW_MAP, fix) if re.match(r"\{\w+: ", part))
+        return [part for part in maps if not _is_readable(part)]
+
+
+def _is_readable(text: str) -> bool:
+    """Whether YAML reads a map, and ends none of its texts at a comma."""
+
+    def is_whole(value: object) -> bool:
+        if isinstance(value, Mapping):
+            keys = (str(key) for key, item in value.items() if item is None)
+            return all(re.fullmatch(r"\w+|\.\.\.", key) for key in keys) and all(map(is_whole, value.values()))
+        return not isinstance(value, list) or all(map(is_whole, value))
+
+    try:
+        return is_whole(yaml.load(text, YamlLoader))
+    except yaml.YAMLError:
+        return False
 
 
 def kinds() -> list[str]:

@@ -34,6 +34,7 @@ UNANSWERED = {
     "twelfth_stranger": 0,
     "sixteenth_stranger": 0,
     "seventeenth_stranger": 0,
+    "eighteenth_stranger": 0,
     "thirteenth_stranger": 0,
     "fourteenth_stranger": 0,
     "fifteenth_stranger": 0,

@@ -1,4 +1,4 @@
-"""Edits of covariances, correlations, slopes and shares of variance are pasted: their numbers are numpy's."""
+"""Edits whose numbers matter are pasted, and compared with numpy: moments of two values, of the last steps, keys."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ import torch
 import yaml
 
 import declog
+from declog.language import functions, row_functions
+from declog.language.functions import Functions
+from declog.language.row_functions import RowFunctions
 from declog.testing import MemorySink
 
 RANDOM = np.random.default_rng(3)
@@ -33,7 +36,7 @@ CONFIG: dict[str, Any] = {
         }
     },
 }  # fmt: skip
-COLUMNS = {"advantages": ADVANTAGES[:, None] + 0 * LOGPROBS, "logprobs": LOGPROBS, "entropy": ENTROPY}
+TOKENS = {"advantages": ADVANTAGES[:, None] + 0 * LOGPROBS, "logprobs": LOGPROBS, "entropy": ENTROPY}
 
 
 def logged(config: dict[str, Any]) -> dict[str, float]:
@@ -59,8 +62,8 @@ def pasted(entry: Any, section: str = "metrics") -> dict[str, float]:
 
 def pairs(a: str, b: str, rows: np.ndarray = MASK) -> tuple[np.ndarray, np.ndarray]:
     """The tokens of both that exist and are not missing."""
-    there = rows & ~np.isnan(COLUMNS[a]) & ~np.isnan(COLUMNS[b])
-    return COLUMNS[a][there], COLUMNS[b][there]
+    there = rows & ~np.isnan(TOKENS[a]) & ~np.isnan(TOKENS[b])
+    return TOKENS[a][there], TOKENS[b][there]
 
 
 def cov(a: np.ndarray, b: np.ndarray) -> float:
@@ -129,5 +132,77 @@ def test_a_weight_of_tokens_is_their_sum() -> None:
     with pytest.raises(declog.ConfigError) as caught:
         declog.plan({**CONFIG, "metrics": {"m": {"expr": "advantages", "weight": "logprobs ** 2"}}})
     entry = {"expr": "advantages", "weight": str(caught.value.problems[0].fix)}
-    expected = np.average(COLUMNS["advantages"][MASK], weights=LOGPROBS[MASK] ** 2)
+    expected = np.average(TOKENS["advantages"][MASK], weights=LOGPROBS[MASK] ** 2)
     assert logged({**CONFIG, "metrics": {"m": entry}})["m"] == pytest.approx(expected, rel=1e-5)
+
+
+VALUES = np.array([0.1, 0.9, 0.2, 0.4, 0.8, 0.3, 0.3])
+DEVIATION = [VALUES[:at].std() * np.sqrt(4 / 3) for at in (1, 2, 3)]  # of fewer values: the formula's, and no pandas'
+DEVIATION += [VALUES[at - 4 : at].std(ddof=1) for at in range(4, 8)]
+POPULATION = [VALUES[max(0, at - 3) : at + 1].std() for at in range(7)]
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        ({"expr": "reward", "over": "step", "combine": "rolling(4, std)"}, DEVIATION),
+        ({"expr": "reward", "combine": "rolling_std(4)", "tags": ["core"]}, DEVIATION),
+        ({"expr": "reward", "combine": "rolling(4).var()"}, np.square(DEVIATION)),
+        ({"formula": "2 * reward", "combine": "rolling_var(4)"}, 4 * np.square(DEVIATION)),
+        (
+            {"expr": "reward", "combine": "rolling(4).pstd()"},
+            POPULATION,
+        ),
+        ("rolling_std(reward, 4)", DEVIATION),
+        ("reward.rolling(4).std()", DEVIATION),
+        ({"formula": "1 + rolling_std(reward, 4)"}, np.array(DEVIATION) + 1),
+    ],
+)
+def test_a_deviation_of_the_last_steps_is_that_of_each_step(entry: Any, expected: Any) -> None:
+    """Class: a deviation and a variance in each of the words for them; constant values have none."""
+    config = {**CONFIG, "metrics": {"reward": "mean(reward)"}}
+    with pytest.raises(declog.ConfigError) as caught:
+        declog.plan({**config, "metrics": {**config["metrics"], "m": entry}})
+    match = re.search(r"metrics: (\{.+\})(?:`, and `(.+)`)?", str(caught.value.problems[0].fix))
+    assert match is not None
+    metrics = {**config["metrics"], **yaml.safe_load(match[1]), **({"m": {"formula": match[2]}} if match[2] else {})}
+    sink = MemorySink()
+    with declog.start({**config, "metrics": metrics}, sinks=[sink]) as log:
+        for step, value in enumerate(VALUES):
+            with log.step(step):
+                log.observe(reward=np.array([value, value]))
+    np.testing.assert_allclose([row["m"] for row in sink.scalars.values()], expected, atol=1e-6)
+
+
+FUNCTIONS, COLUMNS = Functions(functions.DEFAULT), RowFunctions(row_functions.DEFAULT)
+
+
+@declog.column(registry=COLUMNS)
+def words_of(completion: str) -> int:
+    return len(completion.split())
+
+
+@pytest.mark.parametrize("column", [{"expr": "length * 2"}, {"call": "words_of"}])
+@pytest.mark.parametrize("of_table", [True, False])
+def test_a_key_that_is_a_column_is_what_the_column_computes(column: dict[str, str], *, of_table: bool) -> None:
+    """Class: a column of an expression and of a Python function, in the filter of a table and in one by its name."""
+    filter: dict[str, Any] = {"key": "size_of", "top": 1}
+    columns = {"completion": "text", "size_of": {"type": "int", **column}}
+    config: dict[str, Any] = {
+        **CONFIG, "signals": {"any": {**CONFIG["signals"]["any"], "completion": "completion text"}},
+        "metrics": {}, "schemas": {"s": columns}, "filters": {} if of_table else {"best": filter},
+        "tables": {"t": {"schema": "s", "filter": filter if of_table else "best"}},
+    }  # fmt: skip
+    with pytest.raises(declog.ConfigError) as caught:
+        declog.plan(config, columns=COLUMNS)
+    fix = str(caught.value.problems[0].fix)
+    if "call" in column:
+        declog.function(words_of, registry=FUNCTIONS)
+        columns |= yaml.safe_load(re.search(r"the column `(.+?)`", fix)[1])  # type: ignore[index]
+    filter |= yaml.safe_load(re.search(r"key: [^`]+", fix)[0])  # type: ignore[index]
+    sink = MemorySink()
+    with declog.start(config, sinks=[sink], functions=FUNCTIONS, columns=COLUMNS) as log, log.step(0):
+        log.observe(completion=["a", "b c d", "e f"], length=[1, 3, 2])
+    ((_, table),) = sink.tables("t")
+    assert [*table.data["completion"]] == ["b c d"]
+    assert [*table.data["size_of"]] == [3 if "call" in column else 6]
