@@ -233,7 +233,8 @@ class ResumePoint:
 class RunInfo:
     """What a sink knows of the run when it is opened.
 
-    ``output_dir`` exists when a sink is opened. ``config`` is how the run is configured, the trainer's configuration
+    ``project`` is what trackers call so; ``name`` is the run's own, or the project's. ``output_dir`` exists when a sink
+    is opened. ``config`` is how the run is configured, the trainer's configuration
     and `run.config` of the YAML, and ``declog`` the resolved declog config, as plain data; both are sent once. ``plan``
     is the plan as a text. ``sink`` is the sink's own id in the config, filled in by its runner. ``user_metrics`` are
     the ids of metrics that the user's own files and overrides declare, not a package's presets.
@@ -251,6 +252,12 @@ class RunInfo:
     version: str = ""
     sink: str = ""
     user_metrics: frozenset[str] = frozenset()
+    project: str = "run"
+
+    @property
+    def shown_name(self) -> str:
+        """The name of the run in a tracker: its own, or its id."""
+        return self.run_id if self.name == self.project else self.name
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ def main(cfg: DictConfig) -> None:
         cpu=True, gradient_accumulation_steps=cfg.accumulate, log_with=list(cfg.trackers),
         project_dir=HydraConfig.get().runtime.output_dir,
     )  # fmt: skip
-    accelerator.init_trackers(cfg.declog.run.name, config={"learning_rate": cfg.learning_rate})
+    accelerator.init_trackers(cfg.declog.run.project, config={"learning_rate": cfg.learning_rate})
     set_seed(cfg.seed, device_specific=True)
     train(cfg, accelerator)
     accelerator.free_memory()  # before the processes part: what it prepared may not outlive their group

@@ -58,7 +58,7 @@ def main(cfg: DictConfig) -> None:
                     update(cfg, policy, optimizer, algorithm, rollout)
                 schedule.step()
     assert log.output_dir is not None  # one process: its rank is 0, which keeps the files
-    report(log.output_dir, project=cfg.declog.run.name)
+    report(log.output_dir, project=cfg.declog.run.project)
 
 
 @torch.no_grad()

@@ -66,7 +66,7 @@ def main(cfg: DictConfig) -> None:
     if cfg.save_tensors is not None:
         torch.save([(vars(rollout), updates) for rollout, updates in kept], Path(cfg.save_tensors))
     assert log.output_dir is not None  # one process: its rank is 0, which keeps the files
-    report(log.output_dir, project=cfg.declog.run.name, reward=cfg.plotted)
+    report(log.output_dir, project=cfg.declog.run.project, reward=cfg.plotted)
 
 
 @torch.no_grad()

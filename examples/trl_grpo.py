@@ -47,7 +47,7 @@ def main(cfg: DictConfig) -> None:
     with declog.attach(trainer, cfg) as log:
         trainer.train()
     if log.output_dir is not None:  # on rank 0
-        report(log.output_dir, project=cfg.declog.run.name)
+        report(log.output_dir, project=cfg.declog.run.project)
 
 
 def digits(completions: Sequence[str], log_extra: Any, **columns: Any) -> list[float]:

@@ -51,7 +51,7 @@ def profile(observed: Mapping[str, Any], metrics: Mapping[str, Any] | None = Non
     return {
         "metrics": dict(metrics or {}),
         **sections,
-        "run": {"name": "small", **sections.get("run", {"strict": True})},
+        "run": {"project": "small", **sections.get("run", {"strict": True})},
         "signals": {"any": dict(observed), **sections.get("signals", {})},
     }
 

@@ -101,7 +101,7 @@ importlib.util.find_spec("hydra")
 import hydra
 from hydra import compose, initialize
 with initialize(version_base=None):
-    print(compose(overrides=["+declog=grpo"]).declog.run.name)
+    print(compose(overrides=["+declog=grpo"]).declog.run.project)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.stdout, done.returncode) == ("grpo\n", 0), done.stderr

@@ -122,6 +122,7 @@ def compile(
         **as_written(spec, Plan),  # said of the config, of the run, and made by the passes
         **as_written(spec.run, Plan),
         **{name: value for name, value in of_draft.items() if name in names},
+        "name": spec.run.name or spec.run.project,
         "every": draft.period,
         "ids": spec.axes.completion.ids,
         "homes": {source: homes[0] for source, name, _ in observed if len(homes := draft.signals[name].homes) == 1},

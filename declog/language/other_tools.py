@@ -34,9 +34,7 @@ def of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     template = elsewhere.keys().get(f"{section}.{key}" if section else key)
     of_wandb = _is_of_wandb(key) if section == "run" else key == "tags"
     sinks, _ = sinks_and_options(data.get("sinks") or [])
-    if section == "run" and key == "project" and "trackio" in sinks and "wandb" not in sinks:
-        template = "sink_options: {trackio: {project: <value>}}"
-    elif section in ("run", "") and of_wandb and "wandb" not in sinks:
+    if section in ("run", "") and of_wandb and "wandb" not in sinks:
         run = data.get("run")
         config = run.get("config") if isinstance(run, Mapping) else None
         moved = {one: run[one] for one in run if _is_of_wandb(str(one))} if section and isinstance(run, Mapping) else {}

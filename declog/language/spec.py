@@ -1,8 +1,7 @@
 """The YAML of a config as pydantic models, nothing else; ``validation.py`` makes them from plain data.
 
-The models know the long form; ``shorthand.py`` reads the short ones.
-
-Only shapes and literals are checked here: names, axes and expressions are the compiler's. Imports pydantic and dtypes.
+The models know the long form; ``shorthand.py`` reads the short ones. Only shapes and literals are checked here: names,
+axes and expressions are the compiler's. Imports pydantic and dtypes.
 """
 
 from __future__ import annotations
@@ -371,8 +370,10 @@ class SinkSpec(Model):
 class RunSpec(Model):
     """How declog behaves in a run, and which data of the run it keeps."""
 
-    name: str = "run"
-    """The name of the config, which is recorded with the run."""
+    project: str = "run"
+    """What the run is compared in: the folder below `outputs`, and the project of trackers."""
+    name: str | None = None
+    """The name of the run in trackers and on its page; by default trackers get its id."""
     append: bool = False
     """Add this run to the folder `output_dir` where that holds an earlier one; rows say by `run_id` whose they are."""
     strict: bool = False

@@ -191,7 +191,7 @@ def _bring(op: SinkOp, info: RunInfo, late: Late) -> None:
     options |= {key: value for key, value in beside.items() if key in option_names(op.kind)}
     options.pop("id", None)  # the run's, whose steps are further
     sink = make_sink(op.kind, options)
-    sink.open(replace(info, name=late.plan.name))
+    sink.open(replace(info, name=late.plan.name, project=late.plan.project))
     if isinstance(sink, Rewindable) and late.events:
         sink.rewind(ResumePoint(min(step for step, _ in late.events) - 1))
     try:

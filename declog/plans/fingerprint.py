@@ -24,7 +24,7 @@ from declog.language.origins import origin
 _OWN = {
     "rank 0 opens them, and those that each rank writes to are in the table": "Plan.sinks",
     "rank 0 tells the others where the run's folder is": "Plan.output_dir Plan.append",
-    "kept for the run's metadata; the ops have the meaning": "Plan.name Plan.config Plan.run_config",
+    "kept for the run's metadata; the ops have the meaning": "Plan.name Plan.project Plan.config Plan.run_config",
     "words for people": "Plan.inactive Plan.unseen Plan.warnings Plan.renamed Reduction.help RowFunction.help",
     "words, and which values are healthy": "MetricOp.about FormulaOp.about",
     "whose lines declare a metric, for the errors of `strict`": "Plan.user_metrics",

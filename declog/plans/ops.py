@@ -541,6 +541,7 @@ class Plan:
     renamed: Mapping[str, str] = field(default_factory=dict)  # former names of signals, with the new ones
     extras: frozenset[str] = frozenset()  # signals that may come as columns of log_extra
     known_phases: frozenset[str] = frozenset()  # all phases of the config
+    project: str = "run"
     run_config: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     in_code: bool = False  # sinks were passed in Python; they take every table that their profile shows

@@ -95,7 +95,7 @@ class Adopted:
                 "Left out, since they are no numbers", [f"{k} ({v})" for k, v in self.logged.not_numbers.items()]
             )
         lines += [f"defaults: [{self.preset}, _self_]"] if self.preset else [f"sinks: [console, {self.logged.sink}]"]
-        lines += ["", f"run: {{name: {name}}}"]
+        lines += ["", f"run: {{project: {name}}}"]
         tokens = any(one.axis == "token" for one in self.distributions)
         lines += ["axes: {token: {mask: mask}}"] if tokens else []
         if self.distributions:

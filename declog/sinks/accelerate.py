@@ -50,7 +50,7 @@ class AccelerateSink(BaseSink):
     """Logs to trackers of accelerate.
 
     ``trackers``: names as for ``Accelerator(log_with=...)``; ``null`` means the trackers that the Accelerator has open.
-    For named trackers: ``project`` is their project, by default the config's name; ``dir`` is the folder of their
+    For named trackers: ``project`` is their project, by default `run.project`; ``dir`` is the folder of their
     files, below the run's folder if relative; ``settings`` are further arguments by tracker.
     """
 
@@ -120,7 +120,7 @@ class AccelerateSink(BaseSink):
 
     def _start(self, name: str, run: RunInfo) -> Any:
         cls = self._tracking.LOGGER_TYPE_TO_CLASS[name]
-        arguments = [self._project or run.name]
+        arguments = [self._project or run.project]
         if cls.requires_logging_directory:
             folder = below(run.output_dir, self._dir or run.sink or "accelerate")
             folder.mkdir(parents=True, exist_ok=True)

@@ -181,8 +181,8 @@ class Contract:
         folder = self._folder / f"run-{self._runs}"
         folder.mkdir()
         return RunInfo(
-            name="contract", run_id=f"contract-{self._runs}-{folder.parent.name}", output_dir=folder,
-            fingerprint="f00d", declog={"metrics": {"reward": {"reduce": "mean"}}},
+            name="contract", project="contract", run_id=f"contract-{self._runs}-{folder.parent.name}",
+            output_dir=folder, fingerprint="f00d", declog={"metrics": {"reward": {"reduce": "mean"}}},
             config={"method": "grpo", "größe": 7, "none": None}, plan="a plan", version="0",
         )  # fmt: skip
 

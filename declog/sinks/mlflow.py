@@ -36,7 +36,7 @@ NOT_IN_KEYS = re.compile(r"[^/\w.\- :]")
 class MlflowSink(BaseSink):
     """Logs to MLflow. ``uri`` is its tracking store: ``sqlite:///runs.db``, a server's address; null: MLflow's choice.
 
-    By default ``experiment`` is the config's name and ``name`` the run's id.
+    By default ``experiment`` is `run.project` of the YAML, and ``name`` is `run.name`, or the run's id.
     """
 
     kind = "mlflow"
@@ -57,7 +57,7 @@ class MlflowSink(BaseSink):
     def open(self, run: RunInfo) -> None:
         """Start a run with the run config as parameters, or continue the one with the same run id of declog."""
         self._client = self._mlflow.MlflowClient(tracking_uri=self._uri)
-        name = self._experiment or run.name
+        name = self._experiment or run.project
         experiment = self._client.get_experiment_by_name(name)
         experiment_id = self._client.create_experiment(name) if experiment is None else experiment.experiment_id
         earlier = self._client.search_runs([experiment_id], f"tags.`{ID}` = '{run.run_id}'", max_results=1)
@@ -67,7 +67,7 @@ class MlflowSink(BaseSink):
             self._notes = earlier[0].data.tags.get(NOTE, "").splitlines()
             return
         tags = {ID: run.run_id, "declog.fingerprint": run.fingerprint, "declog.version": run.version}
-        self._id = self._client.create_run(experiment_id, run_name=self._name or run.run_id, tags=tags).info.run_id
+        self._id = self._client.create_run(experiment_id, run_name=self._name or run.shown_name, tags=tags).info.run_id
         values = {_key(name): str(value)[:PARAM_CHARS] for name, value in run.config.items()}
         if values:
             params = [self._entities.Param(name, value) for name, value in values.items()]

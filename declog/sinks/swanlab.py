@@ -69,8 +69,8 @@ class SwanlabSink(BaseSink):
         folder.mkdir(parents=True, exist_ok=True)
         settings = self._swanlab.Settings
         self._run = self._swanlab.init(
-            project=self._project or run.name,
-            name=self._name or run.run_id,
+            project=self._project or run.project,
+            name=self._name or run.shown_name,
             log_dir=str(folder),
             config=strict(tracker_config(run)),
             resume="allow" if self._options["id"] else None,

@@ -67,9 +67,10 @@ class TrackioSink(BaseSink):
     """Logs to a local trackio project. ``run``: ``auto`` joins the run that is open, else starts one; ``join`` and
     ``new`` insist.
 
-    By default ``project`` is the config's name and ``name`` the run's id. ``dir`` is the folder of trackio's
-    databases: below ``output_dir`` if relative, trackio's default if null. ``resume: null`` continues a run of the
-    same name only if that name is declog's run id. ``system_metrics`` turns on trackio's CPU and GPU monitor.
+    By default ``project`` is `run.project` of the YAML, and ``name`` is `run.name` and the run's id. ``dir`` is the
+    folder of trackio's databases: below ``output_dir`` if relative, trackio's default if null. ``resume: null``
+    continues a run of the same name only if that name has declog's run id. ``system_metrics`` turns on trackio's CPU
+    and GPU monitor.
     ``traces``: the rows of a table with a prompt and a completion are also traces, as ``<table>/traces``, which show
     complete texts; a table's cell shows 250 characters.
     """
@@ -127,8 +128,8 @@ class TrackioSink(BaseSink):
         self._trackio = import_trackio(folder)
         with quiet():
             self._run = self._trackio.init(
-                project=self._project or run.name,
-                name=self._name or run.run_id,
+                project=self._project or run.project,
+                name=self._name or "-".join(dict.fromkeys((run.shown_name, run.run_id))),
                 group=self._group,
                 config=tracker_config(run),
                 resume=self._resume,

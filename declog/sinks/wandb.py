@@ -62,7 +62,7 @@ class WandbSink(BaseSink):
 
     It never joins a run that another recorder opened, and will finish.
 
-    By default ``project`` and ``name`` are wandb's environment variables, else the config's name and the run's id.
+    By default ``project`` and ``name`` are wandb's environment variables, else `run.project` and `run.name`.
     ``id`` continues that run of wandb's. ``mode: null`` leaves the choice to wandb and ``WANDB_MODE``.
     """
 
@@ -136,8 +136,8 @@ class WandbSink(BaseSink):
             joined.config.update({key: value for key, value in config.items() if key not in present})
             return
         self._run = self._wandb.init(
-            project=self._project or os.environ.get("WANDB_PROJECT") or run.name,
-            name=self._name or os.environ.get("WANDB_NAME") or run.run_id,
+            project=self._project or os.environ.get("WANDB_PROJECT") or run.project,
+            name=self._name or os.environ.get("WANDB_NAME") or run.shown_name,
             config=config,
             reinit="create_new" if self._choice == "new" or self._wandb.run is not None else None,
             resume="allow" if self._options["id"] else None,

@@ -76,7 +76,7 @@ def test_the_same_names_are_logged(name: str, signals: list[str], passed: int, c
 def test_names_of_torchforge_are_a_presets(cli: Cli, tmp_path: Path) -> None:
     """The profile extends that; without it, statistics of one thing are computed from its values."""
     source = DATA / "torchforge.txt"
-    assert written(cli, source) == {"defaults": ["forge_grpo", "_self_"], "run": {"name": "mine"}}
+    assert written(cli, source) == {"defaults": ["forge_grpo", "_self_"], "run": {"project": "mine"}}
     found = adopted(read(source), {})
     names = ["kl_divergence", "mathreward_reward", "sampled_policy_age", "tokens_generated"]
     assert sorted(each.signal for each in found.distributions) == names
@@ -90,7 +90,7 @@ def test_names_of_verl_are_a_presets(cli: Cli, tmp_path: Path) -> None:
 
 def test_a_trainers_own_names_are_its_presets(cli: Cli, tmp_path: Path) -> None:
     """What transformers saves of a run of TRL, evaluation included: only what TRL does not compute passes through."""
-    assert written(cli, DATA / "trainer_state.json") == {"defaults": ["trl_grpo", "_self_"], "run": {"name": "mine"}}
+    assert written(cli, DATA / "trainer_state.json") == {"defaults": ["trl_grpo", "_self_"], "run": {"project": "mine"}}
     assert [line for line in MINE.read_text(encoding="utf-8").splitlines() if line.startswith("#")][1:] == [
         "# Computed from what the training code observes: 47.",
         "# Passed through by log.log_metric(name, value): 5:",
@@ -194,7 +194,7 @@ def test_no_file_is_replaced(cli: Cli, tmp_path: Path) -> None:
     found = cli("init", "mine", "--from", str(DATA / "openrlhf.txt"))
     assert (found.code, MINE.read_text()) == (2, "run: {name: mine}\n")
     assert "exists already" in found.err
-    assert cli("init", "--from", str(DATA / "openrlhf.txt")).out.splitlines()[-1:] == ["run: {name: adopted}"]
+    assert cli("init", "--from", str(DATA / "openrlhf.txt")).out.splitlines()[-1:] == ["run: {project: adopted}"]
 
 
 @pytest.mark.parametrize("preset", ["grpo", "trl_grpo", "maxent_grpo", "verl_ppo"])

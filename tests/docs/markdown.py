@@ -56,7 +56,7 @@ ALL = [block for page in PAGES for block in blocks(page)]
 
 def stands_alone(text: str) -> bool:
     """Whether YAML is a whole config: it names its presets, or itself. Any other block extends `grpo`."""
-    return re.search(r"^(defaults:|run: \{name:)", text, re.MULTILINE) is not None
+    return re.search(r"^(defaults:|run: \{project:)", text, re.MULTILINE) is not None
 
 
 def lay_out(page: Path, folder: Path) -> None:

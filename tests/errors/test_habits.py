@@ -205,9 +205,10 @@ def test_the_package_that_is_no_config_of_wandb(code: str) -> None:
         ({"log_dir": "runs"}, "declog.start(\"grpo\", output_dir='runs')"),
         (
             {"name": "a", "project": "mine"},
-            '["run.name=a", "sinks=[console,wandb]", "sink_options.wandb.project=mine"]',
+            '["run.name=a", "run.project=mine"]',
         ),
-        ({"project": "mine"}, '["sinks=[console,wandb]", "sink_options.wandb.project=mine"]'),
+        ({"project": "mine"}, '["run.project=mine"]'),
+        ({"entity": "us"}, '["sinks=[console,wandb]", "sink_options.wandb.entity=us"]'),
         ({"report_to": "wandb"}, '["sinks=[wandb]"]'),
         ({"log_every": 5}, '["every=5"]'),
         ({"world_sze": 2}, "did you mean `world_size`?"),

@@ -132,7 +132,7 @@ def test_a_run_of_wandbs_is_read(tmp_path: Path) -> None:
 
 FULL = """
 defaults: [trainer, _self_]
-run: {name: mine}
+run: {project: mine}
 sinks: [parquet]
 every: 1
 profile: full

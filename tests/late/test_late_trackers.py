@@ -17,7 +17,7 @@ os.chdir(sys.argv[1])
 import declog
 
 config = {
-    "run": {"name": "sums"}, "signals": {"any": {"reward": "completion", "source": "completion text"}},
+    "run": {"project": "sums"}, "signals": {"any": {"reward": "completion", "source": "completion text"}},
     "metrics": {"reward": "mean", "attempts": {"expr": "reward", "by": "source", "reduce": "count"}},
     "sinks": ["jsonl", "wandb", "trackio"],
     "sink_options": {"wandb": {"mode": "offline", "project": "mine"}, "trackio": {"dir": "board", "prefix": "x/"}},

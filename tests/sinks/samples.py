@@ -30,6 +30,7 @@ def run_info(folder: Path, *, sink: str = "", rank: int = 0) -> RunInfo:
     """A run in ``folder``."""
     return RunInfo(
         name="grpo",
+        project="grpo",
         run_id="run-7",
         output_dir=folder,
         fingerprint="f00d",

@@ -18,7 +18,7 @@ import declog
 
 kind, options = sys.argv[2], json.loads(sys.argv[3])
 profile = {
-    "run": {"name": "twice"}, "signals": {"any": {"x": {"axis": "step"}}}, "metrics": {"x": "mean(x)"},
+    "run": {"project": "twice"}, "signals": {"any": {"x": {"axis": "step"}}}, "metrics": {"x": "mean(x)"},
     "sinks": [kind], "sink_options": {kind: options},
 }
 base = Path(sys.argv[1]) / "runs"

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import wandb
 
+import declog
 from declog.errors import SinkError
 from declog.records import Alert, Column, DType, Histogram, Places, Records, Scalar, Table
 from declog.sinks.runner import SinkRunner
 from declog.sinks.wandb import INCREMENTS, LOCAL_STEP, WAITING, WandbSink
+from tests.running import profile
 from tests.sinks.samples import EXACT, SURROGATE, event, run_info, table
 from tests.sinks.wandb_reader import OfflineRun, read_runs
 
@@ -164,6 +166,16 @@ def test_the_run_config_and_names(wandb_folder: Path) -> None:
     assert run.config["größe"] == 7
     assert run.config["declog"]["config"] == {"profile": "full", "metrics": {"reward": {"reduce": ["mean"]}}}
     assert run.config["declog"]["fingerprint"] == "f00d"
+
+
+def test_a_run_with_a_name_of_its_own(wandb_folder: Path) -> None:
+    """Jobs of a sweep, `run.name=lr-1e-6`, are runs of one project, and called so there."""
+    config = {**profile({"x": "completion"}, {"x": "mean(x)"}), "run": {"project": "sweep", "name": "lr-1e-6"}}
+    with declog.start({**config, "sinks": ["wandb"], "sink_options": {"wandb": {"mode": "offline"}}},
+                      output_dir=wandb_folder / "run") as log, log.step(0):  # fmt: skip
+        log.observe(x=[1.0])
+    (run,) = read_runs(wandb_folder)
+    assert (run.project, run.name, declog.read(log).name) == ("sweep", "lr-1e-6", "lr-1e-6")
 
 
 def test_options_name_the_run(wandb_folder: Path) -> None:

@@ -167,7 +167,7 @@ def _refuse_other_method(trainer: Any, support: Support, config: Any) -> None:
     method = next((method for method, name in TRAINERS.items() if name == of), None)
     if support.method is not None and method not in (None, support.method):
         raise UsageError.of(
-            "DL510.other_method", name=run.get("name"), of=of, type=type(trainer).__name__, method=support.method
+            "DL510.other_method", name=run.get("project"), of=of, type=type(trainer).__name__, method=support.method
         )
 
 

@@ -48,7 +48,7 @@ def unknown_signals(plan: Plan, signals: Mapping[str, Any]) -> UnknownSignalErro
     undeclared = [name for name in undeclared if WORD.match(name) and name not in RESERVED and not iskeyword(name)]
     if undeclared:
         in_config, overrides = _declarations({name: words_of(signals[name]) for name in undeclared})
-        call = f"wandb = declog.tee(wandb, {TEE!r}, {overrides})" if plan.name == TEE else overrides
+        call = f"wandb = declog.tee(wandb, {TEE!r}, {overrides})" if plan.project == TEE else overrides
         fixes += [f"one of your own, in the config: {in_config}", f"or as overrides: {call}"]
     if not fixes or any(near[name] is None for name in undeclared):
         fixes.append(f"signals: {', '.join(sorted(plan.signal_names))}")

@@ -210,7 +210,7 @@ def _folder(plan: Plan, options: Start, origin: Origin | None) -> tuple[RunFolde
     path = options.output_dir or (plan.output_dir if options.base_dir is None else None)
     parent = options.base_dir or options.application
     folder = None if path is None else Path(path).absolute()
-    base = Path(parent) if parent else Path("outputs") / plan.name / time.strftime("%Y-%m-%d_%H-%M-%S")
+    base = Path(parent) if parent else Path("outputs") / plan.project / time.strftime("%Y-%m-%d_%H-%M-%S")
     new = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
     try:
         choice = run_folder.choice(folder, None if options.base_dir is None else Path(options.base_dir).absolute())
@@ -297,6 +297,7 @@ def _all_or_none(channel: Comm, topic: str, action: Callable[[], None] | None, w
 def _run_info(channel: Comm, plan: Plan, folder: Path, run_id: str, run_config: Mapping[str, Any]) -> RunInfo:
     return RunInfo(
         name=plan.name,
+        project=plan.project,
         run_id=run_id,
         output_dir=folder,
         fingerprint=plan.fingerprint,
