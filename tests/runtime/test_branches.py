@@ -24,7 +24,7 @@ from declog.testing import MemorySink, run_ranks
 from tests import forks
 
 PROFILE: dict[str, Any] = {
-    "run": {"name": "branched"}, "every": 2, "signals": {"any": {"x": {"axis": "completion"}}},
+    "run": {"project": "branched"}, "every": 2, "signals": {"any": {"x": {"axis": "completion"}}},
     "metrics": {"x": {"expr": "x", "reduce": "sum"}, "all": {"expr": "x", "reduce": "count", "over": "run"}},
     "schemas": {"s": {"x": "float"}}, "tables": {"t": {"schema": "s"}},
     "sinks": ["jsonl", "parquet", "tensorboard", "trackio"], "sink_options": {"trackio": {"dir": "tracked"}},
