@@ -250,6 +250,10 @@ def typed(draft: Draft, text: str, *path: str | int, off: str | None = None) -> 
 def of_rows(draft: Draft, problem: Problem, text: str) -> Problem:
     """The problem of a metric or a column in an expression over signals, with what it computes in its place."""
     metric = draft.spec.metrics.get(problem.marked) if problem.code == "DL302" else None
+    member = re.match(rf"write `(member\(rewards, '{re.escape(text)}'\))`", str(problem.fix))
+    if problem.path[:1] == ("schemas",) and len(problem.path) == 3 and member is not None:
+        type_ = draft.spec.schemas[str(problem.path[1])][str(problem.path[2])].type
+        return replace(problem, fix=in_flow({problem.path[2]: {"expr": member[1], "type": type_}})[1:-1])
     if (column := _column(draft, problem)) is not None:
         called = None if column.call is None else draft.columns.get(column.call)
         computed = None if column.expr is None else str(column.expr)

@@ -86,6 +86,11 @@ def definition(name: str, signals: Container[str]) -> str | None:
     return f"metrics: {{{name}: {ending[1]}({ending[0]})}}" if ending and ending[0] in signals else None
 
 
+def of_each_step(name: str) -> str:
+    """The metric of a number that nothing in the config computes, as it would be defined."""
+    return f"metrics: {{{name}: {{observe: step}}}} for a number per step that the loop observes or the trainer logs"
+
+
 def entire(problem: Problem, id: str, spec: MetricSpec) -> Problem:
     """The problem of an expression whose fix is an entry: with the keys that the metric has beside it."""
     fix = problem.fix or ""

@@ -7,7 +7,7 @@ import string
 from collections.abc import Iterable
 from dataclasses import replace
 
-from declog.compiler import labels, suggestions
+from declog.compiler import labels, names, suggestions
 from declog.compiler.draft import Draft, SwitchedOff, has_type, needs_axis, op_of
 from declog.compiler.filters import filter_of
 from declog.compiler.formulas import over_metrics
@@ -16,9 +16,11 @@ from declog.compiler.scopes import MetricScope
 from declog.errors import Problem, did_you_mean, in_flow, nearest
 from declog.language import idioms
 from declog.language.dtypes import AXES, NUMERIC, Axis, DType, per
+from declog.language.modes import alert_of_mode, in_mode
 from declog.language.nodes import CONST, LABEL, LABELLED, METRIC, Node, label_of, reads_other_ranks, walk
 from declog.language.notation import SIGNS
 from declog.language.spec_of_tables import TableSpec
+from declog.language.unknown_names import says_reward
 from declog.plans.needs import read
 from declog.plans.ops import NAME, AlertOp, ColumnOp, FilterOp, TableOp
 from declog.sinks import known_kinds
@@ -184,7 +186,14 @@ def alerts(draft: Draft) -> None:
             draft.report("DL203.alert", path, fix=fix)
             continue
         if bounds and name not in draft.spec.metrics and not draft.deleted(f"metrics.{name}"):
-            keys = list(draft.output_keys)
+            said = in_mode(name, draft.spec.modes)
+            if said is not None and (meant := names.in_expression(draft, said[1])) is not None:
+                entry = spec.model_dump(exclude_unset=True, by_alias=True)
+                fix = alert_of_mode(name, entry, meant, said[0], MetricScope(draft).metrics)
+                draft.report("DL302.alert", path, name=name, fix=fix)
+                continue
+            member = names.in_expression(draft, f"rewards/{name}/mean") if says_reward(name) else None
+            keys = [member] if str(member).startswith("member(") else list(draft.output_keys)
             shown = draft.metric_shown(name)
             near = shown.key if shown and shown.is_value else _named_in(name, keys)
             near = near or (keys[0] if len(keys) == 1 else None)
@@ -194,7 +203,7 @@ def alerts(draft: Draft) -> None:
             said = f"{name}: {{when: {in_flow(when)}{', ' * bool(rest)}{in_flow(rest)[1:-1]}}}"
             fix = f"name it by its metric, or: {said}" if near else f"the condition names it: {said}"
             if defined is not None or near is None:
-                fix = f"define the metric: {defined or f'metrics: {{{name}: mean(SIGNAL)}}'}; or {fix}"
+                fix = f"define the metric: {defined or suggestions.of_each_step(name)}; or {fix}"
             draft.report("DL302.alert", path, name=name, fix=fix)
             continue
         if name in _CHANNELS and re.fullmatch(r"\w+", spec.when or "") and spec.when not in draft.spec.metrics:

@@ -127,7 +127,12 @@ def _quoted(problem: Problem, location: FileLocation) -> Problem:
 
     Where the fix is for a part of the text, the whole of it stands in the quotes.
     """
-    fix, in_flow_style = problem.fix or "", location.in_flow
+    fix, in_flow_style, source = problem.fix or "", location.in_flow, problem.source
+    if location.style in ("plain", "'", '"') and source and fix.startswith("write `"):
+        entire = str(yaml.safe_load(location.written_value)) if location.style != "plain" else location.written_value
+        if source != entire and entire.count(source) == 1 and is_expression(entire):  # what a call reduces
+            of_all = re.sub(r"\Awrite `([^`]+)`", lambda part: f"write `{entire.replace(source, part[1])}`", fix)
+            problem, fix = replace(problem, fix=of_all), of_all
     if location.style != "plain" and (location.style != '"' or "\\" not in fix):  # it stands in quotes already
         return problem
     value = location.written_value if location.style == "plain" else str(yaml.safe_load(location.written_value))

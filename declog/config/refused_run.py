@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 import yaml
@@ -17,7 +18,7 @@ from declog.config.compose import composed, presets
 from declog.config.files import defaults_of, is_application
 from declog.config.origin import Origin
 from declog.config.override_errors import problem_of, unreadable
-from declog.config.overrides import ADDS, parsed
+from declog.config.overrides import ADDS, parsed, pasted, taken
 from declog.config.quoting import depths
 from declog.config.search_path import GROUP
 from declog.errors import CompositionError, ConfigError, Problem
@@ -38,11 +39,14 @@ def problems(words: Sequence[str], started_with: Sequence[tuple[str, str]]) -> l
     if (cut := _cut(words)) is not None:
         return [problem_of(cut, "DL101.spaces_inside", line=shlex.quote(cut))]
     lines = [word for word in words if _OVERRIDE.match(word)]
+    sweeps = not _SWEEPS.isdisjoint(words)
+    if sweeps and (unread := [problem for line in lines if (problem := _unreadable_sweep(line)) is not None]):
+        return unread
     if not started_with:
         of_config = (line for line in lines if re.split(r"[^\w/]", line.lstrip("+~"))[0] in (GROUP, *ADDS))
         return [problem for line in of_config if (problem := unreadable(line)) is not None]
     folder, name = started_with[0]
-    lines = [line for line in lines if not (_SWEEPS.intersection(words) and _is_sweep(line))]
+    lines = [line for line in lines if not (sweeps and _is_sweep(line))]
     try:
         composed(Origin(name, tuple(lines), config_dir=Path(folder.removeprefix("file://")), application=True))
     except (CompositionError, ConfigError) as error:
@@ -84,6 +88,17 @@ def primary(folders: Sequence[str], names: Sequence[str]) -> list[tuple[str, str
     files = [file for folder in folders for file in Path(folder.removeprefix("file://")).glob("*.yaml")]
     files = [file for file in files if (file.stem in names if names else is_application(file))]
     return [(str(file.parent), file.stem) for file in files] if len(files) == 1 else []
+
+
+def _unreadable_sweep(line: str) -> Problem | None:
+    """The problem of a sweep over texts that need quotes, each of them; None for any other override."""
+    key, _, value = line.partition("=")
+    ends = [at for at, depth in enumerate(depths(value)) if depth == 0 and value[at] == ","]
+    texts = [value[start + 1 : end].strip() for start, end in pairwise([-1, *ends, len(value)])]
+    fix = f"++{key.lstrip('+')}={','.join(map(taken, texts))}"
+    if not ends or parsed(line) is not None or GROUP not in key or not _is_sweep(fix):
+        return None
+    return problem_of(line, "DL101.quotes", behind=True, value=value, fix=pasted(fix))
 
 
 def _is_sweep(line: str) -> bool:

@@ -6,7 +6,7 @@ An alert's entry in, the fix for one of its keys out. Imports models and errors 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from declog.errors import elsewhere, in_flow, nearest
@@ -14,9 +14,10 @@ from declog.errors.elsewhere import SYNONYMS
 from declog.language.idioms import BOUNDS
 from declog.language.keys import keys
 from declog.language.library_calls import SPANS
+from declog.language.modes import alert_of_mode, in_mode
 from declog.language.notation import SIGNS
 from declog.language.spec import AlertSpec
-from declog.language.tracker_names import in_formula
+from declog.language.tracker_names import in_formula, metric_of
 from declog.language.wrong_forms import of_prometheus
 
 _ABOUT = ("metric", "signal", "target", "monitor", "on", "expr")  # keys for the metric that an alert is about
@@ -38,10 +39,12 @@ _RANGE = re.compile(r"(not +)?(in|inside|between|within|outside(?: of)?)\b *([\[
 _NUMBER = r"(?<!\w)-?\d+(?:\.\d+)?(?:e[-+]?\d+)?"
 
 
-def moved(key: str, name: str, entry: Mapping[str, Any], metrics: Mapping[str, Any]) -> str | None:
+def moved(
+    key: str, name: str, entry: Mapping[str, Any], metrics: Mapping[str, Any], modes: Collection[str]
+) -> str | None:
     """The fix for a key that an alert does not have, mostly its entry; None where another knows the key.
 
-    ``metrics`` are those of the config, by id.
+    ``metrics`` are those of the config, by id, and ``modes`` their names.
     """
     if SYNONYMS.get(key) == "level" and (level := nearest(str(entry[key]), ("info", "warn", "error"))) is not None:
         return f"level: {level}"
@@ -51,6 +54,11 @@ def moved(key: str, name: str, entry: Mapping[str, Any], metrics: Mapping[str, A
     if about is not None and (alone := _of_metric(name, str(entry[about]))) is not None:
         return alone if key == about else None
     metric = name if about is None else str(entry[about])
+    said = None if metric in metrics else in_mode(metric, modes)
+    shown = None if said is None else metric_of(metrics, said[1])
+    mode, metric = (said[0], shown.expression) if said and shown else (entry.get("mode"), metric)
+    if about is not None and key == "mode":
+        return f"drop it: the edit for `{about}` is of that mode"
     span = _span(entry)
     change = next((word for word in _CHANGES if word in entry), None)
     if (
@@ -87,7 +95,10 @@ def moved(key: str, name: str, entry: Mapping[str, Any], metrics: Mapping[str, A
     ):
         return None
     when = " or ".join(filter(None, [rest.pop("when", None), *conditions.values()]))
-    return f"{name}: {in_flow({'when': when or f'{metric} > 0.2', **rest})}"
+    when = when or f"{metric} > 0.2"
+    if about is not None and mode is not None:
+        return alert_of_mode(name, {"when": when, **rest}, metric, str(mode), metrics)
+    return f"{name}: {in_flow({'when': when, **rest})}"
 
 
 def _rest(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -279,7 +279,7 @@ class Compiler:
             names = {*self.registry.names()} - OPERATORS
             unknown_names.refuse_function(name, names, self.text, self.span(node.func), self.scope)
         if (fix := wrong_calls.of_list(node, self.text, self.span(node), self.problem)) is not None:
-            self.fail(node, "DL304.list", function=name, fix=fix)
+            self.fail(node, "DL304.list", function=name, fix=fix, edges=wrong_calls.edges(name, fix))
         args, places, params = self._bind(node, function)
         return self.build(name, node, args, places, params)
 

@@ -102,7 +102,8 @@ def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
             return fix
         if section == "alerts":
             metrics = data["metrics"] if isinstance(data.get("metrics"), Mapping) else {}
-            fix = of_fewer_values(word, name, entry, metrics) or alert_keys.moved(word, name, entry, metrics)
+            fix = of_fewer_values(word, name, entry, metrics)
+            fix = fix or alert_keys.moved(word, name, entry, metrics, entry_names(data, "modes"))
         if (fix := fix or (None if moved is None else moved(word, name, entry))) is not None:
             return fix
     if (fix := of_other_tools(problem.path, data)) is not None or len(problem.path) > 1:

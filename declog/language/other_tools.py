@@ -13,12 +13,12 @@ from operator import getitem
 from typing import Any
 
 from declog.errors import Path, elsewhere, in_flow
-from declog.language.keys import entries
+from declog.language.keys import entries, keys
 from declog.language.library_calls import weighing
+from declog.language.modes import of_one_mode
 from declog.language.notation import SIGNS, WORD, both
-from declog.language.spec import IDENTIFIER
+from declog.language.spec import IDENTIFIER, AlertSpec
 from declog.language.tracker_names import id_of, in_formula
-from declog.language.unknown_names import of_one_mode
 from declog.language.wrong_forms import entry_names, is_off, sinks_and_options, switched, without_sink
 
 _SIDES = {
@@ -67,10 +67,12 @@ def of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     metrics = data.get("metrics")
     metrics = metrics if isinstance(metrics, Mapping) else {}
     if section == "alerts" and isinstance(entry, Mapping):
-        limit = next((f"{id} {SIGNS[word]} {entry[word]}" for word in SIGNS if word in entry), f"{id} > 0.5")
-        when = str(entry.get("when", limit))
+        limit = " or ".join(f"{id} {SIGNS[word]} {entry[word]}" for word in SIGNS if word in entry)
+        when = str(entry.get("when", limit or f"{id} > 0.5"))
+        rest = {word: item for word, item in entry.items() if word in keys(AlertSpec) and word not in (*SIGNS, "when")}
         facts["in_one"] = of_one_mode(when, value, metrics)
-        facts["after"] = in_flow(both(when, f"step > {value}"))
+        after = {"when": both(when, f"step > {value}")}
+        facts["after"] = in_flow({id: {**after, **rest}} if limit else after)[1:-1]
     facts["profiled"] = in_flow({sink: {"profile": id} for sink in sinks_and_options(value)[0]})
     facts["named"], facts["metric"] = in_flow(_named_anew(value, metrics)), in_formula(id, metrics.get(id))
     fix = re.sub(rf"<({'|'.join(facts)})>", lambda match: facts[match[1]], template)

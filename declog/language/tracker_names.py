@@ -49,13 +49,14 @@ def metric_of(metrics: Mapping[str, Any], name: str) -> Shown | None:
     ``metrics`` are entries by id: the keys `name`, `alias`, `reduce` and `by` of each are read, and `family`, whether
     it has members (see ``with_families``).
     """
-    name = name.removeprefix("train/")
-    for id, entry in metrics.items():
-        for pattern in _patterns(id, entry):
-            if (match := re.fullmatch(pattern, name)) is not None:
-                groups = match.groupdict()
-                parts = [groups.pop(part) for part in sorted(groups) if part.startswith("part")]
-                return Shown(id, **({"label": "/".join(parts)} if parts else {}) | groups)
+    named, name = name, name.removeprefix("train/")
+    for shown in dict.fromkeys((named, name)):
+        for id, entry in metrics.items():
+            for pattern in _patterns(id, entry):
+                if (match := re.fullmatch(pattern, shown)) is not None:
+                    groups = match.groupdict()
+                    parts = [groups.pop(part) for part in sorted(groups) if part.startswith("part")]
+                    return Shown(id, **({"label": "/".join(parts)} if parts else {}) | groups)
     if (ending := idioms.of_ending(name)) is None:
         return _label_of(metrics, name)
     stem, reduction = ending

@@ -15,19 +15,16 @@ from declog.errors.elsewhere import SYNONYMS
 from declog.language import earlier_steps, idioms, library_calls
 from declog.language.best_so_far import best_of_steps, so_far
 from declog.language.dtypes import AXES, MEMBER
+from declog.language.modes import MODES, in_mode, of_one_mode, without_mode
 from declog.language.nodes import BUILTIN, LABEL, LABELLED, MODE, Node
 from declog.language.notation import SIGNS, WORD, both, is_reduction, reduced
 from declog.language.scope import Scope
 from declog.language.smoothing import Smoothing
 from declog.language.syntax import parse, refuse, tree_of
-from declog.language.tracker_names import in_formula, reductions_of
+from declog.language.tracker_names import in_formula
 
 Span = tuple[int, int]  # a half-open character range of the expression
 
-_MODES = {
-    "is_train": "mode == 'train'", "is_training": "mode == 'train'", "training": "mode == 'train'",
-    "is_eval": "mode == 'eval'", "is_evaluation": "mode == 'eval'", "is_validation": "mode == 'eval'",
-}  # fmt: skip
 _CONDITIONS = (  # keys of an alert that say when it is, beside `when`
     "where", "only_if", "and", "only_when", "while", "cond", "mask", "trigger", "rule", "query", "test", "check",
     "predicate", "expr", "expression",
@@ -41,6 +38,7 @@ _CURVE = re.compile(
 )
 _OF_LABELS = ("mean", "sum", "min", "max", "count", "std", "pstd", "var")  # reductions of numbers with `over=label`
 _TRACKED = re.compile(r"[A-Za-z_]\w*(?:/[A-Za-z_]\w*)+")  # names of metrics in trackers
+_SHOWN = re.compile(r"(?<![\w./'])[A-Za-z_][\w.]*(?: */ *[A-Za-z_][\w.]*)*(?![\w./']| *\()")  # the same, or of one word
 _LIMIT = re.compile(r"(^|_)(max|min|limit|threshold|budget)(_|$)")
 
 
@@ -51,11 +49,11 @@ def refuse_name(node: ast.Name, text: str, span: Span, scope: Scope) -> NoReturn
         refuse("DL302.axis", text, span, name=name, noun=scope.noun)
     if name.lower() in idioms.ABSENT and re.search(rf"[<>=] *{name}\b", text):
         refuse("DL302.absent", text, span, name=name)
-    if name in (MODE, *_MODES):
-        condition = _MODES.get(name, "").replace("eval", "validation" if "validation" in scope.modes else "eval")
+    if name in (MODE, *MODES):
+        condition = MODES.get(name, "").replace("eval", "validation" if "validation" in scope.modes else "eval")
         fix = f"write `{text[: span[0]]}{condition}{text[span[1] :]}`"
         if scope.noun != "signal":
-            rest, mode = _without_mode(parse(text).body)
+            rest, mode = without_mode(parse(text).body)
             fix = of_one_mode(rest, mode, scope.metrics)
         refuse("DL302.mode", text, span, name=name, noun=scope.noun, fix=fix)
     if name in _POSITIONS:
@@ -75,32 +73,40 @@ def refuse_name(node: ast.Name, text: str, span: Span, scope: Scope) -> NoReturn
         if scope.noun == "metric" and not near:
             fix = f"constants: {{{name}: 0.5}} for a number of the run; metrics: {{{name}: mean(...)}} for a metric"
             refuse("DL302.undefined", text, span, name=name, fix=fix)
+        member = scope.of_tracker(f"rewards/{name}/mean") if says_reward(name) else None
+        if member is not None and member.startswith("member("):
+            _refuse_reward(member, text, span, scope)
+        if scope.noun == "metric" and nearest(name, near) is None:
+            refuse("DL302.of_each_step", text, span, name=name, known=near)
         refuse("DL302.name", text, span, noun=scope.noun, name=name, known=near)
     if _LIMIT.search(name):
         refuse("DL302.limit", text, span, name=name, known=near)
-    rewards = scope.resolve("rewards") if re.fullmatch(rf"(\w+\()?{name}\)?", text) else None  # alone, or reduced
+    rewards = scope.resolve("rewards")
     of_function = isinstance(rewards, Node) and rewards.type.family
+    if of_function and says_reward(name):
+        _refuse_reward(f"member(rewards, '{name}')", text, span, scope)
     member = f"; the values of a reward function: member(rewards, '{name}')" if of_function else ""
     refuse("DL302.signal", text, span, name=name, known=near, member=member)
 
 
-def of_one_mode(condition: str, mode: object, metrics: Mapping[str, Any]) -> str:
-    """The fix of a condition on metrics that holds in one mode: metrics of that mode, and the condition on them.
+def says_reward(name: str) -> bool:
+    """Whether a name may be that of a reward function, ``format_reward``, and no misspelt `reward`."""
+    return not {"reward", "rewards"}.isdisjoint(name.split("_"))
 
-    ``metrics`` are those of the config, by id. Of others than a plain expression it is an example.
-    """
-    try:
-        tree: ast.AST = tree_of(condition).body
-    except (SyntaxError, ValueError):
-        tree = ast.Constant(None)
-    named = _OfOneMode(str(mode), metrics)
-    here = ast.unparse(named.visit(tree))
-    if not named.specs and here == condition and condition.partition(" ")[0] in metrics:  # each is of that mode
-        return f"write `{here}`"
-    if not named.specs or None in named.specs.values() or not isinstance(mode, str) or not mode.isidentifier():
-        example = "metrics: {reward_eval: {expr: reward, where: \"mode == 'eval'\"}}"
-        return f"a metric of that mode has a name of its own, such as {example}; a condition names it"
-    return f"write a metric of that mode and name it here: `metrics: {in_flow(named.specs)}`, and `{here}`"
+
+def _refuse_reward(member: str, text: str, span: Span, scope: Scope) -> NoReturn:
+    """Refuse the name of a reward function, whose values are a member of all of them."""
+    name = text[slice(*span)]
+    close = nearest(name, (one for one in scope.names() if {*one.split("_")} <= {*name.split("_")}))
+    fix = f"write `{text[: span[0]]}{member}{text[span[1] :]}`, if that is a reward function"
+    refuse(
+        "DL302.reward",
+        text,
+        span,
+        name=name,
+        noun=scope.noun,
+        fix=fix + (f"; or did you mean `{close}`?" if close else ""),
+    )
 
 
 def of_fewer_values(key: str, name: str, entry: Mapping[str, Any], metrics: Mapping[str, Any]) -> str | None:
@@ -119,7 +125,7 @@ def of_fewer_values(key: str, name: str, entry: Mapping[str, Any], metrics: Mapp
         return None
     if not labelled:
         try:
-            rest, mode = _without_mode(tree_of(both(when, value)).body)
+            rest, mode = without_mode(tree_of(both(when, value)).body)
         except (SyntaxError, ValueError):
             return None
         if mode is not None:
@@ -131,64 +137,6 @@ def of_fewer_values(key: str, name: str, entry: Mapping[str, Any], metrics: Mapp
         return in_flow({"when": when})[1:-1]
     further = {word: item for word, item in entry.items() if word not in (key, *SIGNS)}
     return f"{name}: {in_flow({'when': when, **further})}"
-
-
-class _OfOneMode(ast.NodeTransformer):
-    """Names metrics of one mode in place of others. ``specs`` are these by id; None for one that has no such entry."""
-
-    def __init__(self, mode: str, metrics: Mapping[str, Any]) -> None:
-        self.specs: dict[str, dict[str, Any] | None] = {}
-        self._mode, self._metrics = mode, metrics
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        return self._named(node, node.id, None)
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        return self._named(node, ast.unparse(node.value), node.attr)
-
-    def _named(self, node: ast.expr, name: str, ending: str | None) -> ast.expr:
-        if name not in self._metrics or self._is_of_it(name):
-            return node
-        id = "_".join([name, *([ending] if ending else []), self._mode])
-        self.specs[id] = _in_mode(name, ending, self._metrics[name], self._mode)
-        return ast.Name(id)
-
-    def _is_of_it(self, name: str) -> bool:
-        """Whether a metric is of that mode already."""
-        spec = self._metrics[name]
-        where = spec.get("where") if isinstance(spec, Mapping) else None
-        parts = where.replace('"', "'").split(" and ") if isinstance(where, str) else []
-        return f"{MODE} == '{self._mode}'" in map(str.strip, parts)
-
-
-def _in_mode(name: str, ending: str | None, spec: Any, mode: str) -> dict[str, Any] | None:
-    """A metric of one mode, of several reductions that of an ending, or the mean; None for one that is a formula."""
-    said = {key: value for key, value in spec.items() if value} if isinstance(spec, Mapping) else {"expr": spec}
-    expr, reductions = said.get("expr", name), reductions_of(said)
-    means = "mean" if "mean" in reductions.values() else None
-    reduce = (reductions.get(ending) if ending else means) if reductions else said.get("reduce", "mean")
-    if "formula" in said or not isinstance(expr, str) or not isinstance(reduce, str) or (ending and not reductions):
-        return None
-    condition = f"mode == '{mode}'"
-    kept = {key: said[key] for key in ("by", "weight") if key in said}
-    where = both(str(said["where"]), condition) if "where" in said else condition
-    return {"expr": expr, **({} if reduce == "mean" else {"reduce": reduce}), **kept, "where": where}
-
-
-def _without_mode(body: ast.expr) -> tuple[str, str | None]:
-    """A condition less what it says of the mode, and that mode; None where it says that in another way."""
-    parts = body.values if isinstance(body, ast.BoolOp) and isinstance(body.op, ast.And) else [body]
-    modes = [mode for part in parts if (mode := _mode_in(part)) is not None]
-    rest = [part for part in parts if _mode_in(part) is None]
-    alone = len(modes) == 1 and rest and not any("mode" in ast.unparse(part) for part in rest)
-    return " and ".join(map(ast.unparse, rest)), modes[0] if alone else None
-
-
-def _mode_in(part: ast.expr) -> str | None:
-    """The mode that a condition asks for: `mode == 'eval'`, `is_eval`."""
-    text = _MODES.get(part.id, "") if isinstance(part, ast.Name) else ast.unparse(part)
-    match = re.fullmatch(rf"{MODE} == '(\w+)'", text)
-    return None if match is None else match[1]
 
 
 def _of_reduction(name: str, text: str) -> str | None:
@@ -235,6 +183,7 @@ def refuse_mode(value: Node, other: ast.expr, text: str, span: Span, scope: Scop
 def refuse_tracker_name(node: ast.expr, text: str, span: Span, scope: Scope) -> None:
     """Refuse ``completions/mean_length``, a metric as trackers show it. A quotient of two metrics is none."""
     if scope.noun != "signal":
+        _refuse_name_of_a_mode(text, span, scope)
         _refuse_tracker_names(text, scope)
     parts = [*ast.walk(node)]
     names = [part.id for part in reversed(parts) if isinstance(part, ast.Name)]
@@ -243,7 +192,6 @@ def refuse_tracker_name(node: ast.expr, text: str, span: Span, scope: Scope) -> 
         return
     start, end = span
     if (written := scope.of_tracker("".join(text[start:end].split()))) is None:
-        _refuse_name_of_a_mode(text, span, scope)
         return
     defined = scope.definition(written)
     fix = f"write `{text[:start]}{written}{text[end:]}`" + (f", and define it: {defined}" if defined else "")
@@ -262,16 +210,30 @@ def _refuse_tracker_names(text: str, scope: Scope) -> None:
 
 def _refuse_name_of_a_mode(text: str, span: Span, scope: Scope) -> None:
     """Refuse ``eval/reward``: alone it is a metric of that mode, and values of two modes never meet."""
-    of_mode = re.compile(rf"\b({'|'.join(map(re.escape, scope.modes))}) */ *(?=[a-z_])")
-    modes = dict.fromkeys(match[1] for match in of_mode.finditer(text))
-    if of_mode.match(text, span[0]) is None:
+    modes: dict[str, str] = {}  # and how the first metric of each is shown
+    beside, defined = False, {*scope.names(), *scope.metrics}
+
+    def of_metric(match: re.Match[str]) -> str:
+        nonlocal beside
+        name = "".join(match[0].split())
+        mode, shown = (name not in defined and in_mode(name, scope.modes)) or (None, name)
+        written = scope.of_tracker(shown)
+        beside |= mode is None and written is not None
+        if mode is None or written is None:
+            return match[0]
+        modes.setdefault(mode, name)
+        return written
+
+    at_name = _SHOWN.match(text, span[0])
+    if at_name is None or of_metric(at_name) == at_name[0]:
         return
-    rest = re.findall(r"\b[a-z_][\w.]*\b(?! *\()", of_mode.sub("0", re.sub(of_mode.pattern + r"[\w.]+", "0", text)))
-    if len(modes) > 1 or any(scope.of_tracker(name) is not None for name in rest):
-        shown = f"`{text[slice(*span)]}` has those of {next(iter(modes))}"
-        refuse("DL310.formula_modes", text, span, modes=shown)
-    refuse("DL302.mode", text, span, name=text[slice(*span)], noun="name of a metric here",
-           fix=of_one_mode(of_mode.sub("", text), next(iter(modes)), scope.metrics))  # fmt: skip
+    beside, modes = False, {}
+    here = _SHOWN.sub(of_metric, text)
+    (mode, name), *further = modes.items()
+    if further or beside:
+        refuse("DL310.formula_modes", text, span, modes=f"`{name}` has those of {mode}")
+    fix = of_one_mode(here, mode, scope.metrics)
+    refuse("DL302.mode", text, span, name=name, noun="name of a metric here", fix=fix)
 
 
 def refuse_earlier_steps(node: ast.expr, text: str, span: Span, scope: Scope) -> None:

@@ -32,6 +32,7 @@ from declog.language.keys import (
 )  # fmt: skip
 from declog.language.mistakes import answered, application
 from declog.language.model import Scalar
+from declog.language.modes import alert_of_mode, in_mode
 from declog.language.notation import SIGNS, reduced
 from declog.language.shorthand import long
 from declog.language.spec import IDENTIFIER, LogSpec
@@ -214,6 +215,8 @@ def _ids(data: Mapping[str, Any]) -> list[Problem]:
                     fix = f"{assigned[1]}: {in_flow(assigned[2])}"
                 elif section == "alerts" and (of := re.fullmatch(r"(\w+) *([<>]=? *\S.*)", str(key))) is not None:
                     fix = f'{of[1]}: "{of[2]}"'
+                elif section in ("alerts", "about") and key in entry_names(data, "metrics"):  # named anew there, too
+                    fix = f"{plain}: {in_flow(entry)}"
                 elif section == "alerts" and (of_metric := _of_metric(str(key), entry, data)) is not None:
                     fix = of_metric
                 elif section == "metrics" and (changed := of_one_reduction(str(key), data["metrics"])) is not None:
@@ -232,8 +235,10 @@ def _changed(section: str, name: str, entry: Any, data: Mapping[str, Any]) -> st
     defines = isinstance(entry, str) or (isinstance(entry, Mapping) and entry.keys() & {"expr", "formula", "observe"})
     if section not in ("metrics", "about") or not isinstance(metrics, Mapping) or (section == "metrics" and defines):
         return None
-    shown = metric_of({id: item for id, item in metrics.items() if id != name}, name)
-    return None if shown is None else shown.id
+    said = in_mode(name, entry_names(data, "modes")) if section == "about" else None
+    shown_as = [name] if said is None else [name, said[1]]
+    shown = (metric_of({id: item for id, item in metrics.items() if id != name}, one) for one in shown_as)
+    return next((one.id for one in shown if one is not None), None)
 
 
 def _of_metric(name: str, alert: Any, data: Mapping[str, Any]) -> str | None:
@@ -241,11 +246,14 @@ def _of_metric(name: str, alert: Any, data: Mapping[str, Any]) -> str | None:
     metrics, parts = data.get("metrics"), re.split(r"[/.]", name, maxsplit=1)
     if not isinstance(metrics, Mapping) or len(parts) < 2:
         return None
-    shown = metric_of(with_families(metrics, data), name)
+    plain, entries = re.sub(r"[^a-z0-9_]+", "_", name.lower()), with_families(metrics, data)
+    shown, said = metric_of(entries, name), in_mode(name, entry_names(data, "modes"))
+    if shown is None and said is not None and (meant := metric_of(entries, said[1])) is not None:
+        return alert_of_mode(plain, alert, meant.expression, said[0], metrics) if isinstance(alert, Mapping) else None
     if shown is not None and shown.reduction is None and shown.is_value:
         return f"by its metric: {shown.id}: {in_flow(alert)}"
     if shown is not None and isinstance(alert, Mapping) and (when := _condition(shown, alert)) is not None:
-        return f"{re.sub(r'[^a-z0-9_]+', '_', name.lower())}: {in_flow(when)}"
+        return f"{plain}: {in_flow(when)}"
     metric = parts[0] if parts[0] in metrics else parts[1]
     return f"by its metric: {metric}: {in_flow(alert)}" if metric in metrics else None
 

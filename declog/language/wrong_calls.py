@@ -13,6 +13,7 @@ from declog.errors import Problem
 from declog.language import idioms
 from declog.language.dtypes import Axis
 from declog.language.functions import REQUIRED, Function
+from declog.language.functions.text import bucket_labels
 from declog.language.reductions import Reduction
 from declog.language.syntax import tree_of
 
@@ -82,6 +83,16 @@ def of_list(call: ast.Call, text: str, span: Span, problem: Callable[[str], Prob
     if ast.unparse(call.func) in _OF_TEXTS:
         return instead(text, span, f"write `{' or '.join(calls)}`")
     return f"{instead(text, span, f'write `{calls[0]}`')}, and an entry like it for each further value"
+
+
+def edges(function: str, fix: str) -> str:
+    """Which labels the edges of `bucket` in a fix make; nothing of another function."""
+    call = re.search(r"bucket\(.*\)", fix)
+    arguments = tree_of(call[0]).body.args[1:] if function == "bucket" and call is not None else []
+    numbers = [
+        item.value for item in arguments if isinstance(item, ast.Constant) and isinstance(item.value, int | float)
+    ]
+    return f"; an edge belongs to the bucket below it: {', '.join(bucket_labels(numbers))}" if numbers else ""
 
 
 _OF_TEXTS = ("contains", "startswith", "endswith", "matches")

@@ -1,0 +1,139 @@
+"""Conditions on metrics that are meant in one mode: metrics of that mode, and the condition or the alert with them.
+
+Texts and plain data of a config come in, texts of fixes go out.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from declog.errors import in_flow
+from declog.language.nodes import MODE
+from declog.language.notation import SIGNS, both
+from declog.language.syntax import tree_of
+from declog.language.tracker_names import reductions_of
+
+MODES = {
+    "is_train": "mode == 'train'", "is_training": "mode == 'train'", "training": "mode == 'train'",
+    "is_eval": "mode == 'eval'", "is_evaluation": "mode == 'eval'", "is_validation": "mode == 'eval'",
+}  # fmt: skip
+
+
+def in_mode(name: str, modes: Iterable[str]) -> tuple[str, str] | None:
+    """A mode but training, and the name of a metric in it: of ``eval/reward``, ``eval_reward`` and ``reward_eval``.
+
+    Where there is one such mode, other words for an evaluation mean it, too. None for any other name.
+    """
+    others = [mode for mode in modes if mode != "train"]
+    words = dict.fromkeys(_OF_EVALUATION, others[0]) if len(others) == 1 else {}
+    words |= {mode: mode for mode in others}
+    said = "|".join(map(re.escape, words)) or "(?!)"
+    match = re.fullmatch(rf"({said}) *[/_] *(.+)|(.+?) *[/_] *({said})", name)
+    return None if match is None else (words[match[1] or match[4]], match[2] or match[3])
+
+
+_OF_EVALUATION = ("eval", "evaluation", "val", "valid", "validation", "test")
+
+
+def of_one_mode(condition: str, mode: object, metrics: Mapping[str, Any]) -> str:
+    """The fix of a condition on metrics that holds in one mode: metrics of that mode, and the condition on them.
+
+    ``metrics`` are those of the config, by id. Of others than a plain expression it is an example.
+    """
+    try:
+        tree: ast.AST = tree_of(condition).body
+    except (SyntaxError, ValueError):
+        tree = ast.Constant(None)
+    named = _OfOneMode(str(mode), metrics)
+    here = ast.unparse(named.visit(tree))
+    if not named.specs and here == condition and condition.partition(" ")[0] in metrics:  # each is of that mode
+        return f"write `{here}`"
+    if not named.specs or None in named.specs.values() or not isinstance(mode, str) or not mode.isidentifier():
+        example = "metrics: {reward_eval: {expr: reward, where: \"mode == 'eval'\"}}"
+        return f"a metric of that mode has a name of its own, such as {example}; a condition names it"
+    return f"write a metric of that mode and name it here: `metrics: {in_flow(named.specs)}`, and `{here}`"
+
+
+def alert_of_mode(name: str, alert: Mapping[str, Any], metric: str, mode: str, metrics: Mapping[str, Any]) -> str:
+    """The fix for an alert about a metric in one mode: a metric of that mode, and the alert with it as a condition.
+
+    ``metric`` is what a condition writes for the metric in all modes; ``metrics`` are those of the config, by id.
+    """
+    said = {key: value for key, value in alert.items() if value is not None}
+    bounds = " or ".join(f"{metric} {SIGNS[key]} {said[key]}" for key in SIGNS if key in said)
+    rest = {key: value for key, value in said.items() if key not in (*SIGNS, "when")}
+    fix = of_one_mode(str(said.get("when", bounds)), mode, metrics)
+    return re.sub(r"`([^`]+)`\Z", lambda here: f"`{in_flow({name: {'when': here[1], **rest}})[1:-1]}`", fix)
+
+
+class _OfOneMode(ast.NodeTransformer):
+    """Names metrics of one mode in place of others. ``specs`` are these by id; None for one that has no such entry."""
+
+    def __init__(self, mode: str, metrics: Mapping[str, Any]) -> None:
+        self.specs: dict[str, dict[str, Any] | None] = {}
+        self._mode, self._metrics = mode, metrics
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return self._named(node, node.id, None)
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        return self._named(node, ast.unparse(node.value), node.attr)
+
+    def _named(self, node: ast.expr, name: str, ending: str | None) -> ast.expr:
+        if name not in self._metrics or self._is_of_it(name):
+            return node
+        id = "_".join([name, *([ending] if ending else []), self._mode])
+        self.specs.setdefault(id, None)
+        spec = self._metrics[name]
+        formula = spec.get("formula") if isinstance(spec, Mapping) and "combine" not in spec else None
+        if formula is not None and len(self.specs) < _MOST:
+            named = {**self.specs}
+            self.specs[id] = {"formula": ast.unparse(self.visit(tree_of(str(formula)).body))}
+            for part in self.specs.keys() - named.keys():
+                self.specs[part] = self.specs[part] and {**self.specs[part], "log": False}
+        else:
+            self.specs[id] = _in_mode(name, ending, spec, self._mode)
+        return ast.Name(id)
+
+    def _is_of_it(self, name: str) -> bool:
+        """Whether a metric is of that mode already."""
+        spec = self._metrics[name]
+        where = spec.get("where") if isinstance(spec, Mapping) else None
+        parts = where.replace('"', "'").split(" and ") if isinstance(where, str) else []
+        return f"{MODE} == '{self._mode}'" in map(str.strip, parts)
+
+
+_MOST = 9  # metrics that a fix defines
+
+
+def _in_mode(name: str, ending: str | None, spec: Any, mode: str) -> dict[str, Any] | None:
+    """A metric of one mode, of several reductions that of an ending, or the mean; None for one that is a formula."""
+    said = {key: value for key, value in spec.items() if value} if isinstance(spec, Mapping) else {"expr": spec}
+    expr, reductions = said.get("expr", name), reductions_of(said)
+    means = "mean" if "mean" in reductions.values() else None
+    reduce = (reductions.get(ending) if ending else means) if reductions else said.get("reduce", "mean")
+    if "formula" in said or not isinstance(expr, str) or not isinstance(reduce, str) or (ending and not reductions):
+        return None
+    condition = f"mode == '{mode}'"
+    kept = {key: said[key] for key in ("by", "weight", "over", "empty") if key in said}
+    where = both(str(said["where"]), condition) if "where" in said else condition
+    return {"expr": expr, **({} if reduce == "mean" else {"reduce": reduce}), **kept, "where": where}
+
+
+def without_mode(body: ast.expr) -> tuple[str, str | None]:
+    """A condition less what it says of the mode, and that mode; None where it says that in another way."""
+    parts = body.values if isinstance(body, ast.BoolOp) and isinstance(body.op, ast.And) else [body]
+    modes = [mode for part in parts if (mode := _mode_in(part)) is not None]
+    rest = [part for part in parts if _mode_in(part) is None]
+    alone = len(modes) == 1 and rest and not any("mode" in ast.unparse(part) for part in rest)
+    return " and ".join(map(ast.unparse, rest)), modes[0] if alone else None
+
+
+def _mode_in(part: ast.expr) -> str | None:
+    """The mode that a condition asks for: `mode == 'eval'`, `is_eval`."""
+    text = MODES.get(part.id, "") if isinstance(part, ast.Name) else ast.unparse(part)
+    match = re.fullmatch(rf"{MODE} == '(\w+)'", text)
+    return None if match is None else match[1]
