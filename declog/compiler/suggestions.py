@@ -86,9 +86,12 @@ def definition(name: str, signals: Container[str]) -> str | None:
     return f"metrics: {{{name}: {ending[1]}({ending[0]})}}" if ending and ending[0] in signals else None
 
 
-def of_each_step(name: str) -> str:
+def of_each_step(draft: Draft, name: str) -> str:
     """The metric of a number that nothing in the config computes, as it would be defined."""
-    return f"metrics: {{{name}: {{observe: step}}}} for a number per step that the loop observes or the trainer logs"
+    of_trainer = any(path[-1] == "logged" for path, _ in draft.spec.declared)
+    if of_trainer:
+        return f"metrics: {{{name}: {{observe: step}}}}, for a number that the trainer logs"
+    return f"metrics: {{{name}: {{observe: step}}}} for a number per step, or metrics: {{{name}: mean(SIGNAL)}}"
 
 
 def entire(problem: Problem, id: str, spec: MetricSpec) -> Problem:

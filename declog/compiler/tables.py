@@ -186,14 +186,14 @@ def alerts(draft: Draft) -> None:
             draft.report("DL203.alert", path, fix=fix)
             continue
         if bounds and name not in draft.spec.metrics and not draft.deleted(f"metrics.{name}"):
-            said = in_mode(name, draft.spec.modes)
-            if said is not None and (meant := names.in_expression(draft, said[1])) is not None:
+            of_mode = in_mode(name, draft.spec.modes)
+            if of_mode is not None and (meant := names.in_expression(draft, of_mode[1])) is not None:
                 entry = spec.model_dump(exclude_unset=True, by_alias=True)
-                fix = alert_of_mode(name, entry, meant, said[0], MetricScope(draft).metrics)
+                fix = alert_of_mode(name, entry, meant, of_mode[0], MetricScope(draft).metrics)
                 draft.report("DL302.alert", path, name=name, fix=fix)
                 continue
             member = names.in_expression(draft, f"rewards/{name}/mean") if says_reward(name) else None
-            keys = [member] if str(member).startswith("member(") else list(draft.output_keys)
+            keys = [member] if member and member.startswith("member(") else list(draft.output_keys)
             shown = draft.metric_shown(name)
             near = shown.key if shown and shown.is_value else _named_in(name, keys)
             near = near or (keys[0] if len(keys) == 1 else None)
@@ -203,7 +203,7 @@ def alerts(draft: Draft) -> None:
             said = f"{name}: {{when: {in_flow(when)}{', ' * bool(rest)}{in_flow(rest)[1:-1]}}}"
             fix = f"name it by its metric, or: {said}" if near else f"the condition names it: {said}"
             if defined is not None or near is None:
-                fix = f"define the metric: {defined or suggestions.of_each_step(name)}; or {fix}"
+                fix = f"define the metric: {defined or suggestions.of_each_step(draft, name)}; or {fix}"
             draft.report("DL302.alert", path, name=name, fix=fix)
             continue
         if name in _CHANNELS and re.fullmatch(r"\w+", spec.when or "") and spec.when not in draft.spec.metrics:

@@ -127,12 +127,7 @@ def _quoted(problem: Problem, location: FileLocation) -> Problem:
 
     Where the fix is for a part of the text, the whole of it stands in the quotes.
     """
-    fix, in_flow_style, source = problem.fix or "", location.in_flow, problem.source
-    if location.style in ("plain", "'", '"') and source and fix.startswith("write `"):
-        entire = str(yaml.safe_load(location.written_value)) if location.style != "plain" else location.written_value
-        if source != entire and entire.count(source) == 1 and is_expression(entire):  # what a call reduces
-            of_all = re.sub(r"\Awrite `([^`]+)`", lambda part: f"write `{entire.replace(source, part[1])}`", fix)
-            problem, fix = replace(problem, fix=of_all), of_all
+    fix, in_flow_style = problem.fix or "", location.in_flow
     if location.style != "plain" and (location.style != '"' or "\\" not in fix):  # it stands in quotes already
         return problem
     value = location.written_value if location.style == "plain" else str(yaml.safe_load(location.written_value))
@@ -143,6 +138,9 @@ def _quoted(problem: Problem, location: FileLocation) -> Problem:
         return is_expression(text) and not (location.style == "plain" and stays_plain(text, in_flow=in_flow_style))
 
     def written(match: re.Match[str]) -> str:
+        if problem.source and problem.source != value and value.count(problem.source) == 1 and is_expression(value):
+            entire = value.replace(problem.source, match[2])  # around the argument of a reduction
+            return f"{match[1]}`{in_flow(entire)}`" if needs_quotes(match[2]) and needs_quotes(entire) else match[0]
         return f"{match[1]}`{in_flow(match[2])}`" if needs_quotes(match[2]) else match[0]
 
     part = _OF_A_PART.match(fix)

@@ -102,7 +102,9 @@ def _keys_beside(fix: str, path: Path) -> dict[str, Any]:
     return data if isinstance(data, dict) and len(data) > 1 and data.keys() <= keys else {}
 
 
-_NAMED_HERE = re.compile(r"write a metric and name it here: `metrics: (?P<metrics>.+)`, and `(?P<here>.+)`")
+_NAMED_HERE = re.compile(
+    r"write a metric(?: of that mode)? and name it here: `metrics: (?P<metrics>.+)`, and `(?P<here>.+)`"
+)
 _DEFINED = re.compile(r"write `(?P<here>.+)`, and define it: metrics: (?P<metrics>.+)")
 _DECLARED = ("signals.", "schemas.", "metrics.", "about.", "constants.", "axes.")  # what an edit declares beside
 

@@ -54,9 +54,9 @@ def moved(
     if about is not None and (alone := _of_metric(name, str(entry[about]))) is not None:
         return alone if key == about else None
     metric = name if about is None else str(entry[about])
-    said = None if metric in metrics else in_mode(metric, modes)
-    shown = None if said is None else metric_of(metrics, said[1])
-    mode, metric = (said[0], shown.expression) if said and shown else (entry.get("mode"), metric)
+    of_mode = None if metric in metrics else in_mode(metric, modes)
+    shown = None if of_mode is None else metric_of(metrics, of_mode[1])
+    mode, metric = (of_mode[0], shown.expression) if of_mode and shown else (entry.get("mode"), metric)
     if about is not None and key == "mode":
         return f"drop it: the edit for `{about}` is of that mode"
     span = _span(entry)

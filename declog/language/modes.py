@@ -93,7 +93,8 @@ class _OfOneMode(ast.NodeTransformer):
             named = {**self.specs}
             self.specs[id] = {"formula": ast.unparse(self.visit(tree_of(str(formula)).body))}
             for part in self.specs.keys() - named.keys():
-                self.specs[part] = self.specs[part] and {**self.specs[part], "log": False}
+                if (hidden := self.specs[part]) is not None:
+                    self.specs[part] = {**hidden, "log": False}
         else:
             self.specs[id] = _in_mode(name, ending, spec, self._mode)
         return ast.Name(id)

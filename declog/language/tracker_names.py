@@ -49,8 +49,8 @@ def metric_of(metrics: Mapping[str, Any], name: str) -> Shown | None:
     ``metrics`` are entries by id: the keys `name`, `alias`, `reduce` and `by` of each are read, and `family`, whether
     it has members (see ``with_families``).
     """
-    named, name = name, name.removeprefix("train/")
-    for shown in dict.fromkeys((named, name)):
+    entire, name = name, name.removeprefix("train/")
+    for shown in dict.fromkeys((entire, name)):
         for id, entry in metrics.items():
             for pattern in _patterns(id, entry):
                 if (match := re.fullmatch(pattern, shown)) is not None:

@@ -89,24 +89,25 @@ def refuse_name(node: ast.Name, text: str, span: Span, scope: Scope) -> NoReturn
     refuse("DL302.signal", text, span, name=name, known=near, member=member)
 
 
+_OF_ALL = (
+    "all", "avg", "average", "batch", "episode", "final", "group", "max", "mean", "median", "min", "overall", "raw",
+    "step", "std", "sum", "total", "train", "training",
+)  # fmt: skip
+
+
 def says_reward(name: str) -> bool:
-    """Whether a name may be that of a reward function, ``format_reward``, and no misspelt `reward`."""
-    return not {"reward", "rewards"}.isdisjoint(name.split("_"))
+    """Whether a name may be that of a reward function, ``format_reward``, and neither `reward` nor all of it."""
+    *words, last = name.split("_")
+    return bool(words) and last in ("reward", "rewards") and words[0] not in _OF_ALL
 
 
 def _refuse_reward(member: str, text: str, span: Span, scope: Scope) -> NoReturn:
     """Refuse the name of a reward function, whose values are a member of all of them."""
     name = text[slice(*span)]
     close = nearest(name, (one for one in scope.names() if {*one.split("_")} <= {*name.split("_")}))
-    fix = f"write `{text[: span[0]]}{member}{text[span[1] :]}`, if that is a reward function"
-    refuse(
-        "DL302.reward",
-        text,
-        span,
-        name=name,
-        noun=scope.noun,
-        fix=fix + (f"; or did you mean `{close}`?" if close else ""),
-    )
+    other = f"; or did you mean `{close}`?" if close else ""
+    fix = f"write `{text[: span[0]]}{member}{text[span[1] :]}`, if that is a reward function{other}"
+    refuse("DL302.reward", text, span, name=name, noun=scope.noun, fix=fix)
 
 
 def of_fewer_values(key: str, name: str, entry: Mapping[str, Any], metrics: Mapping[str, Any]) -> str | None:

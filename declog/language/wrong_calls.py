@@ -87,11 +87,10 @@ def of_list(call: ast.Call, text: str, span: Span, problem: Callable[[str], Prob
 
 def edges(function: str, fix: str) -> str:
     """Which labels the edges of `bucket` in a fix make; nothing of another function."""
-    call = re.search(r"bucket\(.*\)", fix)
-    arguments = tree_of(call[0]).body.args[1:] if function == "bucket" and call is not None else []
-    numbers = [
-        item.value for item in arguments if isinstance(item, ast.Constant) and isinstance(item.value, int | float)
-    ]
+    call = re.search(r"bucket\(.*\)", fix) if function == "bucket" else None
+    body = None if call is None else tree_of(call[0]).body
+    arguments = body.args if isinstance(body, ast.Call) else []
+    numbers = [one.value for one in arguments if isinstance(one, ast.Constant) and isinstance(one.value, int | float)]
     return f"; an edge belongs to the bucket below it: {', '.join(bucket_labels(numbers))}" if numbers else ""
 
 

@@ -35,6 +35,7 @@ UNANSWERED = {
     "sixteenth_stranger": 0,
     "seventeenth_stranger": 0,
     "eighteenth_stranger": 0,
+    "nineteenth_stranger": 0,
     "thirteenth_stranger": 0,
     "fourteenth_stranger": 0,
     "fifteenth_stranger": 0,
