@@ -27,9 +27,9 @@ def in_mode(name: str, modes: Iterable[str]) -> tuple[str, str] | None:
 
     Where there is one such mode, other words for an evaluation mean it, too. None for any other name.
     """
-    others = [mode for mode in modes if mode != "train"]
-    words = dict.fromkeys(_OF_EVALUATION, others[0]) if len(others) == 1 else {}
-    words |= {mode: mode for mode in others}
+    evaluations = [mode for mode in modes if mode != "train"]
+    words = dict.fromkeys(_OF_EVALUATION, evaluations[0]) if len(evaluations) == 1 else {}
+    words |= {mode: mode for mode in evaluations}
     said = "|".join(map(re.escape, words)) or "(?!)"
     match = re.fullmatch(rf"({said}) *[/_] *(.+)|(.+?) *[/_] *({said})", name)
     return None if match is None else (words[match[1] or match[4]], match[2] or match[3])
