@@ -90,8 +90,7 @@ class Sheet:
         nonfinite, infinite = np.zeros(shape, bool), np.zeros(shape, bool)
 
         def add(total: Array, marks: Array) -> None:
-            if marks.size:  # a metric with labels, of which none came, marks nothing
-                total |= marks.any(tuple(np.flatnonzero(np.array(marks.shape) > shape)), keepdims=True)
+            total |= marks.any(tuple(np.flatnonzero(np.array(marks.shape) > shape)), keepdims=True)
 
         for leaf in self._leaves:
             values, kind = self.value(leaf)
@@ -129,8 +128,6 @@ class Sheet:
         """A reduction over the members (axis 0) or the labels (1), of the argument's values."""
         function, (values, kind) = self._functions(node.op), self.value(node.args[0])
         assert function is not None
-        if not values.size:  # no label came
-            return NOWHERE
         shape = [*np.broadcast_shapes(values.shape, (1, 1, 1))]
         shape[axis] = count = max(len(self._names[axis]), 1)
         last = np.moveaxis(np.broadcast_to(values, shape), axis, -1)
@@ -153,7 +150,7 @@ class Sheet:
         if function:
             count = 0 if cells is None else len(cells.members) if function == "members" else cells.skipped
             return np.full((1, 1, 1), float(count)), False
-        if cells is None:
+        if cells is None or not cells.values.size:  # one with members or labels, of which none came
             return NOWHERE
         there, values = cells.there, cells.values
         if self._unlike and cells.labels:
@@ -167,7 +164,7 @@ class Sheet:
         """A metric's values aligned to the members, labels and pieces of the sheet."""
         axes = ((cells.members, self.members), (cells.labels, self.labels), (cells.pieces, self.pieces))
         for axis, (names, target) in enumerate(axes):
-            if names != target and (names or not values.shape[axis]):  # a metric without names there is broadcast
+            if names != target and names:  # a metric without names there is broadcast
                 values = reindexed(values, axis, names, target, nothing)
         return values
 

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from declog.engine.blocks import Batches
 from declog.engine.evaluator import View
 from declog.engine.frame import Frame, ranges
+from declog.engine.groups import digests
 from declog.engine.layout import KIND
-from declog.engine.reduce import Report
+from declog.engine.reduce import Report, failure
 from declog.errors import RuntimeFailure
 from declog.language.absence import absent, either
 from declog.language.dtypes import Axis, DType
@@ -82,7 +83,10 @@ class Carryover:
         joined = dict(frames)
         for previous in self._plan.previous:
             if previous.phase in joined:
-                joined[previous.phase] = self._with_previous(previous, joined[previous.phase])
+                try:
+                    joined[previous.phase] = self._with_previous(previous, joined[previous.phase])
+                except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
+                    self._report(failure(f"`{previous.expr}`", error))
         sources = {op.source for op in self._plan.joins}
         searched = {phase: self._searched(phase, joined) for phase in sources}
         for op in self._plan.joins:
@@ -94,6 +98,8 @@ class Carryover:
             except RuntimeFailure as error:
                 if self._is_missed(op, target) and not self._is_stood_for(op, joined):
                     self._report(error)
+            except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
+                self._report(failure(f"`{op.expr}`", error))
             if op.target in sources:
                 searched[op.target] = self._searched(op.target, joined)
         for phase in sources & joined.keys():
@@ -263,15 +269,20 @@ def _candidates(source: Batches, target: Batches, batch: int) -> NDArray[np.int6
 
 def by_id(source_ids: Array, rows: NDArray[np.int64], ids: Array) -> tuple[NDArray[np.int64], list[tuple[int, int]]]:
     """The source row of each id, the latest if several have it, -1 if none has; and pairs of rows with the same id."""
-    pairs = list(zip(source_ids.tolist(), rows.tolist(), strict=True))
+    pairs = list(zip(_keys(source_ids), rows.tolist(), strict=True))
     table = dict(pairs)
     table.pop(None, None)  # rows without an id are never looked up
-    wanted = ids.tolist()
+    wanted = _keys(ids)
     doubled: list[tuple[int, int]] = []
     if len(table) < len(pairs):
         asked = set(wanted)
         doubled = [(table[id], row) for id, row in pairs if id in asked and table.get(id, row) != row]
     return np.array([table.get(item, -1) for item in wanted], np.int64), doubled
+
+
+def _keys(ids: Array) -> list[Any]:
+    """What ids are looked up by: numbers and texts themselves, lists and mappings by their digests, as groups are."""
+    return [key if isinstance(key, str | int | float | None) else digests([key])[0] for key in ids.tolist()]
 
 
 def _same(one: Array, other: Array) -> bool:

@@ -172,7 +172,7 @@ class Dispatcher:
             skipped = sum(results.skipped().values())
             cost = {name: value for name, value in figures.items() if not (value and name in LOST)}
             costs += [Scalar(name, value, name) for name, value in {**cost, SKIPPED: skipped}.items()]
-        alerts = tuple(self._alerts(mode, step, results, due.keys()))
+        alerts = tuple(self._alerts(mode, step, results, due))
         nonfinite = self._naming.nonfinite(results)
         exact = self._naming.passed_through(beside.exact, partial=partial is not None)
         blank = Records(mode, facts.time)
@@ -258,15 +258,21 @@ class Dispatcher:
         self._report(RuntimeFailure.of("DL405.size", message=message, sink=route.id))
         return True
 
-    def _alerts(self, mode: str, step: int, results: MetricValues, due: Collection[int]) -> Iterator[Alert]:
-        """The alerts that fire. An alert is not judged at events at which some of its metrics are not due."""
+    def _alerts(
+        self, mode: str, step: int, results: MetricValues, due: Mapping[int, WindowState]
+    ) -> Iterator[Alert]:
+        """The alerts that fire. An alert is not judged at events at which some of its metrics are not due.
+
+        Nor where none of them has a value: in a mode that may never have any, and where no step ended.
+        """
         for op, periods in self._alert_periods:
             if not periods.issubset(due):
                 continue
             key = mode, op.id
             cells = self._metrics.logged(read(op.when), results)
-            came = bool(cells) if mode == "train" else any(item.there.any() for item in cells.values())
-            if not came and key not in self._streaks:  # a mode may never have any of its metrics
+            stepless = all(due[period].stepless for period in periods)
+            came = bool(cells) if mode == "train" and not stepless else any(item.there.any() for item in cells.values())
+            if not came and (stepless or key not in self._streaks):
                 continue
             cell_name = self._metrics.holds(op.when, cells, f"the alert `{op.id}`")
             if cell_name is None or self._streaks[key] != FIRED:

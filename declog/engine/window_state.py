@@ -104,6 +104,11 @@ class WindowState:
     def __bool__(self) -> bool:
         return bool(self._parts or self.folded)
 
+    @property
+    def stepless(self) -> bool:
+        """Whether steps of its mode ended before it and none in it, as where a trainer reports what training took."""
+        return 0 < self._count == self._began
+
     # -- reading a finished window
 
     @cached_property

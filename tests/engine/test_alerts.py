@@ -118,6 +118,41 @@ def test_what_stopped_coming_can_be_asked_for(when: str, tmp_path: Path) -> None
     assert [step for step, _ in run(config, body, tmp_path).alerts] == [4]
 
 
+@pytest.mark.parametrize(
+    "when", ["not present(gone)", "not present(gone) or not present(kl)", "not present(gone) and not present(kl)"]
+)
+def test_whatever_stopped_coming_can_be_asked_for(when: str, tmp_path: Path) -> None:
+    """Also a metric with labels, a family, both, and a formula of them: in an alert, in `when` and in a formula.
+
+    A formula of labels or members has no value before any came.
+    """
+    signals = {"x": "completion", "kl": "completion", "src": "completion text", "f": "completion family"}
+    by = {"by": "src"}
+    metrics = {
+        "plain": {"expr": "kl"}, "labels": {"expr": "kl", **by}, "family": {"expr": "f"}, "both": {"expr": "f", **by},
+    }  # fmt: skip
+    metrics |= {f"{id}2": {"formula": f"{id} * 2"} for id in metrics}
+    whens = {id: when.replace("gone", id).replace("kl", "x_gone") for id in metrics}
+    asked = {f"when_{id}": {"expr": "x", "when": text} for id, text in whens.items()}
+    asked |= {f"formula_{id}": {"formula": f"1 if {text} else 0"} for id, text in whens.items()}
+    config = profile(
+        signals, {**metrics, "x": "mean(x)", "x_gone": "mean(kl)", **asked},
+        alerts={id: {"when": text} for id, text in whens.items()},
+    )  # fmt: skip
+
+    def body(log: Recorder) -> None:
+        for step in range(2):
+            with log.step(step):
+                log.observe(x=[1.0, 1.0])
+                if not step:
+                    log.observe(kl=[1.0, 2.0], src=["p", "q"], f={"m": [1.0, 2.0]})
+
+    sink = run(config, body, tmp_path)
+    assert [(step, alert.name) for step, alert in sink.alerts] == [(1, id) for id in metrics]
+    of_names = {f"formula_{id}{twice}" for id in ("labels", "family", "both") for twice in ("", "2")}
+    assert sink.scalars[1] == dict.fromkeys({"x", *asked} - of_names, 1.0)
+
+
 def test_what_stopped_coming_is_known_after_a_resume(tmp_path: Path) -> None:
     """The count goes on where the state was saved."""
     config = profile(

@@ -74,3 +74,38 @@ def test_ids_of_one_phase_alone_are_told(tmp_path: Path) -> None:
         "[DL511] the ids `row` were not observed in phase `update`"
     ]
     assert [values.get("x") for values in sink.scalars.values()] == [pytest.approx(VALUES[1][::-1][[1, 2, 3]].mean())]
+
+
+OBJECTS = {"dict": ({"p": 1, "k": 0}, {"k": 1, "p": 1}), "list": (["p", [0]], ["p", 1]), "mixed": (("p", 0), "p")}
+
+
+@pytest.mark.parametrize("ids", OBJECTS.values(), ids=OBJECTS)
+def test_ids_of_any_json_are_compared_as_groups_compare_theirs(ids: tuple[Any, Any], tmp_path: Path) -> None:
+    sink = MemorySink()
+    with declog.start(config("object", 1), sinks=[sink], output_dir=tmp_path) as log, log.step(0):
+        log.observe(row=[*ids], reward=[0.0, 1.0])
+        log.observe(row=[dict(reversed(id.items())) if isinstance(id, dict) else id for id in ids[::-1]], value=[5, 3])
+    assert (sink.scalars, dict(log.failures)) == ({0: {"x": 3.0}}, {})
+
+
+@declog.function
+def grumbles(x: Any) -> Any:
+    """Fails for real rows."""
+    if x.device.type != "meta" and bool((x == 0.5).any()):
+        raise ValueError("half")
+    return x * 1.0
+
+
+def test_what_a_join_raises_costs_only_its_readers(tmp_path: Path) -> None:
+    """A user's function may raise anything, of rows of an earlier phase or of the step before."""
+    metrics = {"plain": "mean(value)", "of_row": {"expr": "value", "where": "grumbles(reward) > 0"},
+               "of_step": "speed - prev(grumbles(speed), 0)"}  # fmt: skip
+    phases = {"rollout": {"reward": "completion"}, "update": {"value": "completion", "speed": "step"}}
+    config, sink = profile({}, metrics, signals=phases, run={"strict": False}), MemorySink()
+    with declog.start(config, sinks=[sink], output_dir=tmp_path) as log:
+        for number, half in enumerate((1.0, 0.5)):
+            with log.step(number):
+                log.observe(reward=[half])
+                log.observe(value=[2.0], speed=half)
+    assert sink.scalars == {0: {"plain": 2.0, "of_row": 2.0, "of_step": 1.0}, 1: {"plain": 2.0}}
+    assert len(log.failures) == 2
