@@ -2,7 +2,7 @@
 
 A curve is compared with its own past only. Each step's next values are compared with a line through the values before
 it; how far such a line was off until then is the curve's noise, so that a trend, a random walk and a sparse curve are
-noise of their own. An onset is farther off than any of that. Imports numpy and nothing of the page.
+noise of their own. An onset is farther off than any of that. Imports nothing of the page.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from declog.language.segmented import of_constant
 
 Array = NDArray[np.float64]
 Cause = Literal["noise", "healthy", "finite"]
@@ -90,7 +92,7 @@ def onsets_by_step(curves: Sequence[Mapping[str, Any]], limit: int = 12) -> list
 def _unhealthy(values: Array, healthy: Sequence[float | None]) -> int | None:
     """The index at which a curve leaves its healthy range for ``STAYS`` values in a row; None if it does not."""
     low, high = (np.nan if bound is None else float(bound) for bound in healthy)
-    out = (values < low) | (values > high)
+    out = (of_constant(values, low) < low) | (of_constant(values, high) > high)
     inside = np.flatnonzero(~out)
     if not len(inside):
         return None

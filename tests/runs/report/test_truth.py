@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import declog
@@ -12,6 +13,7 @@ from declog.runs.run import read
 from tests.browser import Open
 from tests.runs.report.runs import train
 from tests.runs.report.test_page import chart, settled, texts
+from tests.running import profile
 
 GOOD, BAD = "course good", "course bad"
 
@@ -59,6 +61,29 @@ def test_a_run_that_is_well_has_no_onset_and_a_good_course(folders: dict[str, Pa
     page = opened(written(folders["well"])).page
     assert texts(page, "#onsets li") == []
     assert page.locator(".card", has_text="Reward").first.locator(".course").get_attribute("class") == GOOD
+
+
+def test_a_value_at_its_bound_is_in_range(tmp_path: Path, opened: Open) -> None:
+    """However it was rounded: to float32 where it was observed, and to fewer bits for the page."""
+    bounds = {f"{dtype.__name__}_{end}_{bound}".replace(".", "_"): (dtype, end, bound)
+              for dtype in (np.float32, np.float64) for end in ("low", "high") for bound in (0.001, 0.1, 0.3, 0.7)}
+    ranges = {name: [bound, None] if end == "low" else [None, bound] for name, (_, end, bound) in bounds.items()}
+    config = profile(
+        dict.fromkeys([*bounds, "beyond"], "completion"), {name: f"mean({name})" for name in [*bounds, "beyond"]},
+        about={name: {"healthy": range} for name, range in {**ranges, "beyond": [None, 0.3]}.items()}, sinks=["jsonl"],
+    )  # fmt: skip
+    with declog.start(config, output_dir=tmp_path) as log:
+        for step in range(40):
+            inside = 0.01 if step < 20 else 0.0
+            values = {
+                name: np.full(4, bound + (inside if end == "low" else -inside), dtype)
+                for name, (dtype, end, bound) in bounds.items()
+            }
+            with log.step(step):
+                log.observe(**values, beyond=np.full(4, 0.3 if inside else 0.3001))
+    page = opened(written(tmp_path)).page
+    assert [text for text in texts(page, "#badges *") if "out of range" in text] == ["1 out of range"]
+    assert ["beyond" in text for text in texts(page, "#onsets li")] == [True]
 
 
 def test_the_head_says_which_metrics_are_inactive(folders: dict[str, Path], opened: Open) -> None:

@@ -165,12 +165,18 @@ function brokenSince({ x, y }) {
 /** Since when a series that ends in NaN or Inf does. */
 const brokenText = (series) => `${number(last(series))} since step ${number(brokenSince(series))}`;
 
+/** How far a value of the page is from the run's, relative to it: values have 16 bits, see `narrowed`. */
+const ROUNDING = 2 ** -15;
+
 /** Whether the mean of the last tenth lies in the healthy range, where one is declared; never where it ends in NaN. */
 function isHealthy(series) {
   if (!series.healthy) return true;
   const [low, high] = series.healthy;
   const value = mean(lastTenth(series));
-  return brokenSince(series) == null && (low == null || value >= low) && (high == null || value <= high);
+  const rounding = Math.abs(value) * ROUNDING;
+  return (
+    brokenSince(series) == null && (low == null || value + rounding >= low) && (high == null || value - rounding <= high)
+  );
 }
 
 /** The healthy range in words. */
