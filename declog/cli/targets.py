@@ -166,6 +166,17 @@ def _committed(name: str) -> str | None:
     return str(Path(copy.name) / file)
 
 
+def written(config: Mapping[str, Any]) -> str:
+    """A file of a config, for overrides of one that is in no file of its own."""
+    from declog.runtime.run.manifest import yaml_text
+
+    copy = tempfile.TemporaryDirectory(prefix="declog-")
+    _COPIES.append(copy)
+    file = Path(copy.name) / "captured.yaml"
+    file.write_text(yaml_text(config))
+    return str(file)
+
+
 _COPIES: list[tempfile.TemporaryDirectory[str]] = []  # until the process ends: errors quote lines of these files
 
 

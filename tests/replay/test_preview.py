@@ -93,6 +93,17 @@ def test_another_profile(run: Path, other: str, capsys: pytest.CaptureFixture[st
     assert text.splitlines()[-4:] == ["  step    3", "  score   3", "  most    3", "  spare  30"]
 
 
+def test_overrides_alone_are_of_the_runs_own_config(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Here as everywhere a run's config is the default, also to compare with, and of a capture without its run."""
+    words = ["metrics.least=min(score)", "--steps", "3"]
+    lines = preview(capsys, str(run / "capture"), *words).splitlines()
+    assert lines[1] == "small (as captured metrics.least=min(score))"
+    assert [line.split() for line in lines[4:8]] == [["step", "3"], ["score", "3"], ["most", "4"], ["least", "2"]]
+    lines = preview(capsys, str(run), "--diff", "metrics.least=min(score)").splitlines()
+    assert [line.split()[:2] for line in lines if line[:3] in ("  +", "  -", "  ~")] == [["+", "least"], ["+", "eval_least"]]
+    assert "'declog.metrics.least=" in preview(capsys, str(run), "metrics.least=min(scor)", code=2)
+
+
 def test_every_value_for_programs(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """JSON with what each sink would have got, of its own profile and turns, and how many bytes that is."""
     file = tmp_path / "own.yaml"

@@ -4,6 +4,7 @@ The default is the run's own config. Exit codes: 0 all is well, 2 the config is 
 signal, 3 Hydra could not compose the config.
 
   declog preview outputs/run                       what the run logged
+  declog preview outputs/run every=2               what it would have logged with this override
   declog preview outputs/run grpo 'metrics.spread=std(reward)' --steps 10:20
   declog preview outputs/run --diff conf/declog/mine.yaml
 """
@@ -14,8 +15,8 @@ import argparse
 import logging
 import math
 import shlex
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from declog.cli.arguments import Parser, Wrong
@@ -58,25 +59,19 @@ class Executed:
 
 def run(args: argparse.Namespace) -> int:
     """Execute one config or two, and print the records that each sink would have got."""
-    from declog.cli.targets import configured
-    from declog.replay.capture_reader import config_of, load
+    from declog.replay.capture_reader import load
 
     logging.getLogger("declog").addHandler(logging.NullHandler())  # failures are printed once, below
     steps = _steps(args.steps)
     capture = load(args.capture)
-    if args.words or args.config_name is not None:
-        title = " ".join(args.words) or args.config_name
-        one = _executed(capture, configured(args, args.words), title, args.sink, steps)
-    else:
-        one = _executed(capture, config_of(capture), "as captured", args.sink, steps)
+    one = _executed(capture, *_config(capture, args, args.words), args.sink, steps)
     if args.diff is None:
         data = {**_data(capture, one), "sinks": {key: as_data(events) for key, events in one.sinks.items()}}
         answer(args, data, _lines(capture, one, everything=bool(args.steps)))
         return 0
     if args.config_name is not None:  # the other config is no application's
         args.config_name = args.config_dir = None
-    words = shlex.split(args.diff)
-    other = _executed(capture, configured(args, words), " ".join(words), args.sink, steps)
+    other = _executed(capture, *_config(capture, args, shlex.split(args.diff)), args.sink, steps)
     sinks = {
         "removed": [key for key in one.sinks if key not in other.sinks],
         "added": [key for key in other.sinks if key not in one.sinks],
@@ -85,6 +80,19 @@ def run(args: argparse.Namespace) -> int:
     data = {"one": _data(capture, one), "other": _data(capture, other), "sinks": sinks}
     answer(args, data, _compared(capture, one, other, sinks))
     return 0
+
+
+def _config(capture: Capture, args: argparse.Namespace, words: Sequence[str]) -> tuple[Composed, str]:
+    """The config that words name, the run's own one where they are overrides only, and its title."""
+    from declog.cli.targets import configured, names_and_overrides, written
+    from declog.replay.capture_reader import config_of
+
+    if args.config_name is not None or names_and_overrides(words)[0]:
+        return configured(args, words), " ".join(words) or args.config_name
+    config = config_of(capture)
+    if words:  # values from the environment may be missing, as in the run's own
+        config = replace(configured(args, [written(config.data), *words]), problems=())
+    return config, " ".join(["as captured", *words])
 
 
 def _executed(capture: Capture, config: Composed, title: str, sink: str | None, chosen: Steps) -> Executed:
