@@ -74,7 +74,7 @@ def rows(run: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_one_import_is_changed(tmp_path: Path) -> None:
-    """wandb has the same rows, whatever the slim profile shows; parquet has all numbers of the loop."""
+    """wandb has the same rows; parquet has all numbers of the loop."""
     plain, _ = looped(tmp_path / "plain", "import wandb")
     teed, told = looped(tmp_path / "teed", "from declog.integrations import wandb")
     numbers = {
@@ -204,18 +204,21 @@ class Metrics:
         self.calls.append((dict(metrics), step, prefix, step_finished))
 
 
-def test_an_object_that_logs(tmp_path: Path) -> None:
-    """It gets every call as it was made; other sinks get every number."""
-    logger, full = Logger(), MemorySink()
-    overrides = ["sinks=none", "profile=slim"]
-    with declog.tee(logger, "tee", overrides, sinks=[full], output_dir=tmp_path) as log:
+@pytest.mark.parametrize(
+    ("profile", "names"), [([], ["loss", "reward", "seconds"]), (["profile=slim"], ["loss", "reward"])], ids=str
+)
+def test_an_object_that_logs(profile: list[str], names: list[str], tmp_path: Path) -> None:
+    """It gets every call as it was made; other sinks, of whichever kind, get every number unless a profile is said."""
+    logger, memory = Logger(), MemorySink()
+    with declog.tee(logger, "tee", ["sinks=[jsonl]", *profile], sinks=[memory], output_dir=tmp_path) as log:
         for step in range(3):
             log.log({"loss": torch.tensor(float(step)), "seconds": 2, "text": "a"}, step)
             log.log({"reward": np.float32(step)}, step=step)
         assert log.calls is logger.calls
     calls = [[({"loss": step, "seconds": 2, "text": "a"}, step), ({"reward": step}, step)] for step in range(3)]
     assert logger.calls == [call for of_step in calls for call in of_step]
-    assert [sorted(full.scalars[step]) for step in range(3)] == [["loss", "reward"]] * 3  # as the slim profile has it
+    assert [sorted(memory.scalars[step]) for step in range(3)] == [names] * 3
+    assert {row["name"] for row in declog.read(tmp_path).scalars} == {*names}
     assert logger.closed
 
 
