@@ -166,14 +166,12 @@ def _committed(name: str) -> str | None:
     return str(Path(copy.name) / file)
 
 
-def written(config: Mapping[str, Any]) -> str:
-    """A file of a config, for overrides of one that is in no file of its own."""
-    from declog.runtime.run.manifest import yaml_text
-
+def written(text: str) -> str:
+    """A file of a config that is in none, so that it takes overrides."""
     copy = tempfile.TemporaryDirectory(prefix="declog-")
     _COPIES.append(copy)
     file = Path(copy.name) / "captured.yaml"
-    file.write_text(yaml_text(config))
+    file.write_text(text, encoding="utf-8")
     return str(file)
 
 

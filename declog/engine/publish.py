@@ -258,9 +258,7 @@ class Dispatcher:
         self._report(RuntimeFailure.of("DL405.size", message=message, sink=route.id))
         return True
 
-    def _alerts(
-        self, mode: str, step: int, results: MetricValues, due: Mapping[int, WindowState]
-    ) -> Iterator[Alert]:
+    def _alerts(self, mode: str, step: int, results: MetricValues, due: Mapping[int, WindowState]) -> Iterator[Alert]:
         """The alerts that fire. An alert is not judged at events at which some of its metrics are not due.
 
         Nor where none of them has a value: in a mode that may never have any, and where no step ended.

@@ -20,6 +20,7 @@ from declog.errors import UsageError
 from declog.replay.playback import Events, Rehearsal, rehearse
 from declog.runtime.ranks.wire import Container, read
 from declog.runtime.run.capture import FORMAT, SUFFIX, Call
+from declog.runtime.run.manifest import yaml_text
 from declog.runtime.values.snapshots import decode
 
 if TYPE_CHECKING:
@@ -112,6 +113,11 @@ def replay(path: str | Path, config: Any = None, **registries: Any) -> dict[str,
 def config_of(capture: Capture) -> Composed:
     """The config of the run. Values from the environment are not in the capture, and may be missing now."""
     return replace(compose(capture.run["profile"]), problems=())
+
+
+def text_of(capture: Capture) -> str:
+    """The config of the run as YAML."""
+    return yaml_text(capture.run["profile"])
 
 
 def plan_for(capture: Capture, config: Composed, **registries: Any) -> Plan:

@@ -100,7 +100,8 @@ def test_overrides_alone_are_of_the_runs_own_config(run: Path, capsys: pytest.Ca
     assert lines[1] == "small (as captured metrics.least=min(score))"
     assert [line.split() for line in lines[4:8]] == [["step", "3"], ["score", "3"], ["most", "4"], ["least", "2"]]
     lines = preview(capsys, str(run), "--diff", "metrics.least=min(score)").splitlines()
-    assert [line.split()[:2] for line in lines if line[:3] in ("  +", "  -", "  ~")] == [["+", "least"], ["+", "eval_least"]]
+    differing = [line.split()[:2] for line in lines if line[:3] in ("  +", "  -", "  ~")]
+    assert differing == [["+", "least"], ["+", "eval_least"]]
     assert "'declog.metrics.least=" in preview(capsys, str(run), "metrics.least=min(scor)", code=2)
 
 

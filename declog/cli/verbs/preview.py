@@ -85,14 +85,15 @@ def run(args: argparse.Namespace) -> int:
 def _config(capture: Capture, args: argparse.Namespace, words: Sequence[str]) -> tuple[Composed, str]:
     """The config that words name, the run's own one where they are overrides only, and its title."""
     from declog.cli.targets import configured, names_and_overrides, written
-    from declog.replay.capture_reader import config_of
+    from declog.replay.capture_reader import config_of, text_of
 
     if args.config_name is not None or names_and_overrides(words)[0]:
         return configured(args, words), " ".join(words) or args.config_name
-    config = config_of(capture)
-    if words:  # values from the environment may be missing, as in the run's own
-        config = replace(configured(args, [written(config.data), *words]), problems=())
-    return config, " ".join(["as captured", *words])
+    title = " ".join(["as captured", *words])
+    if not words:
+        return config_of(capture), title
+    # values from the environment may be missing, as in the run's own config
+    return replace(configured(args, [written(text_of(capture)), *words]), problems=()), title
 
 
 def _executed(capture: Capture, config: Composed, title: str, sink: str | None, chosen: Steps) -> Executed:

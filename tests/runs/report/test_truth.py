@@ -11,9 +11,9 @@ import declog
 from declog.runs.report import page as reports
 from declog.runs.run import read
 from tests.browser import Open
+from tests.running import profile
 from tests.runs.report.runs import train
 from tests.runs.report.test_page import chart, settled, texts
-from tests.running import profile
 
 GOOD, BAD = "course good", "course bad"
 
@@ -65,8 +65,12 @@ def test_a_run_that_is_well_has_no_onset_and_a_good_course(folders: dict[str, Pa
 
 def test_a_value_at_its_bound_is_in_range(tmp_path: Path, opened: Open) -> None:
     """However it was rounded: to float32 where it was observed, and to fewer bits for the page."""
-    bounds = {f"{dtype.__name__}_{end}_{bound}".replace(".", "_"): (dtype, end, bound)
-              for dtype in (np.float32, np.float64) for end in ("low", "high") for bound in (0.001, 0.1, 0.3, 0.7)}
+    bounds = {
+        f"{dtype.__name__}_{end}_{bound}".replace(".", "_"): (dtype, end, bound)
+        for dtype in (np.float32, np.float64)
+        for end in ("low", "high")
+        for bound in (0.001, 0.1, 0.3, 0.7)
+    }
     ranges = {name: [bound, None] if end == "low" else [None, bound] for name, (_, end, bound) in bounds.items()}
     config = profile(
         dict.fromkeys([*bounds, "beyond"], "completion"), {name: f"mean({name})" for name in [*bounds, "beyond"]},
