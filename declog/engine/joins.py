@@ -229,7 +229,9 @@ class Carryover:
                 raise RuntimeFailure.of("DL511.first", target=op.target, source=op.source)
             rows = ranges(source.batches.rows, batches)
             has_ids, source_has = (any(item is not None for item in of) for of in (target_ids[span], source_ids[rows]))
-            if count and len(rows) and has_ids != source_has:
+            if not count:
+                continue
+            if len(rows) and has_ids != source_has:
                 raise RuntimeFailure.of("DL511.ids", ids=ids, phase=op.source if has_ids else op.target)
             if not (has_ids or source_has):
                 if len(batches) != 1 or source.batches.rows[batches[0]] != count:

@@ -61,6 +61,17 @@ def test_each_step_is_matched_by_what_came_with_it(type: str, every: int, ranks:
     assert [values["x"] for values in sink.scalars.values()] == pytest.approx([rows.mean() for rows in windows])
 
 
+def test_a_batch_without_rows_is_matched_with_any(tmp_path: Path) -> None:
+    """Of a rank whose part of an update is empty, behind several batches of its rollout, which may be empty, too."""
+    sink = MemorySink()
+    with declog.start(config("int", 1), sinks=[sink], output_dir=tmp_path) as log, log.step(0):
+        log.observe(reward=[], row=[])
+        log.observe(reward=[0.0, 0.0], row=[5, 6])
+        log.observe(value=[], row=[])
+        log.observe(value=[3.0], row=[6])
+    assert (log.failures, sink.scalars) == ({}, {0: {"x": 3.0}})
+
+
 def test_ids_of_one_phase_alone_are_told(tmp_path: Path) -> None:
     """The step in which only one of both phases has ids costs the metric of its window, and is named."""
     sink = MemorySink()
