@@ -19,6 +19,7 @@ from declog.engine.blocks import Head, Key
 from declog.language.absence import ABSENT, HERE
 from declog.language.dtypes import Axis
 
+KEPT = "kept:"  # the prefix of columns that no metric of the run reads; see `declog.runtime.rows.kept`
 KIND = ".kind"  # the suffix of a column that marks which rows of another column are absent or missing
 FAILURE = ".failure"  # the suffix of a column that says, per batch, why another one could not be computed
 LAYOUTS = 32  # the number of layouts whose plans are kept
@@ -82,6 +83,11 @@ class Part(NamedTuple):
     fills: list[float | None]
 
 
+def _has_kind(name: str) -> bool:
+    """Whether a column says which of its rows are absent: signals and computed columns do, read or kept."""
+    return name.isidentifier() or (name.startswith(KEPT) and not name.endswith(KIND))
+
+
 @lru_cache(maxsize=64)
 def joined(layouts: tuple[Layout, ...]) -> list[Part]:
     """How frames with these layouts are put end to end: the columns, float if any frame has floats, then their kinds.
@@ -97,7 +103,7 @@ def joined(layouts: tuple[Layout, ...]) -> list[Part]:
         integers = all(dtype.kind in "iub" for dtype in dtypes)
         dtype, fill = (np.result_type(*dtypes), None) if integers else (np.dtype(np.float64), np.nan)
         columns.append((key, heads[-1][0], dtype, spots, [fill] * len(layouts)))
-    for key in dict.fromkeys(key for layout in layouts for key in layout.keys if key[0].isidentifier()):
+    for key in dict.fromkeys(key for layout in layouts for key in layout.keys if _has_kind(key[0])):
         mark = (key[0] + KIND, key[1])
         axes = [layout.heads[layout.spots[mark][0]][0] for layout in layouts if mark in layout.spots]
         spots = [layout.spots.get(mark) if key in layout.keys else None for layout in layouts]

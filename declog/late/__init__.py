@@ -48,12 +48,12 @@ from declog.runtime.worker.row_keeper import ABSENT as NEVER
 from declog.runtime.worker.row_keeper import FACTS, FOLDER, KEPT, fold_key, local_key
 from declog.sinks import Rewindable, make_sink, option_names, traits
 from declog.sinks.parquet import ParquetSink
-from declog.sinks.run_folder import CONFIG, PLAN, run_of
+from declog.sinks.run_folder import CONFIG, LATE, PLAN, run_of
 
 PROFILE = "late"
 NO_PHASE, NO_SIGNAL = "no metric of the run reads anything of its phase", "the run had no signal of this name"
 SHOWN = frozenset({"scalar", "histogram"})
-FOLDER_OF_LATE, ASKED = "late", "late.yaml"
+ASKED = "late.yaml"
 
 
 @dataclass
@@ -148,12 +148,13 @@ class Answer:
                 self.evaluation.rewind(facts.mode, facts.back)
 
 
-def write(folder: Path, late: Late) -> Path:
+def write(run: str | Path, late: Late) -> Path:
     """Write the metrics below the run's folder, in place of earlier answers to the same lines; returns their folder.
 
     A tracker gets them as a second run beside the run's, at the run's steps. Raises ``OSError`` and ``SinkError``.
     """
-    path = folder / FOLDER_OF_LATE / late.names[0]
+    folder = Path(run)
+    path = folder / LATE / late.names[0]
     for file, lines in asked(folder):
         if lines.keys() & late.lines.keys():
             shutil.rmtree(file.parent, ignore_errors=True)
@@ -204,7 +205,7 @@ def _bring(op: SinkOp, info: RunInfo, late: Late) -> None:
 
 def asked(folder: Path) -> Iterator[tuple[Path, Mapping[str, str]]]:
     """The files of the questions to a run, each with the YAML of its metrics, by id."""
-    for file in sorted((folder / FOLDER_OF_LATE).glob(f"*/{ASKED}")):
+    for file in sorted((folder / LATE).glob(f"*/{ASKED}")):
         yield file, yaml.safe_load(file.read_text(encoding="utf-8"))["metrics"]
 
 

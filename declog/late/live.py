@@ -20,7 +20,7 @@ import numpy as np
 
 from declog.engine.publish import Route
 from declog.errors import DeclogError, error_text
-from declog.late import ASKED, FOLDER_OF_LATE, PROFILE, SHOWN, Answer, Late, info_of
+from declog.late import ASKED, PROFILE, SHOWN, Answer, Late, info_of
 from declog.late.lines import Line
 from declog.plans.ops import Plan
 from declog.records import Records, ResumePoint, RunInfo
@@ -30,7 +30,7 @@ from declog.runtime.worker.row_files import RowEvent, picked
 from declog.sinks import traits
 from declog.sinks._files import replace_text
 from declog.sinks.parquet import ParquetSink
-from declog.sinks.run_folder import PLAN, run_of
+from declog.sinks.run_folder import LATE, PLAN, run_of
 from declog.sinks.runner import SinkRunner
 from declog.sinks.waiting import until
 
@@ -42,7 +42,7 @@ BEFORE_ALL = -(2**62)  # a step
 
 def hand_over(folder: Path, late: Late, wait_s: float) -> dict[str, Any] | None:
     """Ask the job that writes to a folder to continue metrics; returns its answer, or None if none comes in time."""
-    folder = folder / FOLDER_OF_LATE / late.names[0]
+    folder = folder / LATE / late.names[0]
     (folder / STATE).write_bytes(late.state)
     step = late.events[-1][0] if late.events else BEFORE_ALL
     replace_text(folder / REQUEST, json.dumps({"lines": dict(late.lines), "through": late.through, "step": step}))
@@ -70,7 +70,7 @@ class Live:
             if not self._next_look:
                 _inherit(run.output_dir)
             self._next_look = time.monotonic() + LOOK_S
-            for request in sorted((run.output_dir / FOLDER_OF_LATE).glob(f"*/{REQUEST}")):
+            for request in sorted((run.output_dir / LATE).glob(f"*/{REQUEST}")):
                 if request not in self._seen or not (request.parent / ANSWER).exists():
                     self._seen.add(request)
                     self._take_up(run, request.parent, event)
@@ -154,11 +154,11 @@ class _Metrics:
 def _inherit(folder: Path) -> None:
     """In a branch: ask for the metrics that its parent's job continued, from the parent's first step on."""
     parent = (run_of(folder) or {}).get("parent")
-    if parent is None or parent["output_dir"] is None or (folder / FOLDER_OF_LATE).exists():
+    if parent is None or parent["output_dir"] is None or (folder / LATE).exists():
         return
-    for answer in (Path(parent["output_dir"]) / FOLDER_OF_LATE).glob(f"*/{ANSWER}"):
+    for answer in (Path(parent["output_dir"]) / LATE).glob(f"*/{ANSWER}"):
         if "taken" in _read(answer):
-            target = folder / FOLDER_OF_LATE / answer.parent.name
+            target = folder / LATE / answer.parent.name
             target.mkdir(parents=True)
             for name in (ASKED, PLAN):
                 shutil.copyfile(answer.with_name(name), target / name)

@@ -14,10 +14,9 @@ from declog.errors import SinkError, nearest
 from declog.runs.files import sources
 from declog.runs.guarded import Report, entries, json_of, reason, text_of, unsaid
 from declog.sinks.locks import alive
-from declog.sinks.run_folder import CONFIG, LOCK, PLAN, RUN, newer, run_of, segments
+from declog.sinks.run_folder import CONFIG, LATE, LOCK, PLAN, RUN, newer, run_of, segments
 
 RUNNING = "running"  # what the facts of a process say until it has ended
-LATE = "late"  # the folder of metrics of ``declog add``
 DEPTH = 3  # how far below a run's folder a sink's may be
 NODES = 200_000  # values of a configuration, each counted as often as an alias names it
 SECTIONS = ("constants", "run", "schemas", "sink_options")  # of a config, which have to be maps

@@ -25,6 +25,7 @@ from declog.sinks.locks import Held, Lock
 log = logging.getLogger("declog")
 
 FORMAT = 2  # of `run.json` and the files beside it: 2 has `format` and `parent`
+LATE = "late"  # the folder of metrics of `declog add`
 RUN, LOCK, CONFIG, PLAN, RUN_CONFIG = "run.json", "run.lock", "config.yaml", "plan.json", "run_config.yaml"
 KEPT = {CONFIG: "config", PLAN: "plan", RUN_CONFIG: "run_config"}  # files of texts, and their keys in `run.json`
 MOST_BYTES = 64 * 2**20  # of `run.json`

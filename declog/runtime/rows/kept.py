@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from declog.engine import groups
 from declog.engine.blocks import texts_of
 from declog.engine.frame import GROUP_ID, Frame, Projection
+from declog.engine.layout import KEPT
 from declog.language.dtypes import Axis, DType
 from declog.language.patterns import redacted
 from declog.plans.ops import Plan
 from declog.sinks._shared import clean_text
 
-PREFIX = "kept:"  # the prefix of their names in frames
+PREFIX = KEPT  # the prefix of their names in frames
 SIGNALS = PREFIX + "signals/"  # the prefix of those that are signals
 TEXT, FLOAT = "text", "float"
 # the dtype in the words of signals, by the kind of numpy's dtype

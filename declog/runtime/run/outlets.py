@@ -15,7 +15,7 @@ from declog.plans.ops import Plan, SinkOp
 from declog.records import Records, ResumePoint, RunInfo
 from declog.runtime.run import manifest
 from declog.sinks import make_sink, traits
-from declog.sinks.run_folder import Choice, Origin, RunFolder
+from declog.sinks.run_folder import LATE, Choice, Origin, RunFolder
 from declog.sinks.runner import SinkRunner
 
 log = getLogger("declog")
@@ -97,8 +97,13 @@ class Outlets:
             return
         for runner in self.runners.values():
             runner.rewind(point, seconds)
-        if self.folder is not None:
+        if self.folder is not None and self.run is not None:
             self.folder.say(resumed_after=point.step)
+            for answer in (self.folder.path / LATE).glob("*/parquet"):
+                runner = SinkRunner(answer.name, make_sink(answer.name, {}))
+                runner.open(replace(self.run, output_dir=answer.parent), seconds)
+                runner.rewind(point, seconds)
+                runner.close(seconds)
 
     def configure(self, values: Mapping[str, Any]) -> Callable[[], None] | None:
         """Add to the trainer's configuration; the function writes it into the run's folder (None: not here)."""

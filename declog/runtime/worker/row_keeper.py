@@ -19,7 +19,7 @@ import numpy as np
 
 from declog.distribution import VERSION
 from declog.engine.frame import Frame, Projection
-from declog.engine.layout import FAILURE, Layout
+from declog.engine.layout import FAILURE, KIND, Layout
 from declog.engine.log_event import EventFacts
 from declog.errors import RuntimeFailure
 from declog.language.dtypes import Axis, DType
@@ -149,8 +149,11 @@ class RowKeeper:
             return plain
         plain = plain.removeprefix(PREFIX)
         signals = {op.name for op in self._plan.phases[phase].signals if op.dtype not in (DType.TEXT, DType.OBJECT)}
-        if SIGNALS + plain in layout.names or plain in signals | self._labels[phase]:
+        of = plain.removesuffix(KIND)
+        if SIGNALS + of in layout.names or of in signals | self._labels[phase]:
             return None
+        if of != plain:
+            return plain
         types = self._kept_types[phase]
         declared = types.setdefault(plain, type)
         if declared != type and TEXT in (declared, type):
