@@ -53,8 +53,9 @@ class LogEvent(NamedTuple):
     """What the training thread hands to the worker; most of it also goes into a rank's message to rank 0.
 
     A ``part`` only has rows: no window ends with it. Long windows are handed over in parts, so that no rank holds many
-    steps. ``event`` counts the log events of its mode. ``sent`` has the number of earlier ones by mode, and ``begun``
-    includes those of blocks that are still open.
+    steps. ``event`` counts the log events of its mode. ``sent`` has the number by mode of those that were handed over
+    before this one began: other ranks, on which this one may take less time, began these before it, too. ``begun`` has
+    those that were begun when it is handed over; for a mode that counts steps and has an open block, any number.
     """
 
     event: int

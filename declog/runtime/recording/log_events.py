@@ -6,10 +6,10 @@ The session calls these methods under its lock. Imports steps, windows and what 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from declog.plans.ops import Plan
-from declog.runtime.ranks.log_event import Answer, LogEvent
+from declog.runtime.ranks.log_event import GREATEST, Answer, LogEvent
 from declog.runtime.rows.dropped_rows import DroppedRows
 from declog.runtime.rows.steps import Step, Stream, WindowEnd
 from declog.runtime.rows.window import Window
@@ -22,8 +22,10 @@ PART = 16  # a longer window is sent to rank 0 in parts of so many steps
 
 
 # a log event on its way to the worker, with its stream and steps, the only phase that it has (None: all), the window
-# that ends with it, and the step up to which the stream is closed
-Outgoing = tuple[LogEvent, Stream, Sequence[Step], str | None, WindowEnd | None, int | None]
+# that ends with it, the step up to which the stream is closed, and `begun` and `sent` as they are afterwards
+Outgoing = tuple[
+    LogEvent, Stream, Sequence[Step], str | None, WindowEnd | None, int | None, tuple[Mapping[str, int], ...]
+]  # fmt: skip
 
 
 class LogEvents:
@@ -31,12 +33,13 @@ class LogEvents:
 
     def __init__(
         self, plan: Plan, logged: Callable[[str], None], failures: Failures, background: Background, meter: Meter,
-        dropped: DroppedRows, elapsed: Callable[[], float], alarm: Alarm,
+        dropped: DroppedRows, elapsed: Callable[[], float], alarm: Alarm, streams: Iterable[Stream],
     ) -> None:  # fmt: skip
         self.counts: dict[str, int] = {}  # the number of steps by mode
         # the number of log events by mode; a block's is counted when the block begins, so that ranks agree
         self.begun: Mapping[str, int] = {}
         self._sent: Mapping[str, int] = {}  # the number of log events that were handed over, by mode
+        self._counting = [stream for stream in streams if not stream.ordered]  # those of modes that count steps
         self.on_device = False  # whether any batch was on a GPU
         self.outgoing: Outgoing | None = None  # set until the worker has it, also if an interrupt comes between
         self._plan = plan
@@ -48,11 +51,11 @@ class LogEvents:
         self._elapsed = elapsed
         self._alarm = alarm  # calls the session when a window has waited long enough
 
-    def begin(self, mode: str) -> int:
-        """Begin a log event of a mode, and return its number."""
+    def begin(self, mode: str) -> Stream:
+        """Begin a block of a mode, and with it a log event."""
         number = self.begun.get(mode, 0)
         self.begun = {**self.begun, mode: number + 1}
-        return number
+        return Stream(mode, event=number, sent=self._sent)
 
     def step_ended(self, stream: Stream, number: int, *, failed: bool) -> None:
         """End a step of a mode: hand over the windows that end with it, unless they have to wait for scopes."""
@@ -62,7 +65,9 @@ class LogEvents:
         if part or count == self._plan.first:  # the first window may be shorter than the others
             ends = self._plan.ends(stream.mode, count, every)
             if ends or part:
-                stream.ends.append(WindowEnd(number, count, stream.spent, part=not ends, failed=failed and ends))
+                stream.ends.append(
+                    WindowEnd(number, count, stream.spent, part=not ends, failed=failed and ends, sent=self._sent)
+                )
         if stream.ends:
             self.advance(stream)
 
@@ -132,13 +137,17 @@ class LogEvents:
         failed |= end is not None and end.failed
         short_wait = blocks and failed and not last
         count = self.counts.get(mode, 0) if end is None else end.count
+        sent = stream.sent if not stream.ordered else self._sent if end is None else end.sent
+        # any number may come of a mode that counts steps and has an open block
+        running = {stream.mode: GREATEST for stream in self._counting if stream.holds}
         item = LogEvent(
-            number, step, count, mode, window, self._sent, begun, figures, self._elapsed(), stream.seconds(end),
-            part=part, tail=tail, last=last, failed=failed,
+            number, step, count, mode, window, sent, {**begun, **running}, figures, self._elapsed(),
+            stream.seconds(end), part=part, tail=tail, last=last, failed=failed,
         )  # fmt: skip
         if short_wait or answer is not None or back is not None:
             item = item._replace(short_wait=short_wait, answer=answer, back=back)
-        self.outgoing = item, stream, steps, only, end, closed
+        after = begun, {**self._sent, mode: self._sent.get(mode, 0) + 1}
+        self.outgoing = item, stream, steps, only, end, closed, after
         self.deliver()
         self._background.backlog.wait()
         if self._meter.timed:
@@ -152,11 +161,9 @@ class LogEvents:
         """Hand over the outgoing log event, if there is one. If this is interrupted, it can be called again."""
         if self.outgoing is None:
             return
-        item, stream, steps, only, end, closed = self.outgoing
+        item, stream, steps, only, end, closed, (self.begun, self._sent) = self.outgoing
         stream.handed_over(steps, only, end, closed)
         stream.event = None
-        self.begun = item.begun
-        self._sent = {**item.sent, item.mode: item.sent.get(item.mode, 0) + 1}
         if end is not None and stream.ends and stream.ends[0] is end:
             stream.ends.popleft()
         self._background.submit(item)

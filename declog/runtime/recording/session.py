@@ -68,8 +68,9 @@ class Session:
         self.last_step = 0  # the last step of any mode
         self._alarm = Alarm(self._overdue)
         self.events = LogEvents(
-            plan, self._logged, failures, background, self.meter, self.dropped, clock.elapsed, self._alarm
-        )
+            plan, self._logged, failures, background, self.meter, self.dropped, clock.elapsed, self._alarm,
+            self.streams.values(),
+        )  # fmt: skip
         self.pending = Pending(self.intake, self.batches)
         self._background = background
 
@@ -208,7 +209,7 @@ class Session:
             self.intake.close_all(around.batches[me], refused)
             refused.check()
         self.modes.add(scope.mode)
-        return self.streams.get(scope.mode) or Stream(scope.mode, event=self.events.begin(scope.mode))
+        return self.streams.get(scope.mode) or self.events.begin(scope.mode)
 
     def _begin_batch(self, scope: Scope, around: Scope, me: Origin) -> None:
         if scope.phase is None:
@@ -433,9 +434,7 @@ class Session:
         step = self.last_step if stream.last is None else stream.last
         if stream.ordered and self.step is not None and self.step.number is not None:
             step = self.step.number
-        if not ahead:
-            return step
-        return max([step, *stream.with_rows])
+        return max([step, *stream.with_rows]) if ahead else step
 
     def cut_logged(self) -> None:
         """Add the numbers that ``log_metric`` recorded between two steps to the window of the last one."""

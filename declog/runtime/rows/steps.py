@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from declog.engine.frame import Frame
@@ -26,6 +26,7 @@ from declog.runtime.values.streams import Streams
 _ONE_BLOCK = "one block for all of step {step}: `with log.step({step}):` around both; or number steps on from {next}"
 _EPOCHS = "number steps on from {next}, over epochs, too: `with log.step({next} * epoch + step):`"
 _NO_NUMBERS = Beside()
+_NOTHING_SENT: Mapping[str, int] = {}
 _NO_PACKETS: frozenset[str] = frozenset()
 
 
@@ -82,6 +83,7 @@ class WindowEnd:
     spent: float = 0.0  # the seconds that these steps took
     part: bool = False
     failed: bool = False  # the step ended with an error
+    sent: Mapping[str, int] = field(default_factory=dict)  # see `Stream`
     begun: float = field(default_factory=time.monotonic)
 
 
@@ -89,13 +91,18 @@ class Stream:
     """The steps of a mode that are not logged yet; in a mode that logs once per block, the steps of one block.
 
     ``ordered``: step numbers rise, as optimizer steps do. ``last`` is the last step that ended. Windows are closed up
-    to the step ``watermark``; values that come later for such a step are late.
+    to the step ``watermark``; values that come later for such a step are late. ``sent`` has the number of log events
+    by mode that were handed over when a block, or the end of an ordered window, began.
     """
 
-    def __init__(self, mode: str, *, ordered: bool = False, every: int = 0, event: int | None = None) -> None:
+    def __init__(
+        self, mode: str, *, ordered: bool = False, every: int = 0, event: int | None = None,
+        sent: Mapping[str, int] = _NOTHING_SENT,
+    ) -> None:  # fmt: skip
         self.mode = mode
         self.ordered = ordered
         self.every = every  # the number of steps in a window; 0: not counted
+        self.sent = sent
         self.event = event  # the number of the window's log event, if it is known before the end
         self.last: int | None = None
         self.watermark: int | None = None

@@ -10,6 +10,7 @@ import itertools
 import logging
 import time
 import zlib
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -35,7 +36,7 @@ log = logging.getLogger("declog")
 
 Figures = Mapping[str, float]
 SHORT_WAIT_S = 2.0  # how long a run that failed, or one that waits for an answer, still waits for another rank's rows
-KEPT = 16  # how many log events of other ranks alone may be held because they may be rank 0's next
+PATIENCE = 16  # after so many log events rank 0 will not begin an earlier one any more that another rank has begun
 REPLICAS_WATCHED = 3  # the number of log events in which the rows of ranks are compared
 
 
@@ -81,6 +82,8 @@ class Collector:
         self._mismatched: set[str] = set()  # ranks of which a mismatch was reported
         self._figures: list[Figures] = []
         self._ended: set[int] = set()  # ranks that sent their last message
+        self._sent: dict[int, deque[Mapping[str, int]]] = {}  # by rank: `sent` of its latest messages
+        self._dropped: dict[tuple[int, str], int] = {}  # by rank and mode: the number of log events judged to be alone
 
     def collect(self, item: LogEvent, frames: Frames) -> dict[str, float]:
         """Finish a log event of all ranks, given rank 0's frames; returns the logged scalars by name."""
@@ -242,14 +245,24 @@ class Collector:
         return message.intact and (tail or not message.tail)
 
     def _in_step(self, event: LogEvent, rank: int, message: LogEvent) -> None:
-        """Raise ``CommError`` if a message is of another log event: it would mix modes, or rows of different steps."""
-        if not event.last and not message.last:
-            for mode, count in message.sent.items():
-                if mode in self._plan.modes and count > event.begun.get(mode, 0):
-                    self._failures.report(CommError.of("DL603.mode", rank=rank, mode=mode))
-                    self._comm.drop(Event(mode, count - 1 - KEPT), rank)
+        """Raise ``CommError`` if a message is of another log event: it would mix modes, or rows of different steps.
+
+        Reports and drops log events that the rank makes alone: rank 0 has not begun them some log events later, or at
+        the end.
+        """
         if not fits(event, message):
             raise self.mismatch(f"rank {rank}", event, message)
+        latest = self._sent.setdefault(rank, deque([{}] * PATIENCE, PATIENCE))
+        latest.append(message.sent)
+        if event.last != message.last:
+            return  # one of the two has ended: the other makes more
+        for mode, count in latest[-1 if event.last else 0].items():
+            alone = range(max(event.begun.get(mode, 0), self._dropped.get((rank, mode), 0)), count)
+            if mode in self._plan.modes and alone:
+                self._dropped[rank, mode] = count
+                self._failures.report(CommError.of("DL603.mode", rank=rank, mode=mode))
+                for number in alone:
+                    self._comm.drop(Event(mode, number), rank)
 
     def mismatch(self, who: str, event: LogEvent, message: LogEvent) -> CommError:
         """The error for a message that belongs to another log event; the details are told once per rank."""
