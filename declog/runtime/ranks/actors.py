@@ -205,6 +205,7 @@ class Merger:
             self._failures.report(self._collector.mismatch(f"actor {rank}", first, parts.pop(rank).event))
         tail = all(part.event.tail for part in parts.values())
         complete = {rank for rank, part in parts.items() if self._collector.opened(part.event, tail=tail)}
+        complete -= self._collector.ended(event.mode, {rank: part.event.last for rank, part in parts.items()})
         item = LogEvent(event.number, first.step, first.steps, event.mode, tail=tail, part=first.part)
         self._last[event.mode] = item, complete
         self._collect(item, {rank: part.frames for rank, part in parts.items()}, complete)

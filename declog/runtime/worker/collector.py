@@ -95,7 +95,7 @@ class Collector:
             if item.answer is not None:
                 # answer in time; but rows of other ranks are not given up because a caller is impatient
                 wait_s = min(wait_s, max(item.answer.remaining / 2, SHORT_WAIT_S))
-            latest = -1
+            latest, last = -1, {0: item.last}
             messages, absent = self._comm.receive(item.key, wait_s), self._comm.absent(item.mode)
             self.skip(item.mode, absent, has_rows=any(len(frame.batches) for frame in frames.values()))
             for rank, data in enumerate(messages, 1):
@@ -110,12 +110,13 @@ class Collector:
                 except CommError as failure:
                     self._failures.report(failure)
                     continue
-                parts[rank] = rows
+                parts[rank], last[rank] = rows, message.last
                 # a rank that made fewer steps ended before this event, though both are at their tail
                 together = item.tail and message.steps >= item.steps
                 complete |= {rank} if self.opened(message, tail=together) else set()
                 latest = max(latest, message.step)
-            if latest > item.step:  # rank 0 ended before the others, without this step
+            complete -= (ended := self.ended(item.mode, last))
+            if latest > item.step or 0 in ended:  # rank 0 ended before the others, without this step
                 item, complete = item._replace(step=latest), complete - {0}
         unused = self._unused() if item.last and item.mode == "train" and self.all_ended else 0
         if unused:
@@ -243,6 +244,15 @@ class Collector:
         self._figures.append(message.figures)
         self._dispatcher.inactive.came(message.mode, message.event, message.steps, message.arrivals)
         return message.intact and (tail or not message.tail)
+
+    def ended(self, mode: str, last: Mapping[int, bool]) -> set[int]:
+        """The ranks that ended before others made this block of a mode, by which messages are the ranks' last ones.
+
+        Modes that count steps say by their counts who was there.
+        """
+        if mode == "train" or self._plan.modes[mode].every or all(last.values()):
+            return set()
+        return {rank for rank in last if last[rank]}
 
     def _in_step(self, event: LogEvent, rank: int, message: LogEvent) -> None:
         """Raise ``CommError`` if a message is of another log event: it would mix modes, or rows of different steps.
