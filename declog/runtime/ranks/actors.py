@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -128,6 +128,18 @@ class Merger:
         # by mode: the latest event, and the actors that had rows in it
         self._last: dict[str, tuple[LogEvent, set[int]]] = {}
         self._done: dict[str, int] = {}  # the last log event of each mode
+        self._begun: Mapping[str, int] = {}  # the number of log events of each mode before this driver resumed the run
+        self._skipped: dict[tuple[str, int], int] = {}  # how many of a mode there were before an actor entered it
+
+    def state(self) -> dict[str, Any]:
+        """What actors that enter a mode later need to count as those before them, as plain data."""
+        begun = {**self._begun, **{mode: number + 1 for mode, number in self._done.items()}}
+        return {"begun": begun, "skipped": [[*key, count] for key, count in self._skipped.items()]}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state."""
+        self._begun = state["begun"]
+        self._skipped = {(mode, rank): count for mode, rank, count in state["skipped"]}
 
     @property
     def step(self) -> int:
@@ -178,9 +190,14 @@ class Merger:
         except CommError as error:
             self._failures.report(error)
             return
+        skipped = self._skipped.setdefault((message.mode, rank), self._begun.get(message.mode, 0))
+        message = message._replace(event=message.event + skipped)
         event = message.key
+        late = event.number <= self._done.get(event.mode, -1)
+        if late and message.last and message.intact and not any(len(frame.batches) for frame in frames.values()):
+            return  # it ended without a part in what others made, and has nothing to add
         self._comm.entered(rank, event.mode)
-        if event.number <= self._done.get(event.mode, -1):
+        if late:
             self._failures.report(CommError.of("DL603.late_actor", rank=rank))
         elif rank in self._waiting.setdefault(event, _Event(until)):
             self._failures.report(CommError.of("DL603.twice", rank=rank))

@@ -47,7 +47,7 @@ def load(
     train = session.train
     with session.lock:
         session.last_step, session.intake.order = progress.step, progress.order
-        of_all = {"sent": {}, "counts": {}, "open": dict.fromkeys(session.plan.modes, 1)} if ranks is None else ranks
+        of_all: Mapping[str, Mapping[str, int]] = {"sent": {}, "counts": {}, "open": {}} if ranks is None else ranks
         session.events.load({**of_all["sent"], **progress.sent}, {**of_all["counts"], **progress.counts})
         session.intake.seen.update(progress.seen)
         session.clock.resume(progress.elapsed)
@@ -60,3 +60,4 @@ def load(
             kind, mode, phase = (*name.split("/", 2), "", "")[:3]
             if kind == "window":
                 session.streams[mode].earlier[phase] = frame
+                session.open_modes.update({mode} if len(frame.batches) else ())

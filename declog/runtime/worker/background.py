@@ -251,7 +251,9 @@ class Background:
             if runner.rewindable and not runner.flush(self.close_s):
                 log.warning("sink `%s` is behind: what it has not written is not in the checkpoint", runner.id)
         frames, data = ({}, None) if self._collector is None else self._collector.state()
-        return frames, data if self._local is None else {**(data or {}), "local": self._local.state()}
+        parts = {"local": self._local, "actors": self.merger}
+        data = {**(data or {}), **{key: part.state() for key, part in parts.items() if part is not None}}
+        return frames, data or None
 
     def load(
         self, state: RecorderState, frames: Mapping[str, Frame], data: Mapping[str, Any] | None, *, equal: bool
@@ -260,6 +262,8 @@ class Background:
         collector = self._collector
         if self._local is not None and data is not None and "local" in data:
             self._local.load(data["local"])
+        if self.merger is not None and data is not None and "actors" in data:
+            self._worker.call(partial(self.merger.load, data["actors"]), self.close_s).check()
         if collector is not None and data is not None:
             evaluation = collector.evaluation
             self._worker.call(
