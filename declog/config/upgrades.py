@@ -31,7 +31,7 @@ DELETE_ONE = "delete one of them"  # DL402, of a name that is declared twice
 KINDS = tuple(section for section in SECTIONS if section != "tests")
 RENAMED = [section for section in sections_with("renamed") if section != "derived"]  # which are of `signals`
 _INCOMPLETE = ("DL201", "DL202", "DL203", "DL302", "DL402", "DL403")  # what is said of an entry that lacks its base
-_UNKNOWN = re.compile(r"unknown (\w+) `(\w+)`")
+_UNKNOWN = re.compile(r"(?:unknown|there is no) (\w+) `(\w+)`(?: here)?")
 
 
 # -- names that changed

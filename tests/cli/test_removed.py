@@ -118,7 +118,7 @@ def test_a_use_of_it(project: None, cli: Cli, section: str, entry: str, what: st
     """A name in an expression, a condition or a key, which is unknown now, and was not."""
     write(section, entry)
     found = " ".join(cli("check", MINE).err.split())
-    assert f"unknown {what}" in found
+    assert f"unknown {what} `" in found or f"there is no {what} `" in found
     assert f"declog.lock has the {what} of acme-logging 1.0" in found
 
 

@@ -5,7 +5,7 @@ The class: each micro-batch is matched by what came with it, whatever the other 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import declog
+from declog.language import functions
 from declog.testing import FakeComm, MemorySink, run_ranks
 from tests.running import profile
 
@@ -99,14 +100,21 @@ def test_ids_of_any_json_are_compared_as_groups_compare_theirs(ids: tuple[Any, A
     assert (sink.scalars, dict(log.failures)) == ({0: {"x": 3.0}}, {})
 
 
-@declog.function
-def grumbles(x: Any) -> Any:
-    """Fails for real rows."""
-    if x.device.type != "meta" and bool((x == 0.5).any()):
-        raise ValueError("half")
-    return x * 1.0
+@pytest.fixture
+def grumbling() -> Iterator[None]:
+    """A function that fails for some real rows, for as long."""
+
+    @declog.function
+    def grumbles(x: Any) -> Any:
+        if x.device.type != "meta" and bool((x == 0.5).any()):
+            raise ValueError("half")
+        return x * 1.0
+
+    yield
+    functions.DEFAULT.discard("grumbles")
 
 
+@pytest.mark.usefixtures("grumbling")
 def test_what_a_join_raises_costs_only_its_readers(tmp_path: Path) -> None:
     """A user's function may raise anything, of rows of an earlier phase or of the step before."""
     metrics = {"plain": "mean(value)", "of_row": {"expr": "value", "where": "grumbles(reward) > 0"},
