@@ -11,7 +11,7 @@ from typing import Any
 from declog.compiler import labels, names, suggestions
 from declog.compiler.draft import Draft, SwitchedOff
 from declog.errors import Path, Problem, in_flow, nearest
-from declog.language import idioms, library_calls
+from declog.language import library_calls
 from declog.language.best_so_far import so_far
 from declog.language.dtypes import AXES, Axis, DType, Type
 from declog.language.expression import compile_expression
@@ -180,8 +180,6 @@ class MetricScope(ConstantScope):
         when = str(draft.spec.alerts[self.of_alert].when) if self.of_alert in draft.spec.alerts else ""
         if re.search(rf"[<>=] *{re.escape(name)}\b", when) is None:
             return None
-        if name.lower() in idioms.ABSENT:
-            return Problem.of("DL302.absent", name=name)
         if so_far(name, when, self) is not None:
             return None
         near = nearest(name, self.names())

@@ -26,6 +26,7 @@ from declog.plans.ops import NAME, AlertOp, ColumnOp, FilterOp, TableOp
 from declog.sinks import known_kinds
 
 _CHANNELS = frozenset({"notify", "channel", "channels", "to", "email", "slack", "webhook", "sinks"})  # no alerts
+_NO_VALUE = re.compile(r"(is )?(missing|absent|gone)|(is )?not (present|there)|no values?")
 _LEVELS = {"low": "<", "small": "<", "high": ">", "large": ">", "big": ">"}  # the signs of bounds that have no number
 
 
@@ -208,6 +209,13 @@ def alerts(draft: Draft) -> None:
             continue
         if name in _CHANNELS and re.fullmatch(r"\w+", spec.when or "") and spec.when not in draft.spec.metrics:
             draft.report("DL202.channel", path, name=name, value=spec.when)
+            continue
+        if _NO_VALUE.fullmatch(spec.when or "") and spec.when not in draft.output_keys:
+            metric = name if name in draft.spec.metrics else next(iter(draft.output_keys), "METRIC")
+            when = f"not present({metric})"
+            beside = f"{name}: {when}" + (f" for {spec.for_}" if spec.for_ != 1 else "")
+            fix = beside if spec.model_fields_set <= {"when", "for_"} else f"when: {when}"
+            draft.report("DL302.no_value", path, value=spec.when, fix=fix)
             continue
         if (bound := _LEVELS.get(spec.when or "")) is not None:
             draft.report("DL203.alert", path, fix=f'{name}: "{bound} 0.5"')

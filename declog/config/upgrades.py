@@ -112,6 +112,10 @@ def _explained(config: Composed, problem: Problem) -> Problem:
         both = sorted((problem.path, *problem.related), key=lambda path: not _in_no_package(config, path))
         if problem.fix != DELETE_ONE or len(both) != 2 or _in_no_package(config, both[1]):
             return problem
+        alike = both[1][1] == "any" and at(both[0], config.data) == at(both[1], config.data)
+        if alike:
+            fix = f"drop it: `signals.any.{both[1][-1]}` is of every phase"
+            return replace(problem, path=both[0], related=(both[1],), fix=fix)
         fix = f"delete the other: {in_flow(nested(both[1], None))[1:-1]}"
         return replace(problem, path=both[0], related=(both[1],), fix=fix)
     match = _UNKNOWN.fullmatch(problem.message)

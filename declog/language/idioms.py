@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 from declog.errors import elsewhere
@@ -130,13 +130,20 @@ def _of_comprehension(node: ast.ListComp | ast.GeneratorExp | ast.SetComp, text:
 ABSENT = frozenset({"none", "null", "nan", "nil"})  # words for a value that is not there
 
 
-def of_none(node: ast.Compare) -> str:
-    """``x is None`` is `not present(x)`."""
-    last = node.comparators[-1]
-    if len(node.ops) == 1 and ast.unparse(last).lower() in ABSENT:
-        there = f"present({ast.unparse(node.left)})"
-        return f"write `{there if isinstance(node.ops[0], ast.IsNot) else f'not {there}'}`"
-    return "write `==`, or present(x)"
+def of_none(node: ast.Compare, words: Container[str] = ABSENT) -> tuple[str, str | None]:
+    """A word for no value in a comparison, and the fix: ``x is None`` is `not present(x)`, ``x == nan`` is `isnan(x)`.
+
+    The last side, and no fix, of a comparison without such a word.
+    """
+    value, last = node.left, node.comparators[-1]
+    if ast.unparse(value).lower() in words:
+        value, last = last, value
+    word = ast.unparse(last)
+    if len(node.ops) > 1 or word.lower() not in words:
+        return word, None
+    there = isinstance(node.ops[0], ast.IsNot | ast.NotEq)
+    function = "isnan" if word.lower() == "nan" else "present"
+    return word, f"write `{'not ' * (there == (function == 'isnan'))}{function}({ast.unparse(value)})`"
 
 
 def of_membership(item: ast.expr, container: ast.expr) -> str | None:

@@ -56,7 +56,7 @@ def of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     listed = value if isinstance(value, list) else [value]
     if "<listed>" in template and not all(isinstance(item, str) for item in listed):
         return None
-    facts["listed"] = in_flow(listed)
+    facts["listed"], facts["axis_ids"] = in_flow(listed), "ids" if ids[:1] == ["completion"] else "of"
     facts["room"], facts["ema"] = in_flow(_room(key, value, entry)), weighing(value)
     facts["of_mode"] = in_flow(_of_mode(key, value) or "mode == 'eval'")
     facts["switch"] = "true" if value is True else "false"

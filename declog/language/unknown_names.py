@@ -47,8 +47,6 @@ def refuse_name(node: ast.Name, text: str, span: Span, scope: Scope) -> NoReturn
     name = node.id
     if name in AXES or name == MEMBER:
         refuse("DL302.axis", text, span, name=name, noun=scope.noun)
-    if name.lower() in idioms.ABSENT and re.search(rf"[<>=] *{name}\b", text):
-        refuse("DL302.absent", text, span, name=name)
     if name in (MODE, *MODES):
         condition = MODES.get(name, "").replace("eval", "validation" if "validation" in scope.modes else "eval")
         fix = f"write `{text[: span[0]]}{condition}{text[span[1] :]}`"

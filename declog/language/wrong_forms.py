@@ -50,6 +50,8 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
             return f"{name}: {{{', '.join(f'{match[1]}: {match[2]}' for match in bounds)}}}" if bounds else None
         case ["axes", "rank"], _:
             return "rank: all, or rank: each"
+        case ["axes", "completion"], str():
+            return f"completion: {{ids: {value}}}"
         case ["axes"] | ["axes", _], int():
             return f"group: {{size: {value}}}"
         case ["modes", name], bool() | int() | float() | str() if value is not False:
