@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from declog.compiler import labels
 from declog.compiler.draft import Draft, has_type
@@ -17,6 +18,7 @@ from declog.language.dtypes import DType
 from declog.language.expression import Compiler
 from declog.language.moments import FORMULAS
 from declog.language.nodes import BUILTIN, LABEL, Node, walk
+from declog.language.notation import is_reduction, reduced
 from declog.language.shorthand import OF_ROWS
 from declog.language.spec import MetricSpec
 from declog.language.syntax import ExpressionError, names_in, parse, refuse
@@ -47,16 +49,25 @@ def formulas(draft: Draft) -> None:
 
 def _over_the_run(draft: Draft, name: str, spec: MetricSpec) -> str | None:
     """The fix for a formula of all rows of the run: of metrics over the run; None where it says more."""
-    text, entries = str(spec.formula), dict[str, object]()
+    text, entries = str(spec.formula), dict[str, Any]()
+    rest = spec.model_dump(exclude_unset=True, exclude={"over", "combine", "formula"}, by_alias=True)
     for read_here in sorted(names_in(_parsed(draft, text)) & draft.spec.metrics.keys()):
         metric = draft.spec.metrics[read_here]
         several = metric.over or metric.combine or str(metric.reduce or "mean") not in FORMULAS
         if metric.formula is not None or several or spec.combine is not None:
             return None
         of_run = {"expr": read_here, **metric.model_dump(exclude_unset=True, exclude={"name", "tags"}, by_alias=True)}
-        entries[f"{read_here}_of_run"] = {**of_run, "over": "run", "log": False}
-        text = re.sub(rf"(?<![\w.]){read_here}\b", f"{read_here}_of_run", text)
-    rest = spec.model_dump(exclude_unset=True, exclude={"over", "combine", "formula"}, by_alias=True)
+        for word in re.findall(rf"\b(\w+)\({read_here}\)", text):  # `max(reward)`, of its rows
+            of_rows = None if metric.reduce else reduced(of_run["expr"])
+            way = {**of_run, **(of_rows or {}), "reduce": word, "over": "run"}
+            if is_reduction(word, 1) and text == f"{word}({read_here})":
+                return f"{name}: {in_flow({**way, **rest})}"
+            if is_reduction(word, 1):
+                entries[f"{read_here}_{word}_of_run"] = {**way, "log": False}
+                text = text.replace(f"{word}({read_here})", f"{read_here}_{word}_of_run")
+        if re.search(rf"(?<![\w.]){read_here}\b", text):
+            entries[f"{read_here}_of_run"] = {**of_run, "over": "run", "log": False}
+            text = re.sub(rf"(?<![\w.]){read_here}\b", f"{read_here}_of_run", text)
     return f"metrics: {in_flow({**entries, name: {'formula': text, **rest}})}" if entries else None
 
 
@@ -74,6 +85,10 @@ def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
     for key in (*OF_ROWS, "combine"):
         if getattr(spec, key) is not None and not (key == "combine" and (spec.smoothing or of_run)):
             fix = of_run if of_run and key == "over" else f"drop `{key}`"
+            if key == "over" and not of_run:
+                read_here = sorted(names_in(_parsed(draft, text)) & draft.spec.metrics.keys())
+                over = {one: {key: spec.over} for one in read_here if draft.spec.metrics[one].over != spec.over}
+                fix += f", and say it of its metrics: metrics: {in_flow(over)}" if over else ": it has its metrics'"
             draft.report("DL202.formula_key", ("metrics", name, key), key=key, fix=fix)
     node = over_metrics(draft, text, of_formula=name)
     ops = {op.key: op for op in draft.outputs}
@@ -147,7 +162,9 @@ def over_metrics(
             f"`{key if label is None else f'label({key}, {label!r})'}` has values in {of}"
             for (key, label), of in of_each.items()
         )
-        refuse("DL310.formula_modes", text, modes=shown)
+        other = frozenset().union(*(modes.of(*source) for source in of_each)) - {"train"}
+        prefix = next((mode.prefix for mode in draft.modes.values() if mode.name in other), "eval/")
+        refuse("DL310.formula_modes", text, modes=shown, train="reward", other=f"{prefix}reward")
     return node
 
 

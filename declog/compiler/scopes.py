@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -62,8 +62,8 @@ class ConstantScope(Scope):
         return self.draft.order(phase)
 
     @property
-    def modes(self) -> Collection[str]:
-        return {"train": None, **self.draft.spec.modes}.keys()
+    def modes(self) -> Mapping[str, str]:
+        return {"train": "", **{name: mode.prefix for name, mode in self.draft.spec.modes.items()}}
 
     def reduction(self, name: str) -> Reduction | None:
         return self.draft.reductions.get(name)

@@ -105,6 +105,12 @@ def explained(config: Composed, problems: Iterable[Problem]) -> list[Problem]:
     return [*(Problem.of("DL407.section", section, section=section) for section in empty), *rest]
 
 
+def _alike(config: Composed, *paths: Path) -> bool:
+    """Whether signals at some paths have the same axis and type."""
+    said = [at(config.data, path) for path in paths if has(config.data, path)]
+    return len({(one.get("axis"), one.get("type", "float")) for one in said if isinstance(one, Mapping)}) == 1
+
+
 def _explained(config: Composed, problem: Problem) -> Problem:
     if problem.code == "DL203" and problem.path[-1:] == ("filter",) and config.merged is not None:
         return _of_filter(config, problem)
@@ -112,11 +118,9 @@ def _explained(config: Composed, problem: Problem) -> Problem:
         both = sorted((problem.path, *problem.related), key=lambda path: not _in_no_package(config, path))
         if problem.fix != DELETE_ONE or len(both) != 2 or _in_no_package(config, both[1]):
             return problem
-        alike = both[1][1] == "any" and at(both[0], config.data) == at(both[1], config.data)
-        if alike:
-            fix = f"drop it: `signals.any.{both[1][-1]}` is of every phase"
-            return replace(problem, path=both[0], related=(both[1],), fix=fix)
+        alike = both[1][1] == "any" and _alike(config, *both)
         fix = f"delete the other: {in_flow(nested(both[1], None))[1:-1]}"
+        fix = f"drop it: `signals.any.{both[1][-1]}` is of every phase" if alike else fix
         return replace(problem, path=both[0], related=(both[1],), fix=fix)
     match = _UNKNOWN.fullmatch(problem.message)
     if match is not None and not is_entry(problem.path):

@@ -193,22 +193,18 @@ class Compiler:
     def _compare(self, node: ast.Compare) -> Node:
         sides = [node.left, *node.comparators]
         parts: list[Node] = []
-        more = () if self.scope.noun == "signal" else ("missing", "absent")  # of rows `missing` is a value
-        word, absent = idioms.of_none(node, {*idioms.ABSENT, *more})
+        absent, fix = wrong_calls.of_none(node, self.text, self.span(node), self.scope.noun)
         for operator, *pair in zip(node.ops, sides, sides[1:], strict=False):
             if isinstance(operator, ast.Eq | ast.NotEq | ast.In | ast.NotIn):
                 self._quoted(node, pair)
             if isinstance(operator, ast.In | ast.NotIn):
                 parts.append(self._member(node, *pair, negated=isinstance(operator, ast.NotIn)))
                 continue
-            name = _COMPARE.get(type(operator))
-            if name is None:
-                fix = wrong_calls.instead(self.text, self.span(node), absent or "write `==`, or present(x)")
-                self.fail(node, "DL307.syntax", what="`is`", fix=fix)
-            if absent is not None and not isinstance(self.scope.resolve(word), Node):
-                fix = wrong_calls.instead(self.text, self.span(node), absent)
-                self.fail(node, "DL302.absent", name=word, fix=fix)
-            args = [self.visit(side) for side in pair]
+            if (name := _COMPARE.get(type(operator))) is None:
+                self.fail(node, "DL307.syntax", what="`is`", fix=fix or "write `==`, or present(x)")
+            if fix and not isinstance(self.scope.resolve(absent), Node):
+                self.fail(node, "DL302.absent", name=absent, fix=fix)
+            args = list(map(self.visit, pair))
             for value, other in zip(args, reversed(pair), strict=True):
                 unknown_names.refuse_mode(value, other, self.text, self.span(other), self.scope)
             parts.append(self.build(name, node, args, pair))

@@ -130,7 +130,7 @@ def _of_comprehension(node: ast.ListComp | ast.GeneratorExp | ast.SetComp, text:
 ABSENT = frozenset({"none", "null", "nan", "nil"})  # words for a value that is not there
 
 
-def of_none(node: ast.Compare, words: Container[str] = ABSENT) -> tuple[str, str | None]:
+def of_none(node: ast.Compare, words: Container[str]) -> tuple[str, str | None]:
     """A word for no value in a comparison, and the fix: ``x is None`` is `not present(x)`, ``x == nan`` is `isnan(x)`.
 
     The last side, and no fix, of a comparison without such a word.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from declog.errors import Problem
@@ -36,9 +36,9 @@ class Scope:
         return False
 
     @property
-    def modes(self) -> Collection[str]:
-        """The names of the modes that the config has."""
-        return ()
+    def modes(self) -> Mapping[str, str]:
+        """The names of the modes that the config has, and their prefixes."""
+        return {}
 
     @property
     def metrics(self) -> Mapping[str, Any]:

@@ -230,7 +230,10 @@ def _refuse_name_of_a_mode(text: str, span: Span, scope: Scope) -> None:
     here = _SHOWN.sub(of_metric, text)
     (mode, name), *further = modes.items()
     if further or beside:
-        refuse("DL310.formula_modes", text, span, modes=f"`{name}` has those of {mode}")
+        shown = in_mode(name, scope.modes) or (mode, name)
+        curve = f"{scope.modes[mode]}{shown[1]}"
+        modes_of = f"`{name}` has those of {mode}"
+        refuse("DL310.formula_modes", text, span, modes=modes_of, train=shown[1], other=curve)
     fix = of_one_mode(here, mode, scope.metrics)
     refuse("DL302.mode", text, span, name=name, noun="name of a metric here", fix=fix)
 

@@ -125,6 +125,12 @@ def instead(text: str, span: Span, fix: str) -> str:
     return f"write `{text[:start]}{f'({written[1]})' if operation else written[1]}{text[end:]}`"
 
 
+def of_none(node: ast.Compare, text: str, span: Span, noun: str) -> tuple[str, str | None]:
+    """What a comparison is with, and the fix if that is a word for no value; of rows `missing` is a value."""
+    word, fix = idioms.of_none(node, idioms.ABSENT if noun == "signal" else {*idioms.ABSENT, "missing", "absent"})
+    return word, None if fix is None else instead(text, span, fix)
+
+
 def of_prompt(text: str, axis: Span, call: Span, problem: Callable[[str], Problem | None], *, within: bool) -> str:
     """The fix for ``over=prompt``: the completions of each group, whose tokens go before; a rank is within one.
 
