@@ -191,10 +191,9 @@ class Compiler:
         return result
 
     def _compare(self, node: ast.Compare) -> Node:
-        sides = [node.left, *node.comparators]
         parts: list[Node] = []
         absent, fix = wrong_calls.of_none(node, self.text, self.span(node), self.scope.noun)
-        for operator, *pair in zip(node.ops, sides, sides[1:], strict=False):
+        for operator, *pair in zip(node.ops, [node.left, *node.comparators], node.comparators, strict=False):
             if isinstance(operator, ast.Eq | ast.NotEq | ast.In | ast.NotIn):
                 self._quoted(node, pair)
             if isinstance(operator, ast.In | ast.NotIn):
