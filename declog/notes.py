@@ -258,13 +258,16 @@ def _replaced(config: Composed) -> Iterator[str]:
         for name, entry in _said(config, section):
             lost = keys.get((section, name), set()) - entry.entries.keys() if entry.replaces else set()
             lost -= replaces.get(section, set())
+            others = {"above", "below"} if "when" in entry.entries else {"when"}  # what a condition stands in place of
+            bounds = dict.fromkeys(sorted(lost & others)) if section == "alerts" else {}
+            lost -= bounds.keys()
             expr = entry.entries.get("expr")
             if section == "metrics" and expr is not None and exprs.setdefault(name, expr.plain) != expr.plain:
                 lost = set()  # of another metric, which has a note of its own
             if lost and config.home((section, name)) is None:
                 names = ", ".join(f"`{key}`" for key in sorted(lost))
                 now = config.data[section].get(name) or {}  # a later layer may have changed it
-                said_here = {str(key): now.get(key, node.plain) for key, node in entry.entries.items()}
+                said_here = {str(key): now.get(key, node.plain) for key, node in entry.entries.items()} | bounds
                 path = (section, name, *said_here) if len(said_here) == 1 else (section, name)
                 edit = _edit(config, path, said_here if len(said_here) > 1 else next(iter(said_here.values())))
                 yield f"`{section}.{name}` is replaced as a whole, without {names}; {edit} keeps the rest"
