@@ -64,6 +64,24 @@ def test_an_absent_part_is_absent_late(lacks: str, ranks: int, tmp_path: Path) -
     assert values(ask(tmp_path / "kept", ASKED).events) == values(declared)
 
 
+@pytest.mark.parametrize("members_first", [True, False])
+def test_members_that_come_one_by_one_late(members_first: bool, tmp_path: Path) -> None:
+    """A family that nobody read is of the rows of its batch, though each member came in a call of its own."""
+    lines, events = {"f": "{expr: f, reduce: sum}", "most": "mean(z * max(f, over=member))"}, []
+    for name, asked in (("declared", lines), ("kept", {})):
+        sink = MemorySink()
+        metrics = {"z": "mean(z)", **{id: yaml.safe_load(text) for id, text in asked.items()}}
+        config = {"signals": {"any": SIGNALS}, "metrics": metrics, "run": {"strict": True}}
+        with declog.start(config, sinks=[sink], output_dir=tmp_path / name) as log, log.step(0):
+            for batch in range(2):
+                rows: dict[str, Any] = {"z": [1.0 + batch, 5.0]}
+                members: list[dict[str, Any]] = [{"f": {"a": [1.0, 2.0]}}, {"f": {"b": [3.0 + batch, 0.0]}}]
+                for call in [*members, rows] if members_first else [rows, *members]:
+                    log.observe(**call)
+        events.append(list(sink.events))
+    assert values(ask(tmp_path / "kept", lines).events) == values(events[0]) != {}
+
+
 def test_late_values_of_steps_that_a_run_takes_back(tmp_path: Path) -> None:
     """They are dropped with the run's own where it goes on behind an earlier step."""
     config = {"signals": {"any": {"x": "completion"}}, "metrics": {"x": "mean(x)"}, "sinks": ["jsonl"]}

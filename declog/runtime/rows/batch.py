@@ -85,13 +85,8 @@ class Batch:
         return self.counts.get("completions")
 
     def again(self, call: Observation) -> Set[str]:
-        """The signals of a call that the batch has already; a family counts only if a member comes again."""
-        names, members = self.names & call.names, call.members
-        return {
-            name for name in names
-            if name not in members
-            or any(not members[name].isdisjoint(earlier.members.get(name, ())) for earlier in self.calls)
-        }  # fmt: skip
+        """The signals of a call that the batch has already."""
+        return repeated(call, self.names, self.calls)
 
     def take(self, call: Observation) -> None:
         """Copy a call's values, and fold its tokens. Raises ``InputError`` if it has another number of rows."""
@@ -293,6 +288,16 @@ class Batch:
         for _, values in self.texts.values():
             if isinstance(values, Pack):
                 yield values
+
+
+def repeated(call: Observation, names: Set[str], earlier: Sequence[Observation]) -> Set[str]:
+    """The signals of a call that are among ``names``; a family counts only if a member of an earlier call is."""
+    members = call.members
+    return {
+        name for name in names & call.names
+        if name not in members
+        or any(not members[name].isdisjoint(other.members.get(name, ())) for other in earlier)
+    }  # fmt: skip
 
 
 def _not_captured(names: Set[str]) -> None:

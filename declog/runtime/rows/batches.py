@@ -19,7 +19,7 @@ from declog.language.dtypes import Axis
 from declog.language.nodes import TIMERS
 from declog.plans.ops import Plan, SignalOp
 from declog.runtime.recording.timing import Timed
-from declog.runtime.rows.batch import Batch
+from declog.runtime.rows.batch import Batch, repeated
 from declog.runtime.rows.calls import LearnedCall, LearnedCalls, Stack, observations, of_phase
 from declog.runtime.rows.folds import Folds
 from declog.runtime.rows.homes import fitting, homes_of, intended_signals
@@ -323,16 +323,18 @@ class Intake:
 
     def _give_kept(self, batches: OpenBatches, batch: Batch) -> None:
         """Add the waiting columns to a batch that ends; columns with another number of rows are left out."""
+        earlier: list[Observation] = []
         names, later = set[str](), [item for item in batches.kept if item[0].phase is not batch.phase]
         for call, streams in [item for item in batches.kept if item[0].phase is batch.phase]:
-            if not names.isdisjoint(call.names):
+            if repeated(call, names, earlier):
                 later.append((call, streams))
-            elif not batch.keep(call, streams):
+                continue
+            if not batch.keep(call, streams):
                 count = call.counts.get("completions", 0)
                 for name in sorted(call.names):
                     why = f"it has {count} values to keep, and its batch {batch.completions} completions"
                     self._leave_out(_plain(name), why)
-            names |= call.names
+            earlier, names = [*earlier, call], names | call.names
         batches.kept = later
 
     def packet(self, alone: OpenBatches, signals: Mapping[str, Any], refused: Refused) -> None:
