@@ -219,10 +219,13 @@ def test_python(page: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("block", [each for each in ALL if each.language == "python" and each.title], ids=str)
-def test_files_of_python(block: Block) -> None:
-    """They are Python; those that a page's command line runs are run there."""
+def test_files_of_python(block: Block, tmp_path: Path) -> None:
+    """They are Python, and print what the page says; those that a page's command line runs are run there."""
     assert block.title is not None and block.title.endswith(".py")
     compile(block.text, str(block), "exec")
+    if block.result is not None:
+        lay_out(block.page, tmp_path)
+        assert run([block.title], tmp_path) == block.result
 
 
 # ---- the pages themselves ---------------------------------------------------------------------------
