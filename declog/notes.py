@@ -258,8 +258,8 @@ def _replaced(config: Composed) -> Iterator[str]:
         for name, entry in _said(config, section):
             lost = keys.get((section, name), set()) - entry.entries.keys() if entry.replaces else set()
             lost -= replaces.get(section, set())
-            others = {"above", "below"} if "when" in entry.entries else {"when"}  # what a condition stands in place of
-            bounds = dict.fromkeys(sorted(lost & others)) if section == "alerts" else {}
+            instead = {"above", "below"} if "when" in entry.entries else {"when"}  # of what a condition stands
+            bounds = dict.fromkeys(sorted(lost & instead)) if section == "alerts" else {}
             lost -= bounds.keys()
             expr = entry.entries.get("expr")
             if section == "metrics" and expr is not None and exprs.setdefault(name, expr.plain) != expr.plain:
