@@ -63,7 +63,7 @@ class Evaluation:
                     due[period] = window.end()
         except BaseException:  # the next window must not start with the rows of the failed one
             for period in over:
-                windows[period].clear()
+                windows[period].clear(event.count)
             raise
         if not any(due.values()):  # no rows came since the last log event
             if event.mode == "train" and not event.part:

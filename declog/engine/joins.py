@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -217,7 +218,8 @@ class Carryover:
         Also returns the pairs of source rows in one batch that share an id which the target asks for.
         """
         ids = self._plan.ids
-        source_ids, target_ids = _ids_of_rows(source, ids), _ids_of_rows(target, ids)
+        source_ids = None if ids is None else source.column(ids, exact=True)
+        target_ids = None if ids is None else target.column(ids, exact=True)
         places = np.full(target.count(Axis.COMPLETION), -1, np.int64)
         at, doubles = 0, set[tuple[int, int]]()
         for batch in range(len(target.batches)):
@@ -228,12 +230,12 @@ class Carryover:
             if not len(batches):
                 raise RuntimeFailure.of("DL511.first", target=op.target, source=op.source)
             rows = ranges(source.batches.rows, batches)
-            has_ids, source_has = (any(item is not None for item in of) for of in (target_ids[span], source_ids[rows]))
-            if not count:
-                continue
-            if len(rows) and has_ids != source_has:
+            has_ids, source_has = _has_ids(target_ids, span), _has_ids(source_ids, rows)
+            if not count or (has_ids and not len(rows)):
+                continue  # nothing to match, or nothing to match it with
+            if has_ids != source_has:
                 raise RuntimeFailure.of("DL511.ids", ids=ids, phase=op.source if has_ids else op.target)
-            if not (has_ids or source_has):
+            if source_ids is None or target_ids is None or not has_ids:
                 if len(batches) != 1 or source.batches.rows[batches[0]] != count:
                     declare = "" if ids else f"`{IDS_OF_ROWS}`, and "
                     raise RuntimeFailure.of(
@@ -252,10 +254,9 @@ class Carryover:
         return places, doubles
 
 
-def _ids_of_rows(frame: Frame, ids: str | None) -> Array:
-    """The id of each completion; None where none came."""
-    column = None if ids is None else frame.column(ids, exact=True)
-    return np.full(frame.count(Axis.COMPLETION), None) if column is None else column
+def _has_ids(ids: Array | None, rows: slice | NDArray[np.int64]) -> bool:
+    """Whether any of some rows has an id."""
+    return ids is not None and any(item is not None for item in ids[rows])
 
 
 def _candidates(source: Batches, target: Batches, batch: int) -> NDArray[np.int64]:
@@ -284,7 +285,10 @@ def by_id(source_ids: Array, rows: NDArray[np.int64], ids: Array) -> tuple[NDArr
 
 def _keys(ids: Array) -> list[Any]:
     """What ids are looked up by: numbers and texts themselves, lists and mappings by their digests, as groups are."""
-    return [key if isinstance(key, str | int | float | None) else digests([key])[0] for key in ids.tolist()]
+    keys: list[Any] = ids.tolist()
+    if {*map(type, keys)} <= {str, int, float, NoneType}:  # the usual case
+        return keys
+    return [key if isinstance(key, str | int | float | None) else digests([key])[0] for key in keys]
 
 
 def _same(one: Array, other: Array) -> bool:

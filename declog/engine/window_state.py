@@ -46,15 +46,15 @@ class WindowState:
         ids = {GROUP_ID} if plan.ids is None else {GROUP_ID, plan.ids}
         self._reductions = Reductions(self._folding, kept=True)
         self._count = 0  # how many steps of its mode had ended at the last log event
-        self._began = 0  # how many steps of its mode had ended when it began, where the trainer says when it logs
         self._all = _needs([*self._folding, *by_rows], tables, ids)
         self._of_rows = _needs(by_rows, [], ids)
         self._tables = _needs([], tables, ids)
         self._table_ops = tables
         self.clear()
 
-    def clear(self) -> None:
-        """Make the window empty."""
+    def clear(self, count: int = 0) -> None:
+        """Make the window empty: it begins behind so many steps of its mode."""
+        self._began = count  # read where the trainer says when it logs
         self._parts: list[Frames] = []  # rows that are not folded yet
         self._bytes = 0
         self._states: dict[int, State] = {}  # states of folded rows, by the index of a block of metrics
@@ -97,8 +97,7 @@ class WindowState:
             self._fold()
         self._parts = [merged(self._parts)] if self._parts else []  # merged once, for both metrics and tables
         ended = copy.copy(self)
-        self.clear()
-        self._began = self._count
+        self.clear(self._count)
         return ended
 
     def __bool__(self) -> bool:

@@ -82,8 +82,11 @@ def test_members_that_come_one_by_one_late(members_first: bool, tmp_path: Path) 
     assert values(ask(tmp_path / "kept", lines).events) == values(events[0]) != {}
 
 
-def test_late_values_of_steps_that_a_run_takes_back(tmp_path: Path) -> None:
-    """They are dropped with the run's own where it goes on behind an earlier step."""
+@pytest.mark.parametrize("damaged", [False, True])
+def test_late_values_of_steps_that_a_run_takes_back(
+    damaged: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are dropped with the run's own where it goes on behind an earlier step; what cannot be dropped is told."""
     config = {"signals": {"any": {"x": "completion"}}, "metrics": {"x": "mean(x)"}, "sinks": ["jsonl"]}
     state = None
     with declog.start(config, output_dir=tmp_path / "run") as log:
@@ -92,8 +95,12 @@ def test_late_values_of_steps_that_a_run_takes_back(tmp_path: Path) -> None:
                 log.observe(x=[float(step)])
             state = log.state_dict() if step == 2 else state
     write(str(tmp_path / "run"), ask(tmp_path / "run", {"most": "max(x)"}))
+    if damaged:
+        (tmp_path / "run/late/other").mkdir()
+        (tmp_path / "run/late/other/parquet").write_text("no folder")
     with declog.start(config, output_dir=tmp_path / "run", resume=state) as log, log.step(3):
         log.observe(x=[100.0])
+    assert ("late/other/parquet has values behind step 2 that the run has no more" in caplog.text) is damaged
     found = declog.read(tmp_path / "run")
     assert found["x"].values.tolist() == [0.0, 1.0, 2.0, 100.0]
     assert found["most"].values.tolist() == [0.0, 1.0, 2.0]

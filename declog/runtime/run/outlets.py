@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from declog.engine.publish import Route
+from declog.errors import SinkError
 from declog.language.secrets import without_secrets
 from declog.language.tree import over, tree_of
 from declog.plans.ops import Plan, SinkOp
@@ -100,10 +101,13 @@ class Outlets:
         if self.folder is not None and self.run is not None:
             self.folder.say(resumed_after=point.step)
             for answer in (self.folder.path / LATE).glob("*/parquet"):
-                runner = SinkRunner(answer.name, make_sink(answer.name, {}))
-                runner.open(replace(self.run, output_dir=answer.parent), seconds)
-                runner.rewind(point, seconds)
-                runner.close(seconds)
+                try:
+                    runner = SinkRunner(answer.name, make_sink(answer.name, {}))
+                    runner.open(replace(self.run, output_dir=answer.parent), seconds)
+                    runner.rewind(point, seconds)
+                    runner.close(seconds)
+                except SinkError as error:  # the run goes on: its own sinks could go back
+                    log.warning("%s has values behind step %d that the run has no more: %s", answer, point.step, error)
 
     def configure(self, values: Mapping[str, Any]) -> Callable[[], None] | None:
         """Add to the trainer's configuration; the function writes it into the run's folder (None: not here)."""

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import declog
+from declog.engine.joins import Carryover
 from declog.late import ask
 from declog.records import Records
 from declog.testing import FakeComm, MemorySink, run_ranks
@@ -86,6 +87,28 @@ def test_it_ends_behind_each_multiple_of_its_steps(ends: Sequence[int], ways: di
     assert values(sink.events, "low") == pytest.approx({end: rows[rows < 0.5].mean() for end, rows in of_five.items()})
     tables = {step + 1: sorted(table.data["x"]) for step, each in sink.events for table in each.tables}
     assert tables == {end: pytest.approx(sorted(rows.flatten())[:2]) for end, rows in of_five.items()}
+
+
+def test_one_that_fails_is_lost_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The window behind a log event that could not be finished has all of its steps, and ends where it would have."""
+    apply = Carryover.apply
+    calls: list[int] = []
+
+    def failing(carry: Carryover, frames: Any) -> Any:
+        calls.append(len(calls))
+        if len(calls) == 5:
+            raise ValueError("the fifth log event")
+        return apply(carry, frames)
+
+    monkeypatch.setattr(Carryover, "apply", failing)
+    sink = MemorySink()
+    with declog.start(CONFIG | {"run": {}}, sinks=[sink], output_dir=tmp_path) as log:
+        for number in range(12):
+            with log.step(number):
+                log.observe(x=ROWS[number])
+            log.flush()
+    assert values(sink.events, "slow") == pytest.approx({10: ROWS[5:10].mean(), 12: ROWS[10:12].mean()})
+    assert sum(log.failures.values()) == 1
 
 
 def test_it_is_asked_late(tmp_path: Path) -> None:
