@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from declog.compiler.draft import Draft, op_of
@@ -26,20 +26,21 @@ def lower(draft: Draft) -> None:
     draft.tables = [tables[table.id] for table in draft.tables]
     if draft.problems:
         return
-    _groups(work)
+    earlier = _earlier_groups(work)
+    _groups(work, earlier)
     _logged(draft)
-    _phases(work)
+    _phases(work, earlier)
 
 
 def _metric(work: Placement, op: MetricOp) -> MetricOp:
     phase = op.phase
-    clauses = work.lower_all(phase, by=op.by, weight=op.weight)
+    clauses = work.lower_all(phase, op.axis, by=op.by, weight=op.weight)
     if op.axis is not Axis.TOKEN:
         texts = op.reduction.texts  # the reduction needs the texts themselves
         args = tuple(
             work.label(node, phase) if index in texts else work.lower(node, phase) for index, node in enumerate(op.args)
         )
-        return replace(op, args=args, **clauses, **work.lower_all(phase, where=op.where))
+        return replace(op, args=args, **clauses, **work.lower_all(phase, op.axis, where=op.where))
     (expr,) = op.args
     foldable = op.reduction.foldable
     mask, where = expr.mask, op.where
@@ -48,7 +49,7 @@ def _metric(work: Placement, op: MetricOp) -> MetricOp:
         mask, where = mask | where.mask | {where}, None
     name = work.fold(phase, expr, mask, tuple(op.reduction.stats) if foldable else ("n", "min", "max", "hist"))
     tokens = work.fold(phase, None, mask, ("n",), of=expr if asks(expr) or too_few(expr) else None)
-    return replace(op, args=(), fold=name, tokens=tokens, **clauses, **work.lower_all(phase, where=where))
+    return replace(op, args=(), fold=name, tokens=tokens, **clauses, **work.lower_all(phase, op.axis, where=where))
 
 
 def _table(work: Placement, table: TableOp) -> TableOp:
@@ -104,7 +105,7 @@ def _filter(work: Placement, op: FilterOp, table: TableOp) -> FilterOp:
         op, phase=phase, axis=axis, keyed=keyed, ids=_ids(work, op, table, axis),
         key=None if op.key is None else work.picked(op.key, phase),
         source=None if op.source is None else _filter(work, op.source, table),
-        **work.lower_all(phase, where=op.where),
+        **work.lower_all(phase, axis, where=op.where),
     )  # fmt: skip
 
 
@@ -124,17 +125,40 @@ def _ids(work: Placement, op: FilterOp, table: TableOp, axis: Axis) -> Node | No
     return node
 
 
-def _groups(work: Placement) -> None:
-    """Record the signals that identify groups: a single one must come where groups are needed, several only may."""
+def _earlier_groups(work: Placement) -> dict[str, str]:
+    """The phase in which the rows of a later one have their groups, where its rows are matched; by later phase.
+
+    It is the first of a step; between two first ones no order is known.
+    """
+    draft, ids = work.draft, work.draft.spec.axes.completion.ids
+    orders = {phase: order for phase, order in draft.phase_order.items() if order >= 0}
+    first = [phase for phase, order in orders.items() if order == min(orders.values())]
+    if draft.grouping is None or len(first) != 1:
+        return {}
+    later = (work.grouped | _tables_of_rows(draft)) - {*first}
+    if later and ids is not None and f"signals.{ids}" not in draft.inactive:
+        work.if_there.update((phase, ids) for phase in {*first, *later} if draft.signals[ids].comes_in(phase))
+    return dict.fromkeys(later, first[0])
+
+
+def _tables_of_rows(draft: Draft) -> set[str]:
+    """The phases of tables that have a row per completion, which say its group."""
+    return {table.phase for table in draft.tables if table.axis is Axis.COMPLETION}
+
+
+def _groups(work: Placement, earlier: Mapping[str, str]) -> None:
+    """Record the signals that identify groups: a single one must come where groups are needed, several only may.
+
+    A later phase may do without.
+    """
     draft, grouping = work.draft, work.draft.grouping
     if grouping is None and work.grouped:  # a signal per group; functions of groups have been refused before
         draft.report("DL306.per_group", "axes.group")
     if grouping is None or not grouping.of:
         return
     active = [name for name in grouping.of if f"signals.{name}" not in draft.inactive]
-    tables = {table.phase for table in draft.tables if table.axis is Axis.COMPLETION}
-    for phase in sorted(work.grouped | tables):
-        if phase not in work.grouped or grouping.size is not None or len(grouping.of) > 1:
+    for phase in sorted(work.grouped | _tables_of_rows(draft) | {*earlier.values()}):
+        if phase not in work.grouped or phase in earlier or grouping.size is not None or len(grouping.of) > 1:
             work.if_there.update((phase, name) for name in active if draft.signals[name].comes_in(phase))
         elif axis_signal(draft, grouping.of[0], "axes.group.of") is not None:
             work.recorded.add(work.need(grouping.of[0], phase))
@@ -151,7 +175,7 @@ def _logged(draft: Draft) -> None:
         )  # fmt: skip
 
 
-def _phases(work: Placement) -> None:
+def _phases(work: Placement, earlier: Mapping[str, str]) -> None:
     draft = work.draft
     folds = list(work.folds.values())
     read = work.recorded | work.folded | work.if_there
@@ -179,7 +203,7 @@ def _phases(work: Placement) -> None:
             name=phase, signals=signals, folds=tuple(fold for fold in folds if fold.phase == phase),
             locals=columns, lengths=lengths.get(phase),
             sent=frozenset(name for name in names if (phase, name) in work.sent),
-            unread=tuple(_unread(draft, phase, signals)),
+            unread=tuple(_unread(draft, phase, signals)), groups_of=earlier.get(phase),
         )  # fmt: skip
 
 

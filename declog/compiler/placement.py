@@ -87,12 +87,18 @@ class Placement:
 
     # -- worker nodes
 
-    def lower_all(self, phase: str, **nodes: Node | None) -> dict[str, Any]:
-        """Fields of an op as the worker evaluates them; texts of labels are sent by every rank."""
+    def lower_all(self, phase: str, axis: Axis, **nodes: Node | None) -> dict[str, Any]:
+        """Fields of an op with these rows as the worker evaluates them; texts of labels are sent by every rank."""
         lowered: dict[str, Any] = dict.fromkeys(nodes)
         for name, node in nodes.items():
             if node is not None:
-                lowered[name] = self.label(node, phase) if name == "by" else self.lower(node, phase)
+                joined = self.draft.joined(node, phase)
+                if axis is Axis.GROUP and joined.op == JOIN and joined.type.axis is Axis.COMPLETION:
+                    # looked up for each completion; a group has its first one's
+                    joined = self.draft.graph.make(
+                        "first", (joined,), type=joined.type.with_axis(Axis.GROUP), over=Axis.COMPLETION
+                    )
+                lowered[name] = self.label(joined, phase) if name == "by" else self.lower(joined, phase)
         return lowered
 
     def lower(self, node: Node, phase: str) -> Node:

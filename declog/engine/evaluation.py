@@ -15,6 +15,7 @@ from declog.engine.joins import Carryover
 from declog.engine.log_event import EventFacts
 from declog.engine.publish import Dispatcher
 from declog.engine.reduce import Report
+from declog.engine.split_groups import SplitGroups
 from declog.engine.window_state import WindowState
 from declog.plans.ops import NO_SINK, Plan
 from declog.records import Beside
@@ -37,6 +38,7 @@ class Evaluation:
             mode: {period: WindowState(plan, period, report) for period in plan.periods} for mode in plan.modes
         }
         self._carries = {mode: Carryover(plan, report) for mode in plan.modes}
+        self._split_groups = SplitGroups(plan)
         self._checked: set[str] = set()  # the phases of which group ids came in training
 
     def add(
@@ -57,6 +59,7 @@ class Evaluation:
         try:
             frames = self._carries[event.mode].apply(frames)
             self._dispatcher.inactive.ungrouped(event.mode, frames)
+            self._split_groups.judge(frames)
             for period, window in windows.items():
                 window.add(event, frames)
                 if period in over and (window or not tail):  # an empty window at the tail ended with the last step

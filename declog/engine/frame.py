@@ -27,7 +27,8 @@ from declog.plans.ops import Grouping
 
 Array = NDArray[Any]
 TEXTS = np.dtype(object)  # of texts and other objects
-GROUP_ID = "GROUP"  # the column of group ids, as digests; no signal can have this name
+# columns of group ids, as digests, and of the groups that the same rows have in an earlier phase; no signals' names
+GROUP_ID, EARLIER_GROUP = "GROUP", "EARLIER GROUP"
 
 
 @dataclass
@@ -146,7 +147,7 @@ class Frame:
 
         Such rows have the groups that their ids say, or none.
         """
-        if self.mode in ("", "train") or self.grouping is None or self.grouping.size is None:
+        if self.mode in ("", "train") or self.grouping is None or self.grouping.size is None or self.ids != GROUP_ID:
             return None
         try:
             self._grouped(self.grouping)
@@ -157,14 +158,21 @@ class Frame:
     @property
     def by_ids(self) -> bool:
         """Whether only ids say what a group is."""
-        return self.grouping is not None and (self.grouping.size is None or self.misfit is not None)
+        if self.grouping is None:
+            return False
+        return self.grouping.size is None or self.ids != GROUP_ID or self.misfit is not None
+
+    @property
+    def ids(self) -> str:
+        """The column that names groups: the rows' ids, or else the groups that they have in an earlier phase."""
+        return EARLIER_GROUP if self.has(EARLIER_GROUP) else GROUP_ID
 
     @property
     def ungrouped(self) -> Kind:
         """Which completions are in no group, because no signal names it: False, True or ``[rows]``."""
         if not self.by_ids:
             return False
-        return True if self.column(GROUP_ID) is None else absent(self.kind(GROUP_ID, Axis.COMPLETION))
+        return absent(self.kind(self.ids, Axis.COMPLETION)) if self.has(self.ids) else True
 
     def _groups(self) -> Segments:
         assert self.grouping is not None
@@ -183,7 +191,7 @@ class Frame:
             divisor = max((part for part in range(2, size) if rows % part == 0), default=rows)
             raise RuntimeFailure.of("DL507.batch", size=size, step=step, rank=rank, rows=rows, divisor=divisor)
         least = 1 if self.mode not in ("", "train") else None if self.checked else 2
-        return groups.segments(grouping, self.column(GROUP_ID, exact=True), pieces, least)
+        return groups.segments(grouping, self.column(self.ids, exact=True), pieces, least)
 
     def spread(self, values: Array, coarse: Axis, fine: Axis) -> Array:
         """``values[..., coarse]`` repeated over a finer axis."""

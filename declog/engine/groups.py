@@ -106,7 +106,8 @@ def contradiction(ids: Array, groups: Array, pieces: Array, size: int, least: in
     """Compare ids with groups of a fixed size; None: they agree. Ids, groups and pieces are ``[rows]``.
 
     A group with several ids is a contradiction, and so is a size for which each id fills several groups in a row, if
-    there are ``least`` ids; None: it is not. An id that comes again elsewhere is none: a prompt may be drawn twice.
+    there are ``least`` ids; 1: for which any id does; None: it is not. An id that comes again elsewhere is none: a
+    prompt may be drawn twice.
     """
     rows = np.flatnonzero(present(ids))
     names, index = np.unique(ids[rows].astype(np.int64), return_inverse=True)
@@ -115,7 +116,8 @@ def contradiction(ids: Array, groups: Array, pieces: Array, size: int, least: in
     starts = np.flatnonzero(np.r_[True, other | (np.diff(pieces) != 0)])
     lengths = np.diff(np.r_[starts, len(rows)])
     mixed = bool((other & (np.diff(groups) == 0)).any())
-    if not mixed and (least is None or len(names) < least or lengths.min() <= size):
+    longer = least is not None and len(names) >= least and (lengths.max() if least == 1 else lengths.min()) > size
+    if not mixed and not longer:
         return None
     few, many = int(lengths.min()), int(lengths.max())
     seen = f"{len(rows)} rows have {len(names)} ids, each in {few if few == many else f'{few} to {many}'} rows on end"

@@ -7,17 +7,19 @@ joined columns that metrics read. Imports no torch.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from itertools import pairwise
 from types import NoneType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from declog.engine.blocks import Batches
 from declog.engine.evaluator import View
-from declog.engine.frame import Frame, ranges
+from declog.engine.frame import EARLIER_GROUP, GROUP_ID, Frame, ranges
 from declog.engine.groups import digests
 from declog.engine.layout import KIND
 from declog.engine.reduce import Report, failure
@@ -33,6 +35,13 @@ Array = NDArray[Any]
 KEPT = 4096  # a run can go back by at most so many steps
 
 
+class Pair(NamedTuple):
+    """Two phases: rows of the later one, the target, are looked up in the source."""
+
+    source: str
+    target: str
+
+
 class Carryover:
     """What one mode carries from window to window."""
 
@@ -45,6 +54,11 @@ class Carryover:
         }
         self._stand_ins = stand_ins(plan)
         self._needs = needs_of_joins(plan)
+        self._groups = [
+            Pair(phase.groups_of, phase.name) for phase in plan.phases.values()
+            if phase.groups_of is not None and phase.groups_of in plan.phases
+        ]  # fmt: skip
+        self._pairs = {*self._groups, *(Pair(op.source, op.target) for op in plan.joins)}
         self._previous: dict[str, dict[int, deque[tuple[int, float]]]] = {op.name: {} for op in plan.previous}
 
     def state(self) -> tuple[dict[str, Frame], dict[str, Any]]:
@@ -88,8 +102,11 @@ class Carryover:
                     joined[previous.phase] = self._with_previous(previous, joined[previous.phase])
                 except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
                     self._report(failure(f"`{previous.expr}`", error))
-        sources = {op.source for op in self._plan.joins}
+        sources = {source for source, _ in self._pairs}
         searched = {phase: self._searched(phase, joined) for phase in sources}
+        for pair in self._groups:
+            if pair.target in joined and (rows := searched[pair.source]) is not None:
+                joined[pair.target] = self._with_groups(pair, rows, joined[pair.target])
         for op in self._plan.joins:
             target, source = joined.get(op.target), searched[op.source]
             if target is None:
@@ -123,9 +140,9 @@ class Carryover:
             batches = Batches.join([held.batches, new.batches])
             needed = {
                 int(item)
-                for op in self._plan.joins if op.source == phase and op.target in frames
-                for batch in range(len(frames[op.target].batches))
-                for item in _candidates(batches, frames[op.target].batches, batch)
+                for source, target in self._pairs if source == phase and target in frames
+                for batch in range(len(frames[target].batches))
+                for item in _candidates(batches, frames[target].batches, batch)
             }  # fmt: skip
             held = held.take(np.array([item for item in range(len(held.batches)) if item in needed], np.int64))
         return Frame.merge([held, new])
@@ -193,6 +210,25 @@ class Carryover:
         members = view.members(op.expr) if op.expr.type.family else ()
         return target.with_column(op.name, Axis.STEP, values[..., rows], op.expr.type.dtype, members, kind=kind)
 
+    def _with_groups(self, pair: Pair, source: Frame, target: Frame) -> Frame:
+        """The target with the groups that its rows have in the source, unless it has ids of groups itself.
+
+        Batches that cannot be matched keep their groups of `axes.group.size` rows.
+        """
+        if target.has(GROUP_ID):
+            return target
+        groups, ids = _earlier_groups(source), _earlier_groups(target)
+        there = np.full(target.count(Axis.COMPLETION), ids is not None)
+        ids = np.zeros(len(there), np.int64) if ids is None else ids
+        for batch, span in enumerate(_spans(target)):
+            with suppress(RuntimeFailure):
+                places, doubles = self._matched(pair, source, target, batch, span)
+                if groups is not None and not doubles and (places >= 0).all():
+                    ids[span], there[span] = groups[places], True
+        if not len(there) or not there.all():
+            return target
+        return target.with_column(EARLIER_GROUP, Axis.COMPLETION, ids, DType.INT)
+
     def _joined(self, op: JoinOp, source: Frame | None, target: Frame) -> Frame:
         if op.axis is Axis.STEP:
             return self._of_step(op, source, target)
@@ -200,7 +236,7 @@ class Carryover:
             raise RuntimeFailure.of("DL511.nothing", source=op.source, target=op.target, expr=op.expr)
         view = View(source, self._plan.function)
         values = view.picked(op.expr, Axis.COMPLETION, np.arange(source.count(Axis.COMPLETION)))
-        places, doubles = self._places(op, source, target)
+        places, doubles = self._places(Pair(op.source, op.target), source, target)
         if any(not _same(values[..., [one]], values[..., [other]]) for one, other in doubles):
             count = len({one for one, _ in doubles})
             raise RuntimeFailure.of("DL511.twice", ids=self._plan.ids, phase=op.source, count=count, expr=op.expr)
@@ -212,46 +248,75 @@ class Carryover:
         kind = kind if isinstance(kind, bool) else kind[..., places]
         return target.with_column(op.name, Axis.COMPLETION, values, op.expr.type.dtype, members, kind=kind)
 
-    def _places(self, op: JoinOp, source: Frame, target: Frame) -> tuple[NDArray[np.int64], set[tuple[int, int]]]:
+    def _places(self, pair: Pair, source: Frame, target: Frame) -> tuple[NDArray[np.int64], set[tuple[int, int]]]:
         """Each row of the target has a row in the source: by id, or by an unambiguous position in batches without ids.
 
         Also returns the pairs of source rows in one batch that share an id which the target asks for.
         """
-        ids = self._plan.ids
-        source_ids = None if ids is None else source.column(ids, exact=True)
-        target_ids = None if ids is None else target.column(ids, exact=True)
         places = np.full(target.count(Axis.COMPLETION), -1, np.int64)
-        at, doubles = 0, set[tuple[int, int]]()
-        for batch in range(len(target.batches)):
-            count = int(target.batches.rows[batch])
-            span = slice(at, at + count)
-            at += count
-            batches = _candidates(source.batches, target.batches, batch)
-            if not len(batches):
-                raise RuntimeFailure.of("DL511.first", target=op.target, source=op.source)
-            rows = ranges(source.batches.rows, batches)
-            has_ids, source_has = _has_ids(target_ids, span), _has_ids(source_ids, rows)
-            if not count or (has_ids and not len(rows)):
-                continue  # nothing to match, or nothing to match it with
-            if has_ids != source_has:
-                raise RuntimeFailure.of("DL511.ids", ids=ids, phase=op.source if has_ids else op.target)
-            if source_ids is None or target_ids is None or not has_ids:
-                if len(batches) != 1 or source.batches.rows[batches[0]] != count:
-                    declare = "" if ids else f"`{IDS_OF_ROWS}`, and "
-                    raise RuntimeFailure.of(
-                        "DL511.position", target=op.target, source=op.source, count=count,
-                        sizes=source.batches.rows[batches].tolist(), declare=declare, ids=ids or ROW_ID,
-                    )  # fmt: skip
-                places[span] = rows
-                continue
-            places[span], doubled = by_id(source_ids[rows], rows, target_ids[span])
-            if doubled:
-                of = np.repeat(np.arange(len(source.batches)), source.batches.rows)
-                doubles |= {(one, other) for one, other in doubled if of[one] == of[other]}
+        doubles = set[tuple[int, int]]()
+        for batch, span in enumerate(_spans(target)):
+            places[span], doubled = self._matched(pair, source, target, batch, span)
+            doubles |= doubled
         if (places < 0).any():
             missing = int((places < 0).sum())
-            raise RuntimeFailure.of("DL511.missing", missing=missing, target=op.target, ids=ids, source=op.source)
+            raise RuntimeFailure.of(
+                "DL511.missing", missing=missing, target=pair.target, ids=self._plan.ids, source=pair.source
+            )
         return places, doubles
+
+    def _matched(
+        self, pair: Pair, source: Frame, target: Frame, batch: int, span: slice
+    ) -> tuple[NDArray[np.int64], set[tuple[int, int]]]:
+        """The same of one batch of the target, whose rows are the ``span``; -1 for a row with an id that none has."""
+        ids, count = self._plan.ids, span.stop - span.start
+        source_ids = None if ids is None else source.column(ids, exact=True)
+        target_ids = None if ids is None else target.column(ids, exact=True)
+        batches = _candidates(source.batches, target.batches, batch)
+        if not len(batches):
+            raise RuntimeFailure.of("DL511.first", target=pair.target, source=pair.source)
+        rows = ranges(source.batches.rows, batches)
+        has_ids, source_has = _has_ids(target_ids, span), _has_ids(source_ids, rows)
+        if not count or (has_ids and not len(rows)):  # nothing to match, or nothing to match it with
+            return np.full(count, -1, np.int64), set()
+        if has_ids != source_has:
+            raise RuntimeFailure.of("DL511.ids", ids=ids, phase=pair.source if has_ids else pair.target)
+        if source_ids is None or target_ids is None or not has_ids:
+            if len(batches) != 1 or source.batches.rows[batches[0]] != count:
+                declare = "" if ids else f"`{IDS_OF_ROWS}`, and "
+                raise RuntimeFailure.of(
+                    "DL511.position", target=pair.target, source=pair.source, count=count,
+                    sizes=source.batches.rows[batches].tolist(), declare=declare, ids=ids or ROW_ID,
+                )  # fmt: skip
+            return rows, set()
+        places, doubled = by_id(source_ids[rows], rows, target_ids[span])
+        if not doubled:
+            return places, set()
+        of = np.repeat(np.arange(len(source.batches)), source.batches.rows)
+        return places, {(one, other) for one, other in doubled if of[one] == of[other]}
+
+
+def _spans(frame: Frame) -> Iterator[slice]:
+    """The rows of each batch."""
+    ends = np.cumsum(frame.batches.rows).tolist()
+    return (slice(begin, end) for begin, end in pairwise([0, *ends]))
+
+
+def _earlier_groups(frame: Frame) -> Array | None:
+    """A number for the group of each row, which no other group has; None if the rows have no groups."""
+    try:
+        groups, rows = frame.parts(Axis.COMPLETION, Axis.GROUP), frame.parts(Axis.COMPLETION, Axis.STEP).index
+    except RuntimeFailure:
+        return None
+    if frame.ungrouped is not False:
+        return None
+    batches = frame.batches
+    _, first = np.unique(groups.index, return_index=True)
+    within = first - (np.cumsum(batches.rows) - batches.rows)[rows[first]]
+    number = batches.step[rows[first]]
+    for part in (batches.rank[rows[first]], batches.batch[rows[first]], within):
+        number = number * 1_000_003 + part  # it may wrap around
+    return number[groups.index]
 
 
 def _has_ids(ids: Array | None, rows: slice | NDArray[np.int64]) -> bool:

@@ -18,7 +18,7 @@ import numpy as np
 from declog.engine import filters
 from declog.engine.cells import MetricValues
 from declog.engine.evaluator import View
-from declog.engine.frame import GROUP_ID, Frame, Projection, merged
+from declog.engine.frame import EARLIER_GROUP, GROUP_ID, Frame, Projection, merged
 from declog.engine.layout import Layout
 from declog.engine.log_event import EventFacts
 from declog.engine.partials import State, aligned, source
@@ -43,7 +43,7 @@ class WindowState:
         self._folding = [op for op in plan.metrics if op.every == period and op.reduction.foldable]
         by_rows = [op for op in plan.metrics if op.every == period and not op.reduction.foldable]
         tables = [op for op in plan.tables if op.every == period]
-        ids = {GROUP_ID} if plan.ids is None else {GROUP_ID, plan.ids}
+        ids = {GROUP_ID, EARLIER_GROUP} if plan.ids is None else {GROUP_ID, EARLIER_GROUP, plan.ids}
         self._reductions = Reductions(self._folding, kept=True)
         self._count = 0  # how many steps of its mode had ended at the last log event
         self._all = _needs([*self._folding, *by_rows], tables, ids)

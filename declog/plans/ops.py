@@ -480,6 +480,7 @@ class PhaseOp:
     unread: tuple[SignalOp, ...] = ()
     lengths: str | None = None  # the signal that says to which completion packed tokens belong
     sent: frozenset[str] = frozenset()  # columns of texts that every rank sends in full, because they are labels
+    groups_of: str | None = None  # the earlier phase in which the same rows have their groups
 
     @cached_property
     def has_completions(self) -> bool:

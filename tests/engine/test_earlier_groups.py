@@ -1,0 +1,197 @@
+"""The rows of a later phase have the groups that they have in the rollout, however they come.
+
+The class: micro-batches in any order, ids of rows or one batch in the same order, groups by size or by ids that only
+the rollout has, groups that micro-batches split, ranks, windows, a resume; and conditions, labels and weights of the
+rollout's groups for the later phase's. A group that goes on where `axes.group.split` says none does is told once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import declog
+from declog.runtime.ranks.comm import Comm
+from declog.testing import MemorySink, run_ranks
+
+PROMPTS = ["a", "a", "b", "b", "c", "c"]
+REWARD = [1.0, 0.0, 0.0, 0.0, 1.0, 1.0]
+ADVANTAGES = np.array([1.0, -1.0, 4.0, 5.0, -7.0, 2.0])
+CONFIG: dict[str, Any] = {
+    "run": {"name": "groups", "strict": True}, "axes": {"completion": {"ids": "row"}},
+    "signals": {
+        "any": {"row": "completion int"}, "rollout": {"reward": "completion", "prompt": "completion text"},
+        "update": {"advantages": "completion"},
+    },
+    "metrics": {"best": "mean(max(advantages, over=completion))", "spread": "mean(std(advantages, over=completion))"},
+    "tables": {"all": {"columns": ["advantages"]}},
+}  # fmt: skip
+ORDERS: Mapping[str, Sequence[Sequence[int]]] = {
+    "as they are": [range(6)], "shuffled": [[5, 0, 2, 1, 4, 3]], "micro-batches": [[0, 1, 2], [3, 4, 5]],
+    "shuffled micro-batches": [[4, 0, 3], [1, 5, 2]], "one by one": [[row] for row in [3, 1, 5, 0, 2, 4]],
+    "of several sizes": [[2], [0, 4, 1, 5], [3]],
+}  # fmt: skip
+
+
+def observe(log: Any, batches: Sequence[Sequence[int]], *, ids: bool = True, offset: float = 0.0) -> None:
+    """One step's calls: the rollout's in one batch, the update's in these."""
+
+    def rows(batch: Sequence[int]) -> dict[str, Any]:
+        return {"row": [*batch]} if ids else {}
+
+    log.observe(reward=REWARD, prompt=PROMPTS, **rows(range(6)))
+    for batch in batches:
+        log.observe(advantages=(ADVANTAGES + offset)[list(batch)], **rows(batch))
+
+
+def expected(values: Any) -> dict[str, float]:
+    """The metrics of ``CONFIG``, by hand: each pair of rows is a group."""
+    pairs = np.reshape(values, (-1, 2))
+    return {"best": pairs.max(1).mean(), "spread": pairs.std(1, ddof=1).mean()}
+
+
+@pytest.mark.parametrize("group", [{"size": 2}, {"of": "prompt"}, {"size": 2, "of": "prompt"}])
+@pytest.mark.parametrize("order", ORDERS)
+def test_rows_have_the_groups_of_the_rollout(order: str, group: dict[str, Any], tmp_path: Path) -> None:
+    """Also where these groups are spread over micro-batches, if the config says so; a table says which group it is."""
+    config = {**CONFIG, "axes": {**CONFIG["axes"], "group": {**group, "split": "batches"}}}
+    sink = MemorySink()
+    with declog.start(config, sinks=[sink], output_dir=tmp_path) as log:
+        for step in range(2):
+            with log.step(step):
+                observe(log, ORDERS[order], offset=step)
+    for step in range(2):
+        assert sink.scalars[step] == pytest.approx(expected(ADVANTAGES + step))
+    ((_, table), _) = sink.tables("all")
+    assert table.places is not None and table.places.group is not None
+    values = dict(zip(table.data["advantages"], table.places.group, strict=True))
+    groups = [values[value] for value in ADVANTAGES]
+    assert groups[::2] == groups[1::2] and len({*groups}) == 3
+
+
+def test_without_ids_one_batch_is_matched_by_position(tmp_path: Path) -> None:
+    """As all values of the rollout are."""
+    config = {**CONFIG, "axes": {**CONFIG["axes"], "group": {"of": "prompt"}}}
+    sink = MemorySink()
+    with declog.start(config, sinks=[sink], output_dir=tmp_path) as log, log.step(0):
+        observe(log, [range(6)], ids=False)
+    assert sink.scalars[0] == pytest.approx(expected(ADVANTAGES))
+
+
+def test_rows_that_no_id_matches_have_groups_of_the_size(tmp_path: Path) -> None:
+    """Micro-batches of whole groups need no ids, also beside steps that have them, in one window."""
+    config = {**CONFIG, "every": 2, "axes": {**CONFIG["axes"], "group": {"size": 2}}}
+    sink = MemorySink()
+    with declog.start(config, sinks=[sink], output_dir=tmp_path) as log:
+        for step, (batches, ids) in enumerate([([[0, 1], [2, 3, 4, 5]], False), ([[5, 0, 2, 1, 4, 3]], True)]):
+            with log.step(step):
+                observe(log, batches, ids=ids)
+    assert sink.scalars[1] == pytest.approx(expected(ADVANTAGES))
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_on_ranks_in_windows_and_after_a_resume(resumed: bool, tmp_path: Path) -> None:
+    """A window of three steps, which a checkpoint cuts; each rank has its own rows with the same ids."""
+    config = {**CONFIG, "every": 3, "axes": {**CONFIG["axes"], "group": {"size": 2, "split": "batches"}}}
+    sinks, states = [MemorySink(), MemorySink()], {}
+
+    def part(steps: Sequence[int], sink: MemorySink, resume: Mapping[int, Any] | None, folder: Path) -> None:
+        def body(comm: Comm) -> None:
+            state = None if resume is None else resume[comm.rank]
+            own = sink if comm.rank == 0 else MemorySink()
+            with declog.start(config, comm=comm, sinks=[own], output_dir=folder, resume=state) as log:
+                for step in steps:
+                    with log.step(step):
+                        observe(log, ORDERS["shuffled micro-batches"], offset=10 * step + 100 * comm.rank)
+                states[comm.rank] = log.state_dict()
+
+        run_ranks(2, body)
+
+    part(range(2 if resumed else 3), sinks[0], None, tmp_path / "first")
+    if resumed:
+        part([2], sinks[1], {**states}, tmp_path / "second")
+    values = [ADVANTAGES + 10 * step + 100 * rank for step in range(3) for rank in range(2)]
+    assert sinks[resumed].scalars[2] == pytest.approx(expected(np.concatenate(values)))
+
+
+CLAUSES: Mapping[str, tuple[str, dict[str, float]]] = {
+    "where": ("mean(reward, over=completion) < 1", {"best": (1 + 5) / 2}),
+    "by": ("mean(reward, over=completion) < 1", {"best/true": (1 + 5) / 2, "best/false": 2.0}),
+    "weight": ("mean(reward, over=completion)", {"best": (1 * 0.5 + 2 * 1) / 1.5}),
+}
+
+
+@pytest.mark.parametrize("ids", [False, True])
+@pytest.mark.parametrize("clause", CLAUSES)
+def test_a_clause_of_the_rollouts_groups(clause: str, ids: bool, tmp_path: Path) -> None:
+    """A value per group of the rollout is one for each group of a later phase, too."""
+    text, values = CLAUSES[clause]
+    best = {"expr": "max(advantages, over=completion)", clause: text}
+    config = {
+        **CONFIG, "metrics": {"best": best}, "axes": {**CONFIG["axes"], "group": {"size": 2}},
+    }  # fmt: skip
+    sink = MemorySink()
+    with declog.start(config, sinks=[sink], output_dir=tmp_path) as log, log.step(0):
+        observe(log, [range(6)], ids=ids)
+    assert sink.scalars[0] == pytest.approx(values)
+
+
+SPLIT: Mapping[str, tuple[str, Sequence[Sequence[Any]], bool]] = {
+    "goes on": ("none", [["a", "a", "b"], ["b", "c", "c"]], True),
+    "goes on, and is said": ("batches", [["a", "a", "b"], ["b", "c", "c"]], False),
+    "whole groups": ("none", [["a", "a"], ["b", "b", "c", "c"]], False),
+    "numbers within a batch": ("none", [[0, 0, 1, 1], [0, 0, 1, 1]], False),
+    "one group a batch, numbered": ("none", [[0, 0], [0, 0]], False),
+    "one group in two batches": ("none", [["a", "a"], ["a", "a"], ["b", "b"], ["b", "b"]], True),
+}
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize("case", SPLIT)
+def test_a_group_that_goes_on_is_told_once(
+    case: str, mode: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It counts as two, and nothing else says so; numbers that begin anew in each batch are no such ids."""
+    split, batches, told = SPLIT[case]
+    config = {
+        "run": {"name": "split"}, "modes": {"eval": {"prefix": "eval/"}},
+        "axes": {"group": {"of": "id", "split": split}},
+        "signals": {"any": {"reward": "completion", "id": f"completion {'text' if 'a' in batches[0] else 'int'}"}},
+        "metrics": {"solved": "mean(max(reward, over=completion))"},
+    }  # fmt: skip
+    with (
+        caplog.at_level(logging.WARNING, logger="declog"),
+        declog.start(config, sinks=[MemorySink()], output_dir=tmp_path) as log,
+    ):
+        for step in range(2):
+            with log.step(step), log.mode(mode):
+                for ids in batches:
+                    log.observe(reward=[1.0] * len(ids), id=ids)
+    lines = [line for record in caplog.records if "go on" in (line := record.getMessage())]
+    assert lines == told * [
+        "solved: group ids go on in the next batch of the step, where they count as further groups: say "
+        "`axes.group.split: batches` if those rows are of one group"
+    ]
+
+
+def test_a_group_that_goes_on_on_the_next_rank_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As a sampler may deal the completions of a prompt to two ranks."""
+    config = {
+        "run": {"name": "split"}, "axes": {"group": {"of": "id"}},
+        "signals": {"any": {"reward": "completion", "id": "completion text"}},
+        "metrics": {"solved": "mean(max(reward, over=completion))"},
+    }  # fmt: skip
+
+    def body(comm: Comm) -> None:
+        with declog.start(config, comm=comm, sinks=[MemorySink()], output_dir=tmp_path) as log, log.step(0):
+            log.observe(reward=[1.0] * 3, id=[["a", "a", "b"], ["b", "c", "c"]][comm.rank])
+
+    with caplog.at_level(logging.WARNING, logger="declog"):
+        run_ranks(2, body)
+    (line,) = [line for record in caplog.records if "go on" in (line := record.getMessage())]
+    assert "on the next rank" in line and "`axes.group.split: ranks`" in line
