@@ -36,7 +36,7 @@ FEW = (
 )
 
 # What a version averages in another way: of completions that no function scored TRL made 0, and the extremes of
-# clipping were those of ranks. TRL's own stay in the trainer's logs.
+# clipping were those of ranks, and 0 where no token came. TRL's own stay in the trainer's logs.
 EXTREMES, UNSCORED = {"clip_ratio/low_min", "clip_ratio/high_max"}, {"reward", "reward_std", "frac_reward_zero_std"}
 SOMETIMES = {"rewards/sometimes/mean", "rewards/sometimes/std"}  # NaN as soon as a generation has none
 OTHERWISE = {
@@ -156,8 +156,7 @@ def unexpected(found: Count, ranks: int) -> Iterator[str]:
     """What is missing, and what differs although nobody said so."""
     version = ".".join(found.version.split(".")[:2])
     otherwise = OTHERWISE.get(version, set()) | (RANK_MEANS.get(version, set()) if ranks > 1 else set())
-    yield from found.missing
-    for text in found.differ:
+    for text in [*found.missing, *found.differ]:
         if text.split(": ")[0].split()[-1].removeprefix("eval_") not in otherwise:
             yield text
 
