@@ -115,6 +115,8 @@ class _Loop:
         if state.global_step and not log.closed and log.last_step != state.global_step:  # not where it trains on
             checkpoints = importlib.import_module("declog.integrations.checkpoints")
             checkpoints.load(log, args, self._checkpoint(args, state.global_step))
+        if args.eval_on_start:
+            self._enter(log, state)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         log = self._log(args)
@@ -165,6 +167,7 @@ class _Loop:
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         log = self._log(args)
+        self._leave()  # an evaluation at its last step has ended
         if self._epochs and not log.closed:
             if control.should_log:  # what it reports is of this epoch
                 self._epoch_ended = True
@@ -178,6 +181,8 @@ class _Loop:
         self._leave()
         self._end()
         if not log.closed:
+            if self._epochs and float(state.epoch or 0).is_integer():  # a resumed run begins with the next epoch
+                log.flush()
             checkpoints = importlib.import_module("declog.integrations.checkpoints")
             with log.guard("declog's state could not be saved", "a run resumed from here starts new windows"):
                 checkpoints.save(log, args, state.global_step)

@@ -134,6 +134,46 @@ def test_each_epoch(strategy: str, tmp_path: Path) -> None:
     assert [values["steepest"] for values in found] == [max(norms[:half]), max(norms[half:])]
 
 
+@pytest.mark.parametrize("every", [1, 2, 3, 6])
+def test_each_epoch_beside_evaluations_of_steps(every: int, tmp_path: Path) -> None:
+    """An evaluation at the last step of an epoch takes nothing of the epoch's log event, which comes behind it."""
+    sink = MemorySink()
+    settings = {"eval_strategy": "steps", "eval_steps": every, "logging_steps": 5}
+    trainer = trained(tmp_path, sink, "declog.every=epoch", settings=settings)
+    ends = [(step, values["worst"]) for step, mode, values in events(sink) if mode == "train" and "worst" in values]
+    errors = trainer.model.errors
+    assert ends == [(6, most(errors[True][:6])), (12, most(errors[True][6:]))]
+    evaluated = [(step, values["eval_worst"]) for step, mode, values in events(sink) if mode == "eval"]
+    assert evaluated == [
+        (step, most(errors[False][3 * place : 3 * place + 3])) for place, step in enumerate(range(every, 13, every))
+    ]
+
+
+def test_an_evaluation_before_the_first_step(tmp_path: Path) -> None:
+    """`eval_on_start`: all of its batches are of it."""
+    sink = MemorySink()
+    trainer = trained(tmp_path, sink, settings={"eval_on_start": True})
+    found = [(step, values["eval_worst"]) for step, mode, values in events(sink) if mode == "eval"]
+    errors = trainer.model.errors[False]
+    assert found == [(step, most(errors[3 * place : 3 * place + 3])) for place, step in enumerate((0, 6, 12))]
+
+
+@pytest.mark.parametrize("every", [2, 3, 6])
+def test_a_run_that_is_resumed_at_the_end_of_an_epoch(every: int, tmp_path: Path) -> None:
+    """A checkpoint of `save_steps` is saved before the epoch ends, and nobody says again that it did."""
+    from tests.integrations import training
+
+    settings = {"save_strategy": "steps", "save_steps": every, "eval_strategy": "no", "logging_steps": 4}
+    found = []
+    for resume in (None, str(tmp_path / "checkpoint-6")):
+        options: dict[str, Any] = {"resume_from_checkpoint": resume, "settings": settings}
+        _, callback = training.line(tmp_path, [], ["declog.sinks=[jsonl]", "declog.every=epoch"], **options)
+        callback.close()
+        found.append([(step, value) for step, value in declog.read(callback)["worst"]])
+    assert [step for step, _ in found[0]] == [6, 12]
+    assert found[1] == found[0]
+
+
 def test_a_run_that_is_resumed(tmp_path: Path) -> None:
     """In the middle of a window: it goes on, in the files of the run that was stopped."""
     from tests.integrations import training
