@@ -46,6 +46,8 @@ CASES = {
     "grpo_batch": Case(args={"scale_rewards": "batch"}),
     "grpo_none": Case(ranks=(1,), args={"scale_rewards": "none"}),
     "grpo_missing": Case(rewards="missing", args={"beta": 0.05}),
+    "grpo_few": Case(rewards="few", args={"num_generations_eval": 1}),
+    "grpo_few_none": Case(ranks=(1,), rewards="few", args={"scale_rewards": "none", "beta": 0.05}),
     "grpo_weights": Case(rewards="two", args={"reward_weights": [1.0, 0.3]}),
     "grpo_off_policy": Case(
         rewards="two", args={"beta": 0.05, "num_iterations": 2, "steps_per_generation": 4, "logging_steps": 3,
@@ -92,11 +94,21 @@ CASES = {
     "rloo_default": Case("rloo", {"beta": 0.05, "learning_rate": 0.1}, ranks=(1,)),
     "rloo_clipping": Case("rloo", {**CLIPPING, "beta": 0.05}, over=("clip_ratio/low_mean", "clip_ratio/high_max")),
     "rloo_missing": Case("rloo", {"beta": 0.05}, rewards="missing"),
+    "rloo_few": Case("rloo", {"beta": 0.05, "num_generations_eval": 1}, ranks=(1,), rewards="few"),
     "rloo_beta0": Case("rloo", {"beta": 0.0, "reward_clip_range": [2.0, 6.0], "normalize_advantages": True}),
 }  # fmt: skip
 
 # What another case of two ranks shows, too, is run on two by `make soak`.
-SOAKED = ("grpo_kl", "grpo_weights", "grpo_sequence", "grpo_cispo", "grpo_equal", "masked_rloo", "rloo_beta0")
+SOAKED = (
+    "grpo_kl",
+    "grpo_few",
+    "grpo_weights",
+    "grpo_sequence",
+    "grpo_cispo",
+    "grpo_equal",
+    "masked_rloo",
+    "rloo_beta0",
+)
 ON_TWO_RANKS = [name for name, case in CASES.items() if 2 in case.ranks and name not in SOAKED]
 LIGER = Case(
     args={"use_liger_kernel": True, "beta": 0.05, "num_iterations": 2, "learning_rate": 0.2}, over=("clip_ratio",)
@@ -126,6 +138,11 @@ def sometimes(completions: Sequence[Any], trainer_state: Any, **columns: Any) ->
     return [None if none or place % 3 == 0 else float(len(_text(each))) for place, each in enumerate(completions)]
 
 
+def few(completions: Sequence[Any], **columns: Any) -> list[float | None]:
+    """One completion in four has a value, so that a group has one or none."""
+    return [None if place % 4 else float(len(_text(each))) for place, each in enumerate(completions)]
+
+
 def equal(completions: Sequence[Any], **columns: Any) -> list[float]:
     return [1.0] * len(completions)
 
@@ -135,7 +152,8 @@ def _text(completion: Any) -> str:
 
 
 REWARDS: dict[str, list[Callable[..., Any]]] = {
-    "plain": [length], "two": [length, variety], "missing": [sometimes], "equal": [equal],
+    "plain": [length], "two": [length, variety], "missing": [sometimes], "few": [few],
+    "equal": [equal],
 }  # fmt: skip
 
 
