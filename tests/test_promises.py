@@ -29,6 +29,7 @@ STARS = {1: Parameter.VAR_POSITIONAL, 2: Parameter.VAR_KEYWORD}
 MADE_HERE = ("LogSpec", "Plan", "Recorder")
 FOR_INTEGRATIONS = (
     "attached", "beside", "came", "guard", "idle", "in_child", "log_metrics", "note", "pass_through", "stamp", "taking",
+    "training",
 )  # fmt: skip
 
 

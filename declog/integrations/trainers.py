@@ -106,11 +106,15 @@ class _Loop:
     # -- what the trainer calls
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self.recorder is not None and self.recorder.closed:  # a notebook's cell that is run again
+        log = self.recorder
+        if log is not None and log.last_step not in (None, state.global_step) and state.global_step:
+            self.close()  # it goes on from a checkpoint, in this folder
+        if log is not None and log.closed:  # a notebook's cell that is run again
             self.recorder = self._step = self._mode = None
         self._tokenizer = kwargs.get("processing_class")
         log = self._log(args)
         log.total_steps = state.max_steps
+        log.training(True)
         self._leave()
         if state.global_step and not log.closed and log.last_step != state.global_step:  # not where it trains on
             checkpoints = importlib.import_module("declog.integrations.checkpoints")
@@ -195,6 +199,7 @@ class _Loop:
         if not log.closed:
             log.flush(wait_s=self._options["wait_s"])
         self._enter(log, state)
+        log.training(False)
 
     # -- inside
 

@@ -174,16 +174,25 @@ def test_a_run_that_is_resumed_at_the_end_of_an_epoch(every: int, tmp_path: Path
     assert found[1] == found[0]
 
 
-def test_a_run_that_is_resumed(tmp_path: Path) -> None:
-    """In the middle of a window: it goes on, in the files of the run that was stopped."""
+@pytest.mark.parametrize("ended", ["closed", "returned", "raised", "trained again"])
+def test_a_run_that_is_resumed(ended: str, tmp_path: Path) -> None:
+    """In the middle of a window: it goes on, in the files of the run that was stopped, also where nobody closed it."""
     from tests.integrations import training
 
     settings = {"save_strategy": "steps", "save_steps": 3, "eval_strategy": "no", "logging_steps": 4}
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    for folder, until, resume in ((whole, None, None), (stopped, 7, None), (stopped, None, True)):
-        options: dict[str, Any] = {"resume_from_checkpoint": resume, "settings": settings}
-        _, callback = training.line(folder, [], ["declog.sinks=[jsonl]"], until, **options)
+    sinks = ["declog.sinks=[jsonl]"]
+    _, callback = training.line(whole, [], sinks, settings=settings)
+    callback.close()
+    trainer, callback = training.line(stopped, [], sinks, 7, settings=settings, raises=ended == "raised")
+    if ended == "closed":
         callback.close()
+    if ended == "trained again":
+        trainer.train(resume_from_checkpoint=True)
+    else:
+        _, callback = training.line(stopped, [], sinks, resume_from_checkpoint=True, settings=settings)
+    callback.close()
+    assert callback.recorder.failures == {}
     lines = {
         folder: [json.loads(line) for line in (folder / "declog/jsonl/scalars.jsonl").read_text().splitlines()]
         for folder in (whole, stopped)

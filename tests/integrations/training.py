@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +45,16 @@ class Line(torch.nn.Module):
 
 
 class Stop(TrainerCallback):  # type: ignore[misc]  # transformers is not typed here
-    """Stops training where somebody would have killed it."""
+    """Stops training where somebody would have killed it, or interrupts it."""
 
-    def __init__(self, step: int | None) -> None:
+    def __init__(self, step: int | None, *, raises: bool = False) -> None:
         self.step = step
+        self.raises = raises
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         control.should_training_stop |= state.global_step == self.step
+        if self.raises and state.global_step == self.step:
+            raise KeyboardInterrupt
 
 
 def line(
@@ -65,11 +69,14 @@ def line(
         "learning_rate": 0.1, **options.pop("settings", {}),
     }  # fmt: skip
     callback = declog.callback("trainer", [*PROFILE, *overrides], sinks=sinks)
+    stop = Stop(until, raises=options.pop("raises", False))
     trainer = Trainer(
         Line(), TrainingArguments(str(folder), **settings), train_dataset=data,
-        eval_dataset=dict.fromkeys(parts, data[:12]) if parts else data[:12], callbacks=[callback, Stop(until)],
+        eval_dataset=dict.fromkeys(parts, data[:12]) if parts else data[:12], callbacks=[callback, stop],
     )  # fmt: skip
-    trainer.train(**options)
+    with suppress(KeyboardInterrupt):
+        trainer.train(**options)
+    stop.step = None
     return trainer, callback
 
 

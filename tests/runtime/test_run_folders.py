@@ -6,8 +6,10 @@ import json
 import os
 import socket
 import subprocess
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from declog.errors import ConfigError, SinkError
 from declog.runtime.run import manifest
 from declog.sinks import built_in, option_names, run_folder
 from declog.sinks.locks import Held, Lock
-from declog.testing import MemorySink, run_ranks
+from declog.testing import FakeComm, MemorySink, run_ranks
 from tests import forks
 
 PROFILE: dict[str, Any] = {
@@ -132,6 +134,100 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
         with log.step(0):
             log.observe(reward=[1.0])
     assert rewards(tmp_path) == rewards(tmp_path, "parquet") == [(log.run_id, 0, 1.0)]
+
+
+APPENDED = {**PROFILE, "run": {"append": True}}
+WAYS: dict[str, Callable[[declog.Recorder], declog.Recorder]] = {  # in which another run asks for a run's folder
+    "named": lambda log: declog.start(APPENDED, output_dir=log.output_dir),
+    "resumed": lambda log: declog.start(PROFILE, resume=log.state_dict()),
+    "resumed below": lambda log: declog.start(PROFILE, resume=log.state_dict(), base_dir=log.output_dir),
+    "resumed by name": lambda log: declog.start(PROFILE, resume=log.state_dict(), output_dir=log.output_dir),
+    "loaded": lambda log: loaded(declog.start(PROFILE, base_dir=log.output_dir), log.state_dict()),
+    "loaded from elsewhere": lambda log: loaded(declog.start(PROFILE), log.state_dict()),
+}
+
+
+def loaded(log: declog.Recorder, state: Mapping[str, Any]) -> declog.Recorder:
+    """A recorder that goes on."""
+    try:
+        log.load_state_dict(state)
+    except BaseException:
+        log.close()
+        raise
+    return log
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_run_that_nobody_closed_gives_its_folder_up_when_its_loop_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, threaded: bool
+) -> None:
+    """To whatever asks for it, also where the loop raised, and was in a thread: all its rows are there."""
+    monkeypatch.chdir(tmp_path)
+    first = declog.start({**PROFILE, "every": 2}, output_dir=tmp_path / "run")
+
+    def loop() -> None:
+        with suppress(KeyboardInterrupt):
+            for step in range(4):
+                with first.step(step):
+                    first.observe(reward=[1.0])
+                    if step == 3:
+                        raise KeyboardInterrupt
+
+    if threaded:
+        thread = threading.Thread(target=loop)
+        thread.start()
+        thread.join()
+    else:
+        loop()
+    with WAYS[way](first) as second:
+        assert first.closed and second.output_dir == first.output_dir
+        with second.step(4):
+            second.observe(reward=[2.0])
+    expected = [(1, 1.0), (3, 1.0), (4, 2.0)]
+    assert [row[1:] for row in rewards(second.output_dir)] == expected
+    assert sorted(row[1:] for row in rewards(second.output_dir, "parquet")) == expected
+
+
+@pytest.mark.parametrize("kept", ["with", "step", "thread"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_run_that_goes_on_keeps_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, kept: str
+) -> None:
+    """Inside of its block or its step, and in a thread that lives: whatever asks for it is refused."""
+    monkeypatch.chdir(tmp_path)
+    first = declog.start(PROFILE, output_dir=tmp_path / "run")
+    state = first.state_dict()
+    monkeypatch.setattr(first, "state_dict", lambda: state)
+    with ThreadPoolExecutor(1) as pool, ExitStack() as block:
+        if kept == "with":
+            block.enter_context(first)
+        if kept == "step":
+            block.enter_context(first.step(0))
+        if kept == "thread":
+            pool.submit(lambda: first.step(0).__enter__().__exit__(None, None, None)).result()
+        with pytest.raises(SinkError, match=r"DL609.* still open"):
+            WAYS[way](first)
+        assert not first.closed
+    first.close()
+
+
+def test_ranks_give_a_folder_up_together(tmp_path: Path) -> None:
+    """Each closes its part of a run that has ended, so that no rank waits for another's rows."""
+    again = FakeComm.job(2)
+
+    def body(comm: FakeComm) -> None:
+        logs: list[declog.Recorder] = []
+        for channel in (comm, again[comm.rank]):
+            state = logs[-1].state_dict() if logs else None
+            logs.append(declog.start(PROFILE, output_dir=tmp_path, comm=channel, resume=state))
+            with logs[-1].step(len(logs)):
+                logs[-1].observe(reward=[float(comm.rank)])
+        logs[-1].close()
+        assert logs[0].closed and not logs[0].failures and not logs[1].failures
+
+    run_ranks(2, body, timeout_s=20.0)
+    assert [row[1:] for row in rewards(tmp_path)] == [(1, 0.5), (2, 0.5)]
 
 
 def test_a_folder_that_holds_a_run_is_refused_unless_it_is_added_to(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Never
 
@@ -68,7 +69,8 @@ def attach(
     the other method; ``CommError`` where another rank does not attach within ``start_s``.
 
     Returns the recorder. Close it, or use it as a context manager, where its files are read in the same program. A
-    trainer whose recorder is closed can be attached again; ``detach`` closes it and takes the hooks off.
+    trainer that has trained, or whose recorder is closed, can be attached again; ``detach`` closes it and takes the
+    hooks off.
     """
     refuse_arguments(attach, config, overrides, sinks, unnamed, unknown, declog.LogSpec.model_fields)
     if merge is not None and merge not in MERGE:
@@ -87,7 +89,8 @@ def attach(
             raise UsageError.of("DL510.trainer", type=type_, needed=needed, fix=fix)
     before = vars(trainer).get(MARK)
     if isinstance(before, Hooks):
-        if not before.recorder.closed:
+        trained = before.recorder.last_step is not None and before.recorder.idle_in
+        if not (before.recorder.closed or trained):
             raise UsageError.of("DL510.attached")
         detach(trainer)
     support = support_of(trainer)
@@ -123,7 +126,11 @@ def attach(
             "declog was attached inside a log window: until %s logs next its own numbers pass through, and those of "
             "declog begin then", type(trainer).__name__,
         )  # fmt: skip
-    steps = Steps(trainer, hooks, capture, late=late)
+    again = partial(
+        attach, trainer, config, merge=merge, prefix=prefix, deliver_s=deliver_s, sinks=sinks, output_dir=output_dir,
+        wait_s=wait_s, start_s=start_s,
+    )  # fmt: skip
+    steps = Steps(trainer, hooks, capture, again, late=late)
     if support.loop:
         Loop(trainer, hooks, capture, steps)
     compared = () if support.tested else _presets(support, constants, recorder.plan)

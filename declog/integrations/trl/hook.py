@@ -1,7 +1,8 @@
 """Wrapped methods and added callbacks of one trainer; ``detach`` removes both.
 
 A hook is a generator. The code before its ``yield`` runs before the method, and the code after it gets the method's
-result. This module calls the method itself exactly once, even if the hook fails: hooks are guarded.
+result. A hook that yields a function has that called in the method's place. This module calls the method itself
+exactly once, even if the hook fails: hooks are guarded.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import declog
 
 Guard = Callable[..., AbstractContextManager[None]]  # of the recorder
-Part = Generator[None, Any, Any]
+Part = Generator[Callable[..., Any] | None, Any, Any]
 """It returns what its caller gets instead of the method's result (None: that)."""
 
 
@@ -67,11 +68,12 @@ class Hooks:
             if recorder.closed:
                 return original(*args, **kwargs)
             part: Part | None = None
+            method = original
             with guard:
                 part = around(*args, **kwargs)
-                next(part, None)
+                method = next(part, None) or original
             try:
-                result = original(*args, **kwargs)
+                result = method(*args, **kwargs)
             except BaseException as error:
                 trace = error.__traceback__
                 with guard:

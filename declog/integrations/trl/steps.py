@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from transformers import TrainerCallback
 from transformers.trainer_utils import get_last_checkpoint
 
+from declog import Recorder
 from declog.integrations import checkpoints
 from declog.integrations.open_step import OpenStep
 from declog.integrations.trl.capture import Capture
@@ -25,7 +27,9 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
     is recorded.
     """
 
-    def __init__(self, trainer: Any, hooks: Hooks, capture: Capture, *, late: bool) -> None:
+    def __init__(
+        self, trainer: Any, hooks: Hooks, capture: Capture, again: Callable[[], Recorder], *, late: bool
+    ) -> None:
         self.mode: str | None = None
         self.prefix = ""
         self.late = late
@@ -33,6 +37,7 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
         self._trainer = trainer
         self._recorder = hooks.recorder
         self._capture = capture
+        self._again = again
         self._step = OpenStep(hooks.recorder)
         self.end = self._step.end
         self._idle = ExitStack()
@@ -93,10 +98,16 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
     # -- what calls its methods
 
     def _train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Part:
+        if resume_from_checkpoint and not self.over and self._recorder.last_step is not None:
+            recorder = self._again()  # it closes this one, and goes on in its folder
+            yield self._trainer.train
+            recorder.written()  # who reads the run has this one's recorder
+            return
         self.begin_window()
         self._before = -1
         if resume_from_checkpoint and not self.over:
             self._load(resume_from_checkpoint)
+        self._recorder.training(True)
         try:
             yield None
         except BaseException as error:
@@ -104,6 +115,7 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
             raise
         finally:
             self.end()
+            self._recorder.training(False)
 
     def _micro_batch(self, *args: Any, **kwargs: Any) -> Part:
         """The step has begun, though declog was attached too late to be told: by a callback of ``on_step_begin``."""

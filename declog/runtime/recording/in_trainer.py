@@ -36,6 +36,7 @@ class InTrainer:
         self._caller: Callable[[], str] | None = None  # says whose code calls; None: mistakes are raised
         self._reserved: frozenset[str] = frozenset()  # signals that only the trainer's integration observes
         self._inside = _Inside()
+        self._trains: bool | None = None  # whether a trainer trains with it now; None: no trainer says
         self._idle = False
 
     @property
@@ -46,6 +47,12 @@ class InTrainer:
     def _here(self) -> Scope | None:
         """The current scope; in a thread without one, the trainer's generation while it runs."""
         return here(self) or self._session.generation
+
+    def training(self, under_way: bool) -> None:
+        """Note that the trainer's training begins in this task, or that it has ended."""
+        self._trains = under_way
+        if under_way:
+            self._session.main_task = origin()
 
     def attached(self, caller: Callable[[], str], signals: Collection[str] = (), phase: str | None = None) -> None:
         """From now on, report mistakes of the training code instead of raising them, unless ``strict``.

@@ -31,7 +31,7 @@ from declog.runtime.recording.session import Session
 from declog.runtime.recording.timing import Clock
 from declog.runtime.rows import context
 from declog.runtime.rows.batches import Locate
-from declog.runtime.rows.scopes import Scope, here, origin, usable
+from declog.runtime.rows.scopes import Scope, ended, here, origin, usable
 from declog.runtime.run.capture import CaptureLog
 from declog.runtime.run.checkpoint import pack, unpack
 from declog.runtime.run.failures import Failures
@@ -92,6 +92,21 @@ class Recorder(Observing):
     def run_id(self) -> str:
         """The run's id; empty on ranks that have no folder."""
         return self._outlets.run_id
+
+    @property
+    def idle_in(self) -> frozenset[tuple[int, Path]]:
+        """This rank and the folders that a run gets which asks for one of them; empty while the loop may go on.
+
+        A loop has ended where its trainer says so; or where no block is open, and the task of its steps has ended or is
+        the one that asks. Ranks agree on the folders: of several only rank 0 knows which one the run has.
+        """
+        session, comm = self._session, self._background.comm
+        blocks = self._trains is None and (self._runs or session.scopes)
+        elsewhere = self._trains is not False and session.main_task is not origin() and not ended(session.main_task)
+        if session.forked or blocks or elsewhere:
+            return frozenset()
+        folders = {self._outlets.asked, self.output_dir if comm.world_size == 1 else None}
+        return frozenset((comm.rank, folder) for folder in folders if folder is not None)
 
     def note(self, **facts: Any) -> None:
         """Keep facts with the run, on the rank that has its folder; for integrations."""
@@ -382,7 +397,10 @@ class Recorder(Observing):
         self._original()
         if self._session.begun:
             raise UsageError.of("DL510.load")
-        progress, frames, data, equal = unpack(self.plan, self._background.comm, state)
+        comm = self._background.comm
+        progress, frames, data, equal = unpack(self.plan, comm, state)
+        wanted = (self._outlets.asked, state["output_dir"] if comm.world_size == 1 else None)
+        context.close_ended(comm.rank, [Path(folder) for folder in wanted if folder is not None], but=self)
         self._outlets.go_on(state, self._background.close_s)
         session_state.load(self._session, progress, frames if equal else {}, state.get("ranks"))
         self._background.load(progress, frames, data, equal=equal)

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
 from declog.errors.habits import answered
@@ -45,6 +46,16 @@ def forget(recorder: Recording) -> None:
     """Unregister a closed recorder: it is not found any more, also inside a block of it that is still open."""
     with _lock:
         _running[:] = [one for one in _running if one is not recorder]
+
+
+def close_ended(rank: int, folders: Iterable[Path], *, but: Recording | None = None) -> None:
+    """Close the runs that hold these folders on this rank and whose loops have ended: another run wants the folder."""
+    for folder in folders:
+        with _lock:
+            ended = [one for one in _running if one is not but and (rank, folder) in one.idle_in]
+        for recorder in ended:
+            log.warning("the run in %s had ended, and is closed now: another one asks for its folder", folder)
+            recorder.close()
 
 
 @contextmanager

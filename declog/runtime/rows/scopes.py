@@ -83,12 +83,26 @@ def origin() -> Origin:
     return _here.thread
 
 
+def ended(task: Origin) -> bool:
+    """Whether a task or a thread has ended; of trio's tasks nobody can tell."""
+    if isinstance(task, threading.Thread):
+        return not task.is_alive()
+    return bool(getattr(task, "done", bool)())
+
+
 class Recording(Protocol):
     """A recorder as seen by the modules below it: scopes, the functions that find the current recorder, wrappers."""
 
     @property
     def closed(self) -> bool:
         """Whether the run is over."""
+
+    @property
+    def idle_in(self) -> frozenset[tuple[int, Path]]:
+        """The rank and the folders of a run whose loop has ended; empty while it may go on."""
+
+    def close(self) -> None:
+        """Log the last window, and close the sinks."""
 
     @property
     def innermost(self) -> int:

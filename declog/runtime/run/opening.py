@@ -29,6 +29,7 @@ from declog.runtime.ranks import store_comm as comms
 from declog.runtime.ranks.actors import ActorComm, DriverComm
 from declog.runtime.ranks.comm import Comm
 from declog.runtime.recording.recorder import Recorder
+from declog.runtime.rows import context
 from declog.runtime.rows.batches import Locate
 from declog.runtime.run import checkpoint, manifest
 from declog.runtime.run.capture import CaptureLog, free_folder
@@ -81,7 +82,14 @@ def open_run(plan: Plan, channel: Comm, options: Start) -> Recorder:
     origin = None
     if resume is not None and resume.get("run_id"):
         origin = Origin(resume["run_id"], resume["output_dir"], resume["step"])
+    named, parent = _asked(plan, options)
+    wanted = [named or (parent if resume is not None else None)]
+    if origin is not None and origin.output_dir is not None and channel.world_size == 1:
+        wanted.append(Path(origin.output_dir))
+    context.close_ended(channel.rank, filter(None, wanted))
     outlets = _open(channel, plan, options, origin)
+    if not isinstance(channel, ActorComm):  # whose folder is the driver's
+        outlets.asked = named or parent
     if channel.collects:
         if (version := namesake()) is not None:
             _warn_of_namesake(version)
@@ -202,15 +210,20 @@ def agree(channel: Comm, plan: Plan, start_s: float) -> None:
     raise PlanMismatchError([Problem.of("DL604.ranks", difference=fingerprint.difference(plans))])
 
 
+def _asked(plan: Plan, options: Start) -> tuple[Path | None, Path | None]:
+    """The folder that somebody named, and the one in which a new folder is to be."""
+    path = options.output_dir or (plan.output_dir if options.base_dir is None else None)
+    parent = options.base_dir or options.application
+    return None if path is None else Path(path).absolute(), None if parent is None else Path(parent).absolute()
+
+
 def _folder(plan: Plan, options: Start, origin: Origin | None) -> tuple[RunFolder, Choice, str]:
     """The run's folder, what the caller said of it, and the run's id.
 
     The folder is the one that was named, that of the run to continue, or a new one: Hydra's, or one under outputs/.
     """
-    path = options.output_dir or (plan.output_dir if options.base_dir is None else None)
-    parent = options.base_dir or options.application
-    folder = None if path is None else Path(path).absolute()
-    base = Path(parent) if parent else Path("outputs") / plan.project / time.strftime("%Y-%m-%d_%H-%M-%S")
+    folder, parent = _asked(plan, options)
+    base = parent or Path("outputs") / plan.project / time.strftime("%Y-%m-%d_%H-%M-%S")
     new = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
     try:
         choice = run_folder.choice(folder, None if options.base_dir is None else Path(options.base_dir).absolute())

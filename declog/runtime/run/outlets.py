@@ -28,7 +28,8 @@ class Outlets:
     """Sinks by id and the routes to them, the run, and its folder; ``choice`` is what the caller said of the folder.
 
     ``run`` is None if this process writes nothing, ``folder`` is None on ranks other than 0. ``branch``: the run
-    continues another one, whose rows stay that run's.
+    continues another one, whose rows stay that run's. ``asked`` is the folder that the caller named, or the one in
+    which the run's folder is to be; every rank knows it.
     """
 
     runners: dict[str, SinkRunner] = field(default_factory=dict)
@@ -37,6 +38,7 @@ class Outlets:
     folder: RunFolder | None = None
     choice: Choice = field(default_factory=Choice)
     branch: bool = False
+    asked: Path | None = None
 
     @property
     def output_dir(self) -> Path | None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -279,23 +281,42 @@ RESUMABLE = Case(
 
 
 def resumable(
-    model: Path, folder: Path, *, until: int | None = None, resume: bool | str = False
+    model: Path, folder: Path, *, until: int | None = None, resume: bool | str = False, ended: str = "closed"
 ) -> list[dict[str, Any]]:
-    """A run whose windows are longer than the way to a checkpoint; what its files hold at the end, on rank 0."""
+    """A run whose windows are longer than the way to a checkpoint; what its files hold at the end, on rank 0.
+
+    ``ended`` says how: closed; by nobody, when training has returned or raised, also in a thread that is at its end;
+    or trained again by the same trainer, from its last checkpoint.
+    """
     from transformers import TrainerCallback
 
     class Stop(TrainerCallback):  # type: ignore[misc]
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             if state.global_step == until:
                 control.should_training_stop = True
+                if ended == "raised":
+                    raise KeyboardInterrupt
 
     from tests.integrations.trl import tiny
 
     data = {"train_dataset": tiny.prompts(32)}  # one epoch: TRL's sampler shuffles a second one in another way, resumed
     trainer = trainer_of(RESUMABLE, model, folder, callbacks=[Stop()], data=data)
     overrides = ["declog.sinks=[jsonl]", "+declog.run.strict=true", "+declog.metrics.reward_p95='p95(reward)'"]
-    with declog.attach(trainer, "trl_grpo", overrides) as log:
-        trainer.train(resume_from_checkpoint=resume)
+    overrides += ["+declog.metrics.so_far={expr: sum(length), over: run_step, combine: sum}"]
+    log = declog.attach(trainer, "trl_grpo", overrides)
+    if ended == "in a thread":
+        thread = threading.Thread(target=trainer.train)
+        thread.start()
+        thread.join()
+    else:
+        with suppress(KeyboardInterrupt):
+            trainer.train(resume_from_checkpoint=resume)
+    if ended == "trained again":
+        until = None
+        trainer.train(resume_from_checkpoint=True)
+        declog.detach(trainer)
+    elif ended == "closed":
+        log.close()
     if log.output_dir is None:
         return []
     files = sorted(log.output_dir.rglob("*.jsonl"))

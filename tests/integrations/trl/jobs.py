@@ -66,7 +66,10 @@ def resumed(model: Path, folder: Path) -> None:
     whole = cases.resumable(model, folder / "whole")
     cases.resumable(model, folder / "parts", until=7)
     parts = cases.resumable(model, folder / "parts", resume=True)
-    keep(folder, f"rank{os.environ['RANK']}", (whole, parts))
+    cases.resumable(model, folder / "open", until=7, ended="returned")
+    opened = cases.resumable(model, folder / "open", resume=True)
+    again = cases.resumable(model, folder / "again", until=7, ended="trained again")
+    keep(folder, f"rank{os.environ['RANK']}", (whole, parts, opened, again))
 
 
 def killed(model: Path, folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,20 @@ OF_A_PART = ("time", "per_second", "train_loss", "total_flos")
 
 def records(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What was logged, without what is of the part of the run that logged it."""
-    return [{key: _kept(value) for key, value in line.items() if key not in ("time", "run_id")} for line in lines]
+    return [
+        {key: _kept(value) for key, value in line.items() if key not in ("time", "run_id")}
+        for line in lines if not _of_a_part(str(line.get("name")))
+    ]  # fmt: skip
+
+
+def _of_a_part(name: str) -> bool:
+    return any(word in name for word in OF_A_PART)
 
 
 def _kept(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
-    return {key: each for key, each in value.items() if not any(word in key for word in OF_A_PART)}
+    return {key: each for key, each in value.items() if not _of_a_part(key)}
 
 
 def compare(whole: list[dict[str, Any]], parts: list[dict[str, Any]]) -> None:
@@ -54,9 +62,53 @@ def test_a_run_that_is_resumed_inside_a_window(model: Path, tmp_path: Path) -> N
 
 
 def test_a_job_that_is_resumed_inside_a_window(model: Path, tmp_path: Path) -> None:
-    """The same on two ranks."""
+    """The same on two ranks, also where no rank has closed the first part."""
     two_ranks("resumed", model, tmp_path)
-    compare(*pickle.loads((tmp_path / "rank0.pickle").read_bytes()))
+    whole, *resumed = pickle.loads((tmp_path / "rank0.pickle").read_bytes())
+    assert len(resumed) == 3
+    for parts in resumed:
+        compare(whole, parts)
+
+
+@pytest.mark.parametrize("ended", ["returned", "raised", "in a thread"])
+def test_a_run_that_nobody_closed_is_resumed(model: Path, tmp_path: Path, ended: str) -> None:
+    """By another trainer of the process: its folder is that one's, however the training ended."""
+    cases.resumable(model, tmp_path / "parts", until=7, ended=ended)
+    parts = cases.resumable(model, tmp_path / "parts", resume=True)
+    compare(cases.resumable(model, tmp_path / "whole"), parts)
+
+
+def test_a_trainer_that_is_resumed_itself(model: Path, tmp_path: Path) -> None:
+    """It trains on from its checkpoint, in the run that it began: totals have no step twice."""
+    again = cases.resumable(model, tmp_path / "again", until=7, ended="trained again")
+    compare(cases.resumable(model, tmp_path / "whole"), again)
+
+
+def test_a_trainer_that_still_trains_keeps_its_folder(model: Path, tmp_path: Path) -> None:
+    """In a thread, while another one is resumed from its checkpoint: that one says it, and trains beside it."""
+    from transformers import TrainerCallback
+
+    saved, resumed = threading.Event(), threading.Event()
+
+    class Waits(TrainerCallback):  # type: ignore[misc]
+        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step == 2:
+                saved.set()
+                assert resumed.wait(60)
+
+    first = cases.trainer_of(cases.RESUMABLE, model, tmp_path, callbacks=[Waits()])
+    with declog.attach(first, "trl_grpo", ["declog.sinks=[jsonl]"]) as log:
+        thread = threading.Thread(target=first.train)
+        thread.start()
+        assert saved.wait(60)
+        second = cases.trainer_of(cases.RESUMABLE, model, tmp_path)
+        with declog.attach(second, "trl_grpo", ["declog.sinks=[jsonl]"]) as other:
+            second.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+        assert not log.closed and any("DL608" in text and "still open" in text for text in other.failures)
+        resumed.set()
+        thread.join()
+    assert log.failures == {} and log.output_dir == tmp_path / "declog" != other.output_dir
+    assert [int(step) for step in declog.read(log)["reward"].steps] == [4, 8]
 
 
 def test_a_checkpoint_without_a_state_of_declog(model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
