@@ -247,9 +247,9 @@ class Run:
         return ""
 
     @property
-    def _unwritten(self) -> bool:
-        """Whether none of its sinks writes files."""
-        return not self._sinks and not self._declared.sinks
+    def _no_files(self) -> str:
+        """What to do where none of its sinks writes files; empty where one does."""
+        return "" if self._sinks or self._declared.sinks else NO_FILES
 
     @property
     def _declared(self) -> Declared:
@@ -259,7 +259,7 @@ class Run:
     def scalars(self) -> Frame:
         """``step, mode, name, metric, value, int_value, partial, time, run_id``: a row per value."""
         frame = self._events("scalars")
-        if not len(frame) and (why := NO_FILES if self._unwritten else self._declared.rare()):
+        if not len(frame) and not self._no_files and (why := self._declared.rare()):
             self._report(why)
         return frame
 
@@ -281,7 +281,9 @@ class Run:
         A column ``step`` or ``run_id`` of its own stays its own: the log event's is ``declog_step``, ``declog_run_id``.
         """
         written = {name for ranks in self._sinks for one in ranks for name in one.tables()}
-        no_files = NO_FILES if self._unwritten else ""
+        no_files = self._no_files
+        if no_files:
+            self._report(no_files)
         frames = {**self._declared.empty_tables, **dict.fromkeys(written)}
         return Tables(frames, self._table, lambda name: self._left_to_logger(name) or no_files)
 
@@ -308,8 +310,8 @@ class Run:
 
     def _instead_of(self, name: str) -> str:
         """Of a name that no scalar has: where its values are, that none came, or the nearest name."""
-        if self._unwritten:
-            return NO_FILES
+        if self._no_files:
+            return self._no_files
         columns = [self.scalars.arrow()[column].to_pylist() for column in ("name", "metric", "mode")]
         for section, rows in {"histograms": self.histograms, "alerts": self.alerts}.items():
             if name not in columns[1] and name in rows.arrow()["name"].to_pylist():
@@ -364,6 +366,8 @@ class Run:
         tables = [table for ranks in self._sinks if (table := ranks[0].read(kind, self._report)) is not None]
         parts = [self._of_run(table, "run_id") for table in tables]
         rows = merged(parts, ("step", "mode", "name", "time")) if parts else schema(kind).empty_table()
+        if self._no_files:
+            self._report(self._no_files)
         return Frame(rows, f"run.{kind}")
 
     def _table(self, name: str) -> Frame:

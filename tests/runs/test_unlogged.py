@@ -66,6 +66,26 @@ def test_no_sink_of_files(sinks: list[str], tmp_path: Path) -> None:
     assert (answer(run, "reward"), answer(run, "rewrad")) == (said, said)
 
 
+@pytest.mark.parametrize("part", ["scalars", "histograms", "alerts", "tables", "wide", "names", "modes", "report"])
+@pytest.mark.parametrize("sinks", [["console"], []])
+def test_what_is_empty_without_a_sink_of_files_says_why(
+    part: str, sinks: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once, whichever part of the run is read first, and no loop over it raises; a run with files says nothing."""
+    run = read(tmp_path / "none", 1, sinks=sinks)
+    with caplog.at_level(logging.WARNING, "declog"):
+        for _ in range(2):
+            if part == "report":
+                declog.report(run.path)
+                continue
+            value = getattr(run, part)
+            assert list(value() if callable(value) else value) == []
+        assert caplog.text.count("no sink wrote files: start with sinks=[console,parquet]") == 1 + (part == "report")
+        caplog.clear()
+        beside = read(tmp_path / "files", 1, sinks=["jsonl"])
+        assert (list(beside.histograms), list(beside.alerts), caplog.text) == ([], [], "")
+
+
 def test_a_metric_that_the_profile_hides(tmp_path: Path) -> None:
     """The answer shows it, if another sink has it or none; it works."""
     sections = {"sinks": ["parquet"], "profile": "slim"}
