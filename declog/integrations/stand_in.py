@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 import declog
 from declog.errors.habits import meant, no_attribute
+from declog.integrations.logged import number_of
 
 log = logging.getLogger("declog")
 
@@ -54,19 +58,64 @@ def alone(options: Mapping[str, Any]) -> dict[str, int]:
 class LeftToLogger:
     """What went to a logger alone, since declog keeps numbers only: each name is told of once, and kept with the run.
 
-    Names with other digits are one, as those that hold a step. ``logger`` is what it is called.
+    Names with other digits are one, as those that hold a step. ``logger`` is what it is called. A table is told of
+    with the edit by which declog has its rows.
     """
 
     def __init__(self, logger: str) -> None:
         self._logger = logger
         self._kinds = dict[str, str]()
+        self._edits = dict[str, str]()
 
-    def tell(self, names: Iterable[str], recorder: declog.Recorder) -> None:
+    def tell(self, values: Mapping[str, Any], recorder: declog.Recorder) -> None:
         """Say it of names that are new."""
-        kinds = {re.sub(r"\d+", "0", name): name for name in names}
+        kinds = {re.sub(r"\d+", "0", name): name for name in values}
         untold = sorted(kinds[kind] for kind in kinds.keys() - self._kinds.keys())
         self._kinds.update(kinds)
         if untold:
+            edits = {name: edit for name in untold if (edit := _edit(name, values[name], self._logger))}
+            self._edits |= edits
             shown = ", ".join(f"`{name}`" for name in untold)
-            log.warning("declog keeps numbers, in %s; %s went to %s alone", recorder.output_dir, shown, self._logger)
-            recorder.note(left_to_logger={self._logger: sorted(self._kinds.values())})
+            fixes = "".join(f"\n  fix: {edit}" for edit in edits.values())
+            log.warning(
+                "declog keeps numbers, in %s; %s went to %s alone%s", recorder.output_dir, shown, self._logger, fixes
+            )
+            names = {name: self._edits.get(name, "") for name in sorted(self._kinds.values())}
+            recorder.note(left_to_logger={self._logger: names})
+
+
+def _edit(name: str, value: Any, logger: str) -> str:
+    """The lines by which declog keeps the rows of a logger's table; empty for any other value. They are tried here."""
+    columns, rows = getattr(value, "columns", None), getattr(value, "data", None)
+    if not isinstance(columns, list) or not isinstance(rows, list):
+        return ""
+    types = {str(column): _type(row[at] for row in rows) for at, column in enumerate(columns)}
+    ids = {column: _id(column) for column, type_ in types.items() if type_ and column != "step"}  # declog has the step
+    table, it = _id(name), "wandb" if logger == "wandb" else "logger"
+    overrides = [f"signals.{table}.{id}=completion {types[column]}" for column, id in ids.items()]
+    overrides.append(f"tables.{table}={{columns: [{', '.join(ids.values())}]}}")
+    try:
+        declog.plan(declog.compose("tee", overrides))
+    except declog.ConfigError:
+        return ""
+    observed = ", ".join(
+        f"{id}=table.get_column({json.dumps(column, ensure_ascii=False)})" for column, id in ids.items()
+    )
+    return (
+        f"{it} = declog.tee({it}, overrides={json.dumps(overrides)}), and before each log: declog.observe({observed})"
+    )
+
+
+def _id(name: str) -> str:
+    return re.sub(r"\W+", "_", name.lower()).strip("_")
+
+
+def _type(values: Iterable[Any]) -> str:
+    """The type of a signal with these values; empty of images and the like."""
+    types = {
+        "text" if isinstance(value, str) else "bool" if isinstance(value, bool | np.bool_) else type(number_of(value))
+        for value in values if value is not None
+    }  # fmt: skip
+    if types and types <= {int, float}:
+        return "int" if types == {int} else "float"
+    return str(types.pop()) if types in ({"text"}, {"bool"}) else ""

@@ -209,8 +209,8 @@ class Tee(Stands):
             rest: Mapping[str, Any] = call.values
             with self.recorder.guard("what the loop logs could not be recorded"):
                 rest = self._numbers(call.values, self._step, commit=call.commit)
-            no_numbers = flat(rest).keys()
-            self._names |= names - no_numbers
+            no_numbers = flat(rest)
+            self._names |= names - no_numbers.keys()
             if no_numbers:
                 self._untaken.tell(no_numbers, self.recorder)
 

@@ -129,7 +129,7 @@ class RunTee(Stands):
         """What ``wandb.alert`` does; alerts of declog's are conditions of the config."""
         if (recorder := self._log) is not None:
             with recorder.guard("an alert of the loop could not be told of"):
-                self._untaken.tell([f"alert: {title}"], recorder)
+                self._untaken.tell({f"alert: {title}": None}, recorder)
         self._wraps.alert(title, *args, **kwargs)
 
     def log(self, data: Mapping[str, Any], step: int | None = None, commit: bool | None = None) -> None:

@@ -243,7 +243,9 @@ class Run:
         """Where values of a name went that are no numbers: to the loop's logger alone. Empty for any other name."""
         for logger, names in (self.info.get("left_to_logger") or {}).items():
             if name in names:
-                return f"{logger} alone has it: declog keeps the numbers of a loop that logs by itself"
+                edit = names[name] if isinstance(names, dict) else ""  # a list of names in runs of earlier versions
+                said = f"{logger} alone has it: declog keeps the numbers of a loop that logs by itself"
+                return f"{said}; its rows too with {edit}" if edit else said
         return ""
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 from collections.abc import Mapping
@@ -104,6 +105,45 @@ def test_one_import_is_changed(tmp_path: Path) -> None:
     }  # fmt: skip
     assert math.isnan(kept.pop((1000, "train/loss")))
     assert kept == pytest.approx(logged)
+
+
+TABLES = """
+import declog
+{wandb}
+run = wandb.init(project="mine")
+for step in range(3):
+    data = [["2+2", "4", 1.0, True, step], ["3+3", None, 0, False, step]]
+    table = wandb.Table(columns=["prompt", "Model answer", "reward", "ok", "step"], data=data)
+    {observe}
+    wandb.log({{"reward": 0.5, "val/samples": table}}, step=step)
+wandb.finish()
+try:
+    print(list(declog.read(run).tables["val/samples"]))
+except KeyError as error:
+    print(list(declog.read(run).tables.get("val_samples", [error])))
+"""
+
+
+@pytest.mark.slow
+def test_the_edit_for_a_table_of_the_logger(tmp_path: Path) -> None:
+    """The note where it is logged, and the error where it is read, hold two lines that can be pasted: they work."""
+    env = {"WANDB_MODE": "offline", "WANDB_CONSOLE": "off", "WANDB_SILENT": "true", "HOME": str(tmp_path)}
+
+    def looped(wandb: str, observe: str = "") -> tuple[str, str]:
+        code = TABLES.format(wandb=wandb, observe=observe)
+        done = forks.run(["-c", code], cwd=tmp_path, env=forks.environment(env))
+        assert done.returncode == 0, done.stderr
+        return done.stdout, done.stderr
+
+    error, note = looped("from declog.integrations import wandb")
+    edit = next(line for line in note.splitlines() if "  fix: " in line).removeprefix("  fix: ")
+    assert f"`val/samples` went to wandb alone\n  fix: {edit}" in note and edit in error
+    tee, observe = edit.split(", and before each log: ")
+    rows = ast.literal_eval(looped(f"import wandb\n{tee}", observe)[0])
+    columns = ("step", "prompt", "model_answer", "reward", "ok")
+    assert [tuple(row.get(name) for name in columns) for row in rows] == [
+        (step, *row) for step in range(3) for row in (("2+2", "4", 1.0, True), ("3+3", None, 0.0, False))
+    ]
 
 
 READ = """
