@@ -40,7 +40,6 @@ def notes(config: Composed, plan: Plan) -> Iterator[str]:
     yield from _of_one_step(config, plan)
     yield from _of_means(config, plan)
     yield from _of_numbers(config, plan)
-    yield from _matched(config, plan)
 
 
 def _unseen(config: Composed, plan: Plan) -> Iterator[str]:
@@ -104,8 +103,11 @@ def _of_numbers(config: Composed, plan: Plan) -> Iterator[str]:
             yield f"{stands}; {_edit(config, (*path, 'prefer'), None)} leaves it to the rows"
 
 
-def _matched(config: Composed, plan: Plan) -> Iterator[str]:
-    """A note on the user's own metrics and tables that read rows of an earlier phase: micro-batches need ids."""
+def matched(config: Composed, plan: Plan) -> Iterator[str]:
+    """A note on the user's own metrics and tables that read rows of an earlier phase: micro-batches need ids.
+
+    A run does not log it: there DL511 says so where ids do not come, and nobody who observes them has to read it.
+    """
     joins = [op for op in plan.joins if op.axis is Axis.COMPLETION]
     paths = [(("metrics", op.id), carried(op)) for op in plan.metrics if joins and op.prefer is None]
     paths += [(("tables", op.id), carried(op)) for op in plan.tables if joins]

@@ -64,3 +64,23 @@ def test_a_number_for_later(cli: Cli, tmp_path: Path, caplog: pytest.LogCaptureF
     ):
         log.observe(reward=[1.0], lr=0.1)
     assert not [record for record in caplog.records if "lr" in record.getMessage()]
+
+
+@pytest.mark.parametrize("ids", ["both", "neither"])
+def test_rows_that_ids_match(ids: str, cli: Cli, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """`declog check` cannot know whether they come; a run says it where they do not, and is silent where they do."""
+    config = "defaults: [grpo, _self_]\nmetrics: {wrong: {expr: advantages, where: reward == 0}}\nsinks: []\n"
+    file = tmp_path / "mine.yaml"
+    file.write_text(config)
+    assert "ids match them: `row_id` in both calls" in " ".join(cli("check", str(file)).out.split())
+    with caplog.at_level("WARNING", logger="declog"):
+        with declog.start(str(file), sinks=[sink := MemorySink()], output_dir=tmp_path / "run") as log, log.step(0):
+            rows = list(range(4))
+            log.observe(reward=[0.0, 1.0, 0.0, 1.0], **({"row_id": rows} if ids == "both" else {}))
+            for part in (rows[:2], rows[2:]):
+                log.observe(advantages=[float(row) for row in part], **({"row_id": part} if ids == "both" else {}))
+        said = [record.getMessage() for record in caplog.records if "row_id" in record.getMessage()]
+    if ids == "both":
+        assert (said, sink.scalars[0]["wrong"]) == ([], 1.0)
+    else:
+        assert "give `row_id` in both calls" in said[0] and "wrong" not in sink.scalars[0]

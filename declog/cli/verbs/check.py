@@ -118,7 +118,7 @@ def _checked(args: argparse.Namespace, words: Sequence[str]) -> Checked:
     from declog.cli.targets import configured
     from declog.compiler import compile
     from declog.config.compose import imports_of
-    from declog.notes import notes, unread
+    from declog.notes import matched, notes, unread
     from declog.plans.ops import NO_SINK
     from declog.replay.prepared import faults
 
@@ -138,7 +138,7 @@ def _checked(args: argparse.Namespace, words: Sequence[str]) -> Checked:
     else:
         done.plan = compiled
         done.not_installed = _not_installed(compiled)
-        done.notes = [*notes(config, compiled), *unread(config, compiled)]
+        done.notes = [*notes(config, compiled), *matched(config, compiled), *unread(config, compiled)]
         if stale:
             dropped = f"`tests: {{{', '.join(f'{name}: null' for name in stale)}}}`"
             dropped = " ".join(f"'~tests.{name}'" for name in stale) if config.overrides else dropped
