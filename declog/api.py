@@ -160,14 +160,14 @@ def start(
     """Start logging a run; call it on every rank.
 
     ``config`` and ``overrides`` are what ``declog.compose`` takes: a preset's name, a YAML file, an application's
-    DictConfig, its ``declog`` node, or a mapping. Without any, the preset ``minimal`` logs whatever is observed.
-    ``sinks`` are added in code, under the profile that ``profile:`` names. ``constants`` fill the config's constants.
-    ``rank`` and ``world_size`` are the data-parallel ones, where they are not those of the process group. ``wait_s``
-    is how long rank 0 waits for another rank's rows, in the background, before it logs without them; ``start_s`` how
-    long ranks wait for each other here, and all of them for sinks to open. ``capture`` stands for the config's own:
-    what the training code gives is kept in files, for ``declog preview``. Everything that is wrong
-    with the config raises here, before step 0: ``ConfigError``; a sink that cannot open: ``SinkError``; ranks with
-    different plans: ``PlanMismatchError``.
+    DictConfig, its ``declog`` node, or a mapping with the lines of a file. Without any, the preset ``minimal`` logs
+    whatever is observed. ``sinks`` are added in code, under the profile that ``profile:`` names. ``constants`` fill the
+    config's constants. ``rank`` and ``world_size`` are the data-parallel ones, where they are not those of the process
+    group. ``wait_s`` is how long rank 0 waits for another rank's rows, in the background, before it logs without them;
+    ``start_s`` how long ranks wait for each other here, and all of them for sinks to open. ``capture`` stands for the
+    config's own: what the training code gives is kept in files, for ``declog preview``. Everything that is wrong with
+    the config raises here, before step 0: ``ConfigError``; a sink that cannot open: ``SinkError``; ranks with different
+    plans: ``PlanMismatchError``.
 
     ``run_config`` is how the trainer is configured, for the run's folder, the report and every tracker. Of a Hydra
     application it is all of its configuration beside ``declog``, without being asked for. Values that the environment

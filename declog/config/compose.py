@@ -13,18 +13,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path as FilePath
-from typing import Any
+from typing import Any, cast
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from declog.config.composed import Composed, is_plain, node_of, of_config, of_node
+from declog.config.composed import Composed, is_plain, node_of, of_config, of_node, wrapped
 from declog.config.composition_errors import composition_error, unknown_preset
 from declog.config.file_errors import lost
 from declog.config.files import chooses_config, text_of
 from declog.config.fold import Composition
-from declog.config.hydra import Loader, config_loader
+from declog.config.hydra import InCode, Loader, config_loader
 from declog.config.interpolation import at
 from declog.config.origin import Origin
 from declog.config.override_errors import problem_of
@@ -35,8 +35,6 @@ from declog.config.search_path import GROUP, HYDRA_ERRORS, folders_of
 from declog.config.source_map import shown_path
 from declog.errors import CompositionError, Path, Problem, Where, did_you_mean, nearest
 from declog.errors.habits import shown_at_the_call
-from declog.language.keys import SECTIONS
-from declog.language.mistakes import EXTENDS
 
 log = logging.getLogger("declog")
 PACKAGE = "pkg://"  # a place of presets: the package that holds their folder `declog`
@@ -49,26 +47,40 @@ def compose(
     """The config with ``overrides``, each key with the place that set it.
 
     ``config`` is a preset's name, a YAML file, a package's preset (``pkg://acme_logging.conf/acme``), an application's
-    DictConfig, its node ``declog``, a config as a mapping, or a ``Composed``. ``config_dir`` is a directory whose
-    ``declog`` folder holds presets of your own, by default what ``[tool.declog]`` of the project names; they win over
-    shipped ones of the same name. Overrides are those of the command line, ``profile=slim``, ``metrics.p=p95(reward)``,
-    ``~metrics.kl``, ``sinks=[console,trackio]``, or Hydra's, ``declog.profile=slim``; an application's own file takes
-    Hydra's only. Raises ``CompositionError`` with every override that is wrong. A running ``@hydra.main`` application
-    is neither used nor disturbed.
+    DictConfig, its node ``declog``, a config as a mapping, which may have a defaults list as a file has, or a
+    ``Composed``. ``config_dir`` is a directory whose ``declog`` folder holds presets of your own, by default what
+    ``[tool.declog]`` of the project names; they win over shipped ones of the same name. Overrides are those of the
+    command line, ``profile=slim``, ``metrics.p=p95(reward)``, ``~metrics.kl``, ``sinks=[console,trackio]``, or Hydra's,
+    ``declog.profile=slim``; an application's own file takes Hydra's only. Raises ``CompositionError`` with every
+    override that is wrong. A running ``@hydra.main`` application is neither used nor disturbed.
     """
     if isinstance(overrides, str | Mapping) or not all(isinstance(text, str) for text in overrides):
         texts = [f"output_dir={text}" if "/" in text and "=" not in text else text for text in _as_texts(overrides)]
         raise _refused("DL101.overrides", "overrides", type=type(overrides).__name__, fix=str(texts))
-    if isinstance(config, str | os.PathLike):
+    if isinstance(config, str | os.PathLike) or _extends(config):
         _not_of_application()
-        return composed(overridden(named(config, config_dir), overrides))
+        base = named(config, config_dir) if isinstance(config, str | os.PathLike) else _in_code(config, config_dir)
+        return composed(overridden(base, overrides))
     if overrides and isinstance(config, Composed) and config.origin is not None and not config.origin.running:
         return composed(overridden(replace(config.origin, overrides=()), [*config.overrides, *overrides]))
     if overrides:
         raise _refused("DL101.composed", "overrides", lines=" ".join(map(_in_application, overrides)))
-    if isinstance(config, Mapping) and not isinstance(config, DictConfig):
-        _extends_nothing(config)
     return config if isinstance(config, Composed) else of_config(config)
+
+
+def _extends(config: object) -> bool:
+    """Whether a mapping has the lines of a preset with a defaults list; an application's chooses a ``declog``."""
+    if not isinstance(config, Mapping) or "defaults" not in config:
+        return False
+    entries = config["defaults"] if isinstance(config["defaults"], Sequence) else ()
+    return not any(isinstance(entry, Mapping) and GROUP in entry for entry in entries)
+
+
+def _in_code(config: Mapping[str, Any], config_dir: str | FilePath | None) -> Origin:
+    """A mapping with a defaults list, which is what a file with these lines would be among the project's presets."""
+    node = config if isinstance(config, DictConfig) else wrapped(config)
+    data = cast("dict[str, Any]", OmegaConf.to_container(node, resolve=False))
+    return Origin(InCode.PRESET, config_dir=project_folder(config_dir), data=data)
 
 
 def _not_of_application() -> None:
@@ -78,19 +90,6 @@ def _not_of_application() -> None:
     if lines:
         shown = ", ".join(lines)
         log.warning("%s is for the application's configuration, and this config is another: declog.start(cfg)", shown)
-
-
-def _extends_nothing(config: Mapping[Any, Any]) -> None:
-    """Raise where a mapping names a preset that it would extend: in code the rest of it are overrides."""
-    for word in ("defaults", *EXTENDS):
-        bases = [config[word]] if isinstance(config.get(word), str) else config.get(word)
-        if isinstance(bases, list) and bases and all(isinstance(base, str) for base in bases):
-            rest = {str(key): value for key, value in config.items() if key != word}
-            maps = {key: value for key, value in rest.items() if key in SECTIONS and isinstance(value, Mapping)}
-            flat = {f"{key}.{id}": entry for key, section in maps.items() for id, entry in section.items()}
-            texts = [f"{key}={written(value)}" for key, value in ({**rest, **flat}).items() if key not in maps]
-            call = ", ".join([repr(bases[0]), *([repr(texts)] if texts else [])])
-            raise _refused("DL101.mapping_extends", "config", name=word, fix=f"declog.start({call})")
 
 
 def _in_application(line: str) -> str:
@@ -197,7 +196,7 @@ def overridden(base: Origin, overrides: Sequence[str]) -> Origin:
         return replace(base, overrides=tuple(overrides))
     if not overrides:
         return base
-    loader = config_loader(base.config_dir)
+    loader = base.loader
     groups = loader.list_groups(GROUP)
     name, lines, parts = base.config_name, list[str](), dict[int, str]()
     for word in overrides:
@@ -245,14 +244,14 @@ def composed(origin: Origin) -> Composed:
 
 def _folded(origin: Origin) -> Composition:
     """The whole configuration."""
-    loader = config_loader(origin.config_dir)
+    loader = origin.loader
     options = loader.get_group_options(GROUP)
     name = str(origin.config_name)
     if origin.application:
         if not loader.repository.config_exists(name):
             fix = did_you_mean(name, loader.repository.get_group_options(""), what="configurations")
             raise _refused("DL101.no_config", "config", name=name, folder=origin.config_dir, fix=fix)
-    elif name not in options:
+    elif origin.data is None and name not in options:
         directory = origin.config_dir if isinstance(origin.config_dir, FilePath) else None
         raise CompositionError([unknown_preset(name, options, directory)])
     try:
@@ -266,7 +265,7 @@ def _folded(origin: Origin) -> Composition:
 
 def _nodes(origin: Origin, composition: Composition) -> DictConfig:
     """The whole configuration as nodes of OmegaConf, which resolve what stands for something else."""
-    loader = config_loader(origin.config_dir)
+    loader = origin.loader
     data = composition.tree.plain
     texts = {path: node.value for path, node in composition.tree.walk() if isinstance(node.value, str)}
     asking = {path: text for path, text in texts.items() if "${hydra:" in text}

@@ -341,7 +341,7 @@ def node_of(config: object) -> DictConfig:
     """The config's node, still attached to its configuration."""
     if HydraConfig.initialized():
         jobs.add(HydraConfig.get().job.name)
-    configuration = config if isinstance(config, DictConfig) else _wrapped(config)
+    configuration = config if isinstance(config, DictConfig) else wrapped(config)
     keys = [str(key) for key in configuration]  # `GROUP in configuration` is false where it is ??? or does not resolve
     if GROUP not in keys:
         at_root = configuration is configuration._get_root()
@@ -365,7 +365,8 @@ def node_of(config: object) -> DictConfig:
     return node
 
 
-def _wrapped(config: object) -> DictConfig:
+def wrapped(config: object) -> DictConfig:
+    """Data as nodes of OmegaConf. Raises ``ConfigError`` for what is no mapping, or holds what no config does."""
     if isinstance(config, list | tuple) and config and all(isinstance(line, str) and "=" in line for line in config):
         raise ConfigError([Problem.of("DL202.config_overrides", where=Where(name="config"), overrides=list(config))])
     if type(config).__name__ == "Recorder":

@@ -22,7 +22,7 @@ from typing import Any
 import yaml
 
 from declog.config.quoting import is_expression, stays_plain, value_end, within
-from declog.config.source_map import FileLocation, Location, OverrideLocation, Provenance, StoreLocation
+from declog.config.source_map import CodeLocation, FileLocation, Location, OverrideLocation, Provenance, StoreLocation
 from declog.config.yaml_lint import surprise
 from declog.errors import Excerpt, Path, Problem, Where, in_flow
 
@@ -99,6 +99,8 @@ def _located(problem: Problem, provenance: Provenance, prefix: Path) -> Problem:
     if not isinstance(location, StoreLocation):
         if isinstance(location, FileLocation):
             is_text = location.style is not None
+        elif isinstance(location, CodeLocation):
+            is_text = location.is_text
         else:
             is_text = location.text.partition("=")[2][:1] not in "{["
         if location.path != key or (below and is_text):  # a text says all that is below
@@ -172,7 +174,8 @@ def where_of(problem: Problem, location: Location, key: str) -> Where:
         return in_file(problem, location)
     if isinstance(location, OverrideLocation):
         return Where(override=location.text, excerpt=in_override(problem, location.text))
-    return Where(name=f"{location.name} {key}".rstrip(), excerpt=_alone(problem))
+    name = f"{location.name} {key}".rstrip() if isinstance(location, StoreLocation) else location.where.name
+    return Where(name=name, excerpt=_alone(problem))
 
 
 def in_file(problem: Problem, location: FileLocation) -> Where:

@@ -18,10 +18,10 @@ from omegaconf import DictConfig, OmegaConf, ValueNode
 from omegaconf.errors import OmegaConfBaseException
 
 from declog.config.files import defaults_of, of_file, source_file
-from declog.config.hydra import Defaults, Files, file_of, source_of
+from declog.config.hydra import Defaults, Files, InCode, file_of, source_of
 from declog.config.override_errors import Refused, problem_of, refusal
 from declog.config.search_path import GROUP
-from declog.config.source_map import FileLocation, Layer, OverrideLocation, Provenance, StoreLocation
+from declog.config.source_map import CodeLocation, FileLocation, Layer, OverrideLocation, Provenance, StoreLocation
 from declog.errors import Path, Problem
 from declog.language.keys import is_entry
 from declog.language.shorthand import long
@@ -57,7 +57,7 @@ class Composition:
             for path, node in layer.walk():
                 if node.location is not None:
                     replaces = node.replaces or not isinstance(node.value, dict)
-                    leaves = node.value == MISSING and isinstance(node.location, FileLocation)
+                    leaves = node.value == MISSING and isinstance(node.location, FileLocation | CodeLocation)
                     rank_here, replaces = (0, False) if leaves else (rank, replaces)
                     layers.setdefault(path, []).append(Layer(rank_here, node.location, replaces, node.value is None))
                 for key in node.drops:
@@ -157,7 +157,9 @@ def _files(
         if file is None:
             config = source.load_config(name).config
             stored += [(package, config)] if isinstance(config, DictConfig) else []
-            tree = said(OmegaConf.to_container(config, resolve=False), StoreLocation(f"{source.scheme()}://{name}"))
+            data = OmegaConf.to_container(config, resolve=False)
+            tree = said(data, StoreLocation(f"{source.scheme()}://{name}"))
+            tree = _of_code(data, package) if isinstance(source, InCode) else tree
         else:
             path, texts[path] = file
             tree = of_file(path, texts[path], package)
@@ -168,6 +170,16 @@ def _files(
         entries = {key: node for key, node in tree.entries.items() if key != "defaults" and (package or key != "hydra")}
         tree = Node(entries) if isinstance(tree.value, dict) else tree
         yield package, choice, _under(package, tree)
+
+
+def _of_code(data: Any, path: Path) -> Node:
+    """A mapping of code as a tree, whose root stands at ``path``."""
+    location = CodeLocation(path, is_text=not isinstance(data, dict | list))
+    if isinstance(data, dict):
+        return Node({key: _of_code(item, (*path, key)) for key, item in data.items()}, location)
+    if isinstance(data, list):
+        return Node([_of_code(item, (*path, index)) for index, item in enumerate(data)], location)
+    return Node(data, location)
 
 
 def choice_of(repository: Files, parent: str | None, name: str) -> FileLocation | None:

@@ -14,6 +14,7 @@ import importlib.util
 import pickle
 from contextvars import ContextVar
 from pathlib import Path
+from typing import Any
 
 import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -151,6 +152,38 @@ class FolderOfPresets(FileConfigSource):
         return "" if name == GROUP else name.removeprefix(f"{GROUP}/") if name.startswith(f"{GROUP}/") else None
 
 
+class InCode(ConfigSource):
+    """A mapping with a defaults list, as the preset ``PRESET``."""
+
+    PRESET = "_mapping_"  # no file of presets has this name
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        super().__init__("declog", f"{self.scheme()}://{self.PRESET}")
+        self.data = data
+
+    @staticmethod
+    def scheme() -> str:
+        return "declog-data"
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        from declog.config.long_form import placed_defaults
+
+        config = OmegaConf.create({**self.data, "defaults": placed_defaults(self.data, config_path)})
+        return ConfigResult(self.provider, self.full_path(), config, {"package": None})
+
+    def available(self) -> bool:
+        return True
+
+    def is_group(self, config_path: str) -> bool:
+        return False
+
+    def is_config(self, config_path: str) -> bool:
+        return config_path == f"{GROUP}/{self.PRESET}"
+
+    def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
+        return []
+
+
 _shipped: dict[tuple[str, str], bytes] = {}
 jobs: set[str] = set()  # of applications of this process in which a config was read
 started_with: list[tuple[str, str]] = []  # the place and the name of the configuration that an application starts with
@@ -259,18 +292,21 @@ def merged_in_run(name: str | None, lines: list[str]) -> Merged:
 for_declog = ContextVar("for_declog", default=False)  # what is wrong is raised by declog, which composes
 
 
-def config_loader(config_dir: Path | str | None = None) -> Loader:
+def config_loader(config_dir: Path | str | None = None, data: dict[str, Any] | None = None) -> Loader:
     """A loader over ``config_dir``, the presets and what other plugins add; not Hydra's global one.
 
-    A text names a place of Hydra's search path, such as ``declog:///a/folder/of/presets``.
+    A text names a place of Hydra's search path, such as ``declog:///a/folder/of/presets``. ``data`` is one more preset.
     """
     if not OmegaConf.has_resolver("hydra"):
         setup_globals()
     mark = for_declog.set(True)
     try:
-        return Loader(create_config_search_path(None if config_dir is None else str(config_dir)))
+        loader = Loader(create_config_search_path(None if config_dir is None else str(config_dir)))
     finally:
         for_declog.reset(mark)
+    if data is not None:
+        loader.repository.sources.append(InCode(data))
+    return loader
 
 
 def groups_of(loader: ConfigLoader) -> list[str]:

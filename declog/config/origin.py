@@ -5,8 +5,9 @@ Imports Hydra, which knows of the application that runs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path as FilePath
+from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 
@@ -22,7 +23,8 @@ class Origin:
 
     ``config_dir`` is a folder, or a place as Hydra's search path names it. ``application``: ``config_name`` is the
     primary configuration of somebody's application, not a preset; ``running``: of the one that runs, whose own loader
-    composes it again. ``imports``: modules that were named beside it, and never in it.
+    composes it again. ``imports``: modules that were named beside it, and never in it. ``data``: the preset is a
+    mapping of code.
     """
 
     config_name: str | None
@@ -31,6 +33,12 @@ class Origin:
     application: bool = False
     running: bool = False
     imports: tuple[str, ...] = ()
+    data: dict[str, Any] | None = field(default=None, hash=False)
+
+    @property
+    def loader(self) -> Loader:
+        """A loader of its files."""
+        return config_loader(self.config_dir, self.data)
 
     @property
     def root(self) -> str:
@@ -52,7 +60,7 @@ class Origin:
         if self.running:
             lines = [*HydraConfig.get().overrides.hydra, *self.lines]
             return fold(*merged_in_run(self.config_name, lines), applied=True)
-        return self.fold(config_loader(self.config_dir), self.lines)
+        return self.fold(self.loader, self.lines)
 
     def fold(self, loader: Loader, lines: list[str]) -> Composition:
         """The same with other overrides. In Hydra's own way a plain override of an application adds no key."""

@@ -131,7 +131,20 @@ class StoreLocation:
         return Where(name=self.name)
 
 
-Location = FileLocation | OverrideLocation | StoreLocation
+@dataclass(frozen=True)
+class CodeLocation:
+    """A key of a mapping in code, ``path`` as it stands there; ``is_text``: it says all that is below."""
+
+    path: Path
+    is_text: bool
+
+    @property
+    def where(self) -> Where:
+        """The argument."""
+        return Where(name="config")
+
+
+Location = FileLocation | OverrideLocation | StoreLocation | CodeLocation
 
 
 @dataclass(frozen=True)

@@ -82,6 +82,20 @@ def by_package(one: Handed) -> Any:
     return declog.compose(f"pkg://{one.module}/{one.name}", list(one.words))
 
 
+def by_data(one: Handed) -> Any:
+    """The lines of the file as a mapping, with its defaults list."""
+    data = OmegaConf.to_container(OmegaConf.load(one.place / "declog" / f"{one.name}.yaml"), resolve=False)
+    assert isinstance(data, dict)
+    return declog.compose({"defaults": ["_self_"], **data}, list(one.words), config_dir=one.folder or None)
+
+
+def by_loaded(one: Handed) -> Any:
+    """The same as OmegaConf has it."""
+    loaded = OmegaConf.load(one.place / "declog" / f"{one.name}.yaml")
+    config = OmegaConf.merge({"defaults": ["_self_"]}, loaded)
+    return declog.compose(config, list(one.words), config_dir=one.folder or None)
+
+
 def by_hydra(one: Handed) -> DictConfig:
     """Hydra's compose API, as notebooks, tests and Ray's drivers have it."""
     with hydra.initialize_config_dir(one.folder, version_base="1.3"):
@@ -111,7 +125,12 @@ def node(config: DictConfig) -> Any:
     return json.loads(json.dumps(plain(config)["declog"]))
 
 
-PRESETS: dict[str, Callable[[Handed], Any]] = {"name": by_name, "pkg://": by_package}
+PRESETS: dict[str, Callable[[Handed], Any]] = {
+    "name": by_name,
+    "pkg://": by_package,
+    "data": by_data,
+    "OmegaConf": by_loaded,
+}
 OF_HYDRA: dict[str, Callable[[DictConfig], Any]] = {
     "compose API": lambda config: config, "to_container": plain, "node by JSON": node, "changed in code": changed,
 }  # fmt: skip

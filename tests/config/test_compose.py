@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobRuntime
@@ -611,6 +612,33 @@ def test_profile_of_takes_a_whole_configuration_a_node_and_a_mapping(base: Path)
     plain = {"run": {"name": "x", "config": {"batch": 16}}}
     given: list[Any] = [config, config.declog, plain, {"declog": plain}]
     assert [config_of(each) for each in given] == [plain] * 4
+
+
+@pytest.mark.parametrize(
+    ("lines", "name"),
+    [
+        ({"metrics": {"a": "p95(rewrad)"}}, "config in metrics.a"),
+        ({"metrics": {"a": {"exp": "x"}}}, "config in metrics.a.exp"),
+        ({"profil": "slim"}, "config"),
+        ({"every": "${oc.env:DECLOG_NOT_SET}"}, "config in every"),
+        ({"metrics": {"no_such": None}}, "config in metrics.no_such"),
+        ({"every": None, "sinks": ["nowhere"]}, "config in sinks.0"),
+    ],
+)
+def test_a_mapping_over_a_preset_is_answered_as_a_file(
+    write_preset: WritePreset, lines: dict[str, Any], name: str
+) -> None:
+    """The same mistakes with the same fixes; in place of a file's line stands the argument."""
+    data = {"defaults": ["grpo", "_self_"], **lines}
+    folder = write_preset("mine", yaml.safe_dump(data, sort_keys=False))
+    problems = []
+    for config in ("mine", data):
+        with pytest.raises(ConfigError) as caught:
+            declog.plan(compose(config, config_dir=folder))
+        problems.append(caught.value.problems)
+    said = [[(one.code, one.path, one.message, one.fix) for one in each] for each in problems]
+    assert said[0] == said[1]
+    assert problems[1][0].text().splitlines()[0] == f"error[{problems[1][0].code}] {name}"
 
 
 def test_prefix_of_follows_the_node() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,7 +30,8 @@ def places(known: Provenance, *path: str | int) -> list[str]:
             at = layer.location.key or layer.location.value
             shown.append(f"{shown_path(layer.location.file)}:{at.line}:{at.column}")
         else:
-            shown.append(layer.location.text if isinstance(layer.location, OverrideLocation) else layer.location.name)
+            location = layer.location
+            shown.append(location.text if isinstance(location, OverrideLocation) else str(location.where))
     return shown
 
 
@@ -186,6 +188,17 @@ def test_a_configuration_that_is_no_file_has_its_name(layered: Path) -> None:
     finally:
         del store.repo["declog"]  # the process' other tests list the shipped presets
     assert places(known, "profile") == ["declog/base.yaml:2:1", "structured://declog/stored"]
+
+
+def test_a_mapping_with_a_defaults_list_is_a_layer(layered: Path) -> None:
+    """As a file of the same lines; it is one's own, and overrides, pickles and overrides later are laid over it."""
+    data = {"defaults": ["team", "_self_"], "profile": "slim", "metrics": {"kl": "max(kl)"}}
+    config = compose(data, config_dir=layered)
+    assert places(config.provenance, "profile") == ["declog/base.yaml:2:1", "config"]
+    assert (config.home(("profile",)), config.data["profile"], data["profile"]) == (None, "slim", "slim")
+    for again in (compose(data, ["profile=full"], config_dir=layered), compose(config, ["profile=full"])):
+        assert places(again.provenance, "profile")[1:] == ["config", "declog.profile=full"]
+        assert pickle.loads(pickle.dumps(again)).data == again.data
 
 
 def test_lines_and_columns_count_characters(write_preset: WritePreset) -> None:

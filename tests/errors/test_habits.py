@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import declog
 import declog.config
@@ -158,16 +159,15 @@ def test_a_config_of_an_application() -> None:
         assert "no key here" not in str(caught.value)
 
 
-def test_a_mapping_that_would_extend_a_preset() -> None:
-    """In code the rest of it are overrides; they give what is meant."""
-    config = {"preset": "grpo", "every": 3, "metrics": {"best": "max(reward)"}}
-    with pytest.raises(declog.CompositionError) as caught:
-        declog.start(config)
-    call = re.search(r"declog\.start\(('grpo', .*)\)$", str(caught.value))
-    assert call is not None
-    name, overrides = ast.literal_eval(call[1])
-    plan = declog.plan(name, overrides)
-    assert (plan.every, "best" in plan.user_metrics) == (3, True)
+@pytest.mark.parametrize("word", ["preset", "extends", "base"])
+def test_a_mapping_that_would_extend_a_preset(word: str) -> None:
+    """By another word than a file has: the answer is that of a file, and its line is one of the mapping."""
+    rest = {"every": 3, "metrics": {"best": "max(reward)"}}
+    with pytest.raises(declog.ConfigError) as caught:
+        declog.start({word: "grpo", **rest})
+    (problem,) = caught.value.problems
+    plan = declog.plan({**yaml.safe_load(str(problem.fix)), **rest})
+    assert (plan.every, "best" in plan.user_metrics, plan.name) == (3, True, "grpo")
 
 
 def test_names_of_python_are_asked_as_ever(log: Any) -> None:
