@@ -189,23 +189,30 @@ def test_a_run_that_nobody_closed_gives_its_folder_up_when_its_loop_has_ended(
     assert sorted(row[1:] for row in rewards(second.output_dir, "parquet")) == expected
 
 
-@pytest.mark.parametrize("kept", ["with", "step", "thread"])
+@pytest.mark.parametrize("kept", ["with", "step", "thread", "before its first step"])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_run_that_goes_on_keeps_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, kept: str
 ) -> None:
-    """Inside of its block or its step, and in a thread that lives: whatever asks for it is refused."""
+    """In its block or its step, in a thread that lives, and before it begins: whatever asks for it is refused."""
     monkeypatch.chdir(tmp_path)
     first = declog.start(PROFILE, output_dir=tmp_path / "run")
     state = first.state_dict()
     monkeypatch.setattr(first, "state_dict", lambda: state)
+
+    def step() -> None:
+        with first.step(0):
+            first.observe(reward=[1.0])
+
     with ThreadPoolExecutor(1) as pool, ExitStack() as block:
+        if kept == "thread":
+            pool.submit(step).result()
+        elif kept != "before its first step":
+            step()
         if kept == "with":
             block.enter_context(first)
         if kept == "step":
-            block.enter_context(first.step(0))
-        if kept == "thread":
-            pool.submit(lambda: first.step(0).__enter__().__exit__(None, None, None)).result()
+            block.enter_context(first.step(1))
         with pytest.raises(SinkError, match=r"DL609.* still open"):
             WAYS[way](first)
         assert not first.closed

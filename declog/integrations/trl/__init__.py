@@ -89,8 +89,7 @@ def attach(
             raise UsageError.of("DL510.trainer", type=type_, needed=needed, fix=fix)
     before = vars(trainer).get(MARK)
     if isinstance(before, Hooks):
-        trained = before.recorder.last_step is not None and before.recorder.idle_in
-        if not (before.recorder.closed or trained):
+        if not (before.recorder.closed or before.recorder.idle_in):
             raise UsageError.of("DL510.attached")
         detach(trainer)
     support = support_of(trainer)

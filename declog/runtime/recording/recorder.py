@@ -97,11 +97,11 @@ class Recorder(Observing):
     def idle_in(self) -> frozenset[tuple[int, Path]]:
         """This rank and the folders that a run gets which asks for one of them; empty while the loop may go on.
 
-        A loop has ended where its trainer says so; or where no block is open, and the task of its steps has ended or is
-        the one that asks. Ranks agree on the folders: of several only rank 0 knows which one the run has.
+        A loop has ended where its trainer says so; or where it has begun, no block is open, and the task of its steps
+        has ended or is the one that asks. Ranks agree on the folders: of several only rank 0 knows its run's.
         """
         session, comm = self._session, self._background.comm
-        blocks = self._trains is None and (self._runs or session.scopes)
+        blocks = self._trains is None and (self._runs or session.scopes or not session.begun)
         elsewhere = self._trains is not False and session.main_task is not origin() and not ended(session.main_task)
         if session.forked or blocks or elsewhere:
             return frozenset()
