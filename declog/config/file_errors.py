@@ -27,7 +27,7 @@ from declog.config.source_map import LINE_BREAK, FileLocation, shown_path
 from declog.config.twice import of_twice
 from declog.errors import Excerpt, Path, Problem, Where, did_you_mean, in_flow, nearest
 from declog.language.keys import keys, models
-from declog.language.notation import is_reduction
+from declog.language.notation import is_reduction, of_axes
 from declog.language.wrong_forms import as_map, as_profile, as_sinks
 
 
@@ -188,6 +188,9 @@ def not_yaml(error: yaml.MarkedYAMLError, text: str | None = None) -> Problem:
         problem = Problem.of("DL101.yaml_colon", fix=_quoted(line))
     elif flow is not None and "???" in line:
         problem, column, width = Problem.of("DL101.yaml_missing"), line.index("???"), 3
+    elif (shape := _list_and_more(line)) is not None:
+        column, width, fix = shape
+        problem = Problem.of("DL101.yaml_axes", fix=fix)
     elif flow is not None and (plain := _unquoted(lines, flow, mark)):
         row, column, value = plain
         line, width = lines[row], len(value)
@@ -219,6 +222,14 @@ def not_yaml(error: yaml.MarkedYAMLError, text: str | None = None) -> Problem:
     excerpt = Excerpt(str(row + 1), line, column, column + width)
     where = Where(shown_path(mark.name), row + 1, column + 1, excerpt=excerpt)
     return replace(problem, where=where)
+
+
+def _list_and_more(line: str) -> tuple[int, int, str] | None:
+    """The axes of a signal, `[completion, turn] float`: where they stand, how far, and the fix; None without them."""
+    for entry in re.finditer(r"([\w-]+): +(\[[^\[\]]*\] *[a-z][\w ]*)", line):
+        if (fix := of_axes(entry[1], entry[2], ("signals", "", entry[1]))) is not None:
+            return entry.start(2), len(entry[2].rstrip()), fix
+    return None
 
 
 # a value that begins with a text in quotes: `where: "gsm8k" == source`

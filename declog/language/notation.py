@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -28,6 +28,7 @@ SEVERAL = {  # words that stand for several reductions
 }
 SIGNS = {"above": ">", "below": "<"}  # of an alert's bounds
 AXIS_KEYS = ("axes", "per", "shape", "dims", "dim", "dtype")  # keys of other libraries for a signal's axis and type
+_ARRAYS = ("tensor", "array", "ndarray", "list", "vector", "number", "series", "column")
 # Other libraries' words for an axis; such a word alone is no expression of a signal.
 _AXIS_WORDS = {
     **dict.fromkeys(("per_token", "tokens"), "token"),
@@ -36,7 +37,7 @@ _AXIS_WORDS = {
     ),
     **dict.fromkeys(("scalar", "batch", "per_step", "steps"), "step"),
     **dict.fromkeys(("per_group", "groups", "prompt", "prompts", "question"), "group"),
-    **dict.fromkeys(("tensor", "array", "ndarray", "list", "vector", "number", "series", "column"), "completion"),
+    **dict.fromkeys(_ARRAYS, "completion"),
 }
 PARTS = ("turn", "message", "call", "tool_call", "action")  # of a completion
 _LENGTHS = {  # of a shape: a batch is one of completions
@@ -83,6 +84,41 @@ def signal_of(keys: Mapping[str, Any]) -> str:
         key: value for key, value in keys.items() if key in ("family", "from", "help", "mask", "members", "required")
     }
     return in_flow({"axis": axis, **({"type": type_} if type_ else {}), **rest}) if rest else f"{axis} {type_}".strip()
+
+
+def of_axes(name: str, value: Any, at: Path, signals: Collection[Any] = ()) -> str | None:
+    """The fix for a signal of several axes, ``[completion, turn] float`` or ``B x T``: it is of the finest of them.
+
+    A part of a completion, a turn, is a row of a phase of its own. None for anything else, such as an expression.
+    """
+    keys = value if isinstance(value, Mapping) else {"axis": value}
+    text = " ".join(str(keys[key]).lower() for key in ("axis", *AXIS_KEYS) if key in keys)
+    words = re.findall(r"[a-z_]+", re.sub(r"\b(?:torch|np|numpy|pd|jnp)\.", "", text))
+    axes = {word: _axis_of(word) for word in words} if re.fullmatch(r"[\w\s\[\](),*'\".]+", text) else {}
+    named = {axis for axis in axes.values() if axis in (*AXES, *PARTS)}
+    expression = text.strip()[:1] not in ("[", "(") and not {*axes}.isdisjoint({*signals} - {*AXES})
+    if len(named) < 2 or None in axes.values() or expression:
+        return None
+    part = next((axis for axis in PARTS if axis in named), None)
+    finest = next((axis for axis in ("token", "completion", "group") if axis in named), "completion")
+    type_ = next((word for word in axes.values() if word in TYPES), None)
+    rest = {key: item for key, item in keys.items() if key not in AXIS_KEYS}
+    words_of_it = signal_of({**rest, "axis": finest, **({} if type_ is None else {"type": type_})})
+    words_of_it += " float" if type_ == "float" and words_of_it == finest else ""
+    if part is None:
+        edit = f"{name}: {words_of_it}"
+        return edit if len(at) > 2 else f"signals: {{any: {{{edit}}}}}"
+    number = "" if part in {*signals, name} else f", {part}: completion int"
+    return f"signals: {{{part}s: {{{name}: {words_of_it}{number}}}}}: a phase of its own, with a row for each"
+
+
+def _axis_of(word: str) -> str | None:
+    """The axis, the part of a completion or the type that a word of a shape says; None for a word of something else."""
+    bare, type_ = word.removeprefix("per_"), SYNONYMS.get(word, word)
+    part = next((part for part in PARTS if bare in (part, f"{part}s")), None)
+    if bare in AXES or part is not None or type_ in TYPES:
+        return bare if bare in AXES else part or type_
+    return "" if word in ("x", *_ARRAYS) else _LENGTHS.get(bare) or _AXIS_WORDS.get(bare)
 
 
 def both(condition: str, other: str) -> str:

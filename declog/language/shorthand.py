@@ -72,6 +72,8 @@ class _Writer:
 
     def _signal(self, node: Node, at: Path) -> Node | Problem:
         name = at[1] if at[0] == "metrics" else at[-1]
+        if at[0] == "signals" and (problem := self._of_axes(node, at)) is not None:
+            return problem
         if isinstance(node.value, dict):
             moved = any((key := node.entries.get(word)) is not None and key.value for word in ("expr", "phase"))
             if at[0] != "signals":
@@ -97,6 +99,11 @@ class _Writer:
             return Problem.of("DL202.observe_axis", at, name=node.value, known=list(AXES))
         return self._refused(node, at)
 
+    def _of_axes(self, node: Node, at: Path) -> Problem | None:
+        """The problem of a signal of several axes; None of another value."""
+        fix = notation.of_axes(str(at[-1]), node.plain, at, self.signals)
+        return None if fix is None else Problem.of("DL202.axes", at, name=at[-1], fix=fix)
+
     def _without_axis(self, node: Node, at: Path) -> Problem:
         """The problem of a map that does not name an axis, or in other words: ``{shape: [batch], dtype: str}``."""
         said_of_it = {
@@ -113,6 +120,8 @@ class _Writer:
     def _refused(self, node: Node, at: Path) -> Problem:
         """The problem of a value that is no signal of a phase: the place where it belongs."""
         name, keys = at[-1], node.entries
+        if (problem := self._of_axes(node, at)) is not None:
+            return problem
         words = [] if keys else notation.words_of(node.plain)
         axis_named = "axis" in keys and keys["axis"].plain in AXES
         if keys and not axis_named and keys.keys().isdisjoint(("expr", "phase")):

@@ -36,6 +36,7 @@ UNANSWERED = {
     "seventeenth_stranger": 0,
     "eighteenth_stranger": 0,
     "nineteenth_stranger": 0,
+    "twentieth_stranger": 0,
     "thirteenth_stranger": 0,
     "fourteenth_stranger": 0,
     "fifteenth_stranger": 0,

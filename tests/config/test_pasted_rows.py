@@ -1,0 +1,71 @@
+"""Edits about rows and their parts are pasted into the file, and what they log is compared with numpy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+import declog
+from declog.errors import Problem
+from declog.testing import MemorySink
+from tests.config.test_pasted_answers import problems_of
+
+HEADER = "defaults: [grpo, _self_]\naxes: {group: {size: 4}}\n"
+
+
+def edit_of(problem: Problem) -> dict[str, Any]:
+    """The edit of a fix, without the words behind it."""
+    fix = str(problem.fix)
+    end = next(at for at in range(len(fix), 0, -1) if fix[at - 1] == "}" and _reads(fix[:at]))
+    return dict(yaml.safe_load(fix[:end]))
+
+
+def _reads(text: str) -> bool:
+    try:
+        return isinstance(yaml.safe_load(text), dict)
+    except yaml.YAMLError:
+        return False
+
+
+@pytest.mark.parametrize("words", ["[completion, turn] float", '"[completion, turn]"', "completion x turn"])
+def test_a_signal_of_turns(words: str, tmp_path: Path) -> None:
+    """Class: a signal of completions and turns has a row for each turn, however its axes are written."""
+    (problem,) = problems_of(f"signals:\n  rollout:\n    turn_reward: {words}\n", tmp_path, HEADER)
+    metrics = {"m": "mean(turn_reward)", "first": {"expr": "turn_reward", "where": "turn == 0"}}
+    turn, reward, sink = np.array([0, 1, 2, 0, 0, 1]), np.array([1.0, 0.5, 0.0, 2.0, 0.25, 4.0]), MemorySink()
+    config = {**yaml.safe_load(HEADER), **edit_of(problem), "metrics": metrics}
+    (tmp_path / "declog" / "mine.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    with declog.start(declog.compose("mine", config_dir=tmp_path), sinks=[sink]) as log, log.step(0):
+        log.observe(reward=[0.0, 1.0, 1.0, 0.0])
+        log.observe(turn_reward=reward, turn=turn)
+    assert sink.scalars[0]["m"] == pytest.approx(reward.mean())
+    assert sink.scalars[0]["first"] == pytest.approx(reward[turn == 0].mean())
+
+
+REWARD, LENGTH = np.array([0.0, 1.0, 1.0, 0.25]), np.array([3, 5, 2, 9])
+
+
+def logged(config: dict[str, Any], folder: Path, every: int = 1) -> dict[str, float]:
+    """The numbers of a run of ``every`` steps of the same rows."""
+    sink = MemorySink()
+    (folder / "declog" / "mine.yaml").write_text(yaml.safe_dump({**config, "every": every}), encoding="utf-8")
+    with declog.start(declog.compose("mine", config_dir=folder), sinks=[sink]) as log:
+        for step in range(every):
+            with log.step(step):
+                log.observe(reward=REWARD, length=LENGTH)
+    return dict(sink.scalars[every - 1])
+
+
+@pytest.mark.parametrize("id", ["parts", "rewards", "length"])  # the last two are metrics of the preset
+@pytest.mark.parametrize("exprs", ["[reward, length]", '"reward, length"'])
+def test_several_expressions(id: str, exprs: str, tmp_path: Path) -> None:
+    """Class: reductions of one expression of which there are several are a metric for each; nothing else is wrong."""
+    (problem,) = problems_of(f"metrics: {{{id}: {{expr: {exprs}, reduce: [mean, std]}}}}\n", tmp_path, HEADER)
+    values = logged({**yaml.safe_load(HEADER), **edit_of(problem)}, tmp_path)
+    for name, rows in {"reward": REWARD, "length": LENGTH}.items():
+        assert values[f"{id}_{name}/mean"] == pytest.approx(rows.mean())
+        assert values[f"{id}_{name}/std"] == pytest.approx(rows.std(ddof=1))
