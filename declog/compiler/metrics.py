@@ -178,6 +178,8 @@ class _Metric:
         metrics, shown, fix = self.draft.spec.metrics, self.draft.metric_shown, None
         if parsed.text in ("none", "None", "nil", "off", "disabled", "delete", "remove"):
             fix = f"{self.id}: null"
+        elif isinstance(parsed.body, ast.Tuple):
+            fix = suggestions.of_several(self.id, self.spec, [*map(ast.unparse, parsed.body.elts)])
         elif problem.code != "DL302":
             fix = self._intended(parsed, problem.code)
             if fix is not None and fix.startswith("did you mean"):
@@ -238,7 +240,10 @@ class _Metric:
                 return None
             compiler = self._compiler(parsed.text)
             if len(body.args) != reduction.arity:
-                takes, fix = _takes(reduction), suggestions.arguments(reduction, body, parsed.text, compiler.scope)
+                takes, fix = (
+                    suggestions.takes(reduction),
+                    suggestions.arguments(reduction, body, parsed.text, compiler.scope),
+                )
                 compiler.fail(body, "DL304.reduction_arity", reduction=reduction.name, takes=takes, fix=fix)
             params = self._constants(reduction, body, compiler)
             return tuple(compiler.visit(arg) for arg in body.args), {None: (reduction, params)}
@@ -356,10 +361,12 @@ class _Metric:
         first = args[0]
         reduce = "expr" if spec.reduce is None else "reduce"
         if len(args) != reduction.arity:
-            count = "one is" if len(args) == 1 else f"{len(args)} are"
-            fix = "one metric for each" if reduction.arity == 1 else f"expr: [{first}, ...]"
-            takes = _takes(reduction)
-            self.report("DL312.arity", reduce, reduction=reduction.name, takes=takes, given=count, fix=fix)
+            given = "one is" if len(args) == 1 else f"{len(args)} are"
+            fix = suggestions.of_several(self.id, spec) if reduction.arity == 1 else f"expr: [{first}, ...]"
+            takes = suggestions.takes(reduction)
+            answer = Problem.of("DL312.arity", reduction=reduction.name, takes=takes, given=given, fix=fix)
+            draft.report_first(answer, self.path(reduce))
+            spec = spec.model_copy(update={"name": None, "alias": []})  # which another layer may say of one expression
         axis = max(Axis.STEP if node.type.axis is None else node.type.axis for node in args)
         for place_of, node in enumerate(args):
             if place_of in reduction.texts and node.type.dtype is not DType.TEXT:
@@ -444,7 +451,3 @@ class _Metric:
     def _labelled(self) -> tuple[str, ...]:
         """The names that `by` reads; an expression has none."""
         return tuple(text.strip() if text.strip().isidentifier() else "" for text in self._by_texts())
-
-
-def _takes(reduction: Reduction) -> str:
-    return "one expression" if reduction.arity == 1 else f"{reduction.arity} expressions"

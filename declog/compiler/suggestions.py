@@ -19,13 +19,13 @@ from declog.language import idioms, library_calls, unknown_names, wrong_calls
 from declog.language.dtypes import DType
 from declog.language.expression import Compiler
 from declog.language.nodes import SIGNAL, Node
-from declog.language.notation import both
+from declog.language.notation import both, is_reduction, reduced
 from declog.language.reductions import Reduction, Reductions
 from declog.language.scope import Scope
 from declog.language.smoothing import Smoothing
 from declog.language.spec import MetricSpec, Observed
 from declog.language.syntax import ExpressionError, tree_of
-from declog.language.wrong_forms import of_calls
+from declog.language.wrong_forms import of_calls, of_expressions
 
 
 def of_weighted(id: str, spec: MetricSpec, reduction: str) -> str:
@@ -49,7 +49,25 @@ def of_list(id: str, spec: MetricSpec) -> Problem | None:
     calls = of_calls(exprs) if exprs and spec.reduce is None else None
     if calls is not None:
         return Problem.of("DL303.several", (), fix=in_flow({id: calls})[1:-1])
+    if exprs and all(map(reduced, exprs)):
+        return Problem.of("DL303.several", (), fix=of_several(id, spec))
     return None if exprs else Problem.of("DL203.expr", ())
+
+
+def takes(reduction: Reduction) -> str:
+    """How many expressions a reduction takes, in words."""
+    return "one expression" if reduction.arity == 1 else f"{reduction.arity} expressions"
+
+
+def of_several(id: str, spec: MetricSpec, exprs: list[str] | None = None) -> str:
+    """The fix for reductions of one expression of which there are several: a metric for each of them."""
+    written = spec.model_dump(include=spec.model_fields_set, by_alias=True)
+    listed = exprs or [*map(str, spec.expr if isinstance(spec.expr, list) else [])]
+    reduce = spec.reduce if isinstance(spec.reduce, list) else []
+    of_all = [item for item in reduce if isinstance(item, str) and is_reduction(item, len(listed))]
+    of_one = [item for item in reduce if item not in of_all]
+    edit = of_expressions(id, listed, {**written, **({"reduce": of_one} if of_one else {})})
+    return f"metrics: {in_flow({**edit, id: {**written, 'reduce': of_all}} if of_all else edit)}"
 
 
 def reduced_already(spec: MetricSpec, body: ast.expr, reductions: Reductions) -> str | None:

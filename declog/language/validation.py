@@ -381,7 +381,9 @@ _KINDS = {  # by how pydantic's error begins: what is wanted, and an example
 }  # fmt: skip
 _SPAN_OF_TIME = re.compile(r"\s*\d+ *(ms|[smhd]|(sec|min|hr|hour|minute|second|day)s?)\s*")
 _CHOICE = re.compile(r"'([^']*)'|(\d+)")  # in what pydantic expects
-_UNION_TAGS = re.compile(r"^(bool|int|float|str|constrained-.*|literal\[.*|dict\[.*|list\[.*|function-.*|[A-Z]\w*)$")
+_UNION_TAGS = re.compile(
+    r"^(bool|int|float|str|union\[.*|constrained-.*|literal\[.*|dict\[.*|list\[.*|function-.*|[A-Z]\w*)$"
+)
 
 
 def _key_path(loc: tuple[str | int, ...]) -> Path:

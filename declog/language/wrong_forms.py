@@ -61,6 +61,10 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
         case ["metrics", name], [_, *_] if all(is_reduction(str(item), 1) for item in value):
             expr = "" if name in entry_names(data, "signals", "derived") else "expr: reward, "
             return f"{name}: {{{expr}reduce: {in_flow(value)}}}"
+        case ["metrics", name], [_, *_] if all(isinstance(item, str) and reduced(item) for item in value):
+            return f"metrics: {in_flow(of_expressions(name, value, {}))}"
+        case ["metrics", name, "expr"], Mapping() if value and all(isinstance(item, str) for item in value.values()):
+            return f"metrics: {in_flow(of_expressions(name, value, data['metrics'][name]))}"
         case ["metrics", name], [_, _, *_]:
             *reductions, expr = value
             return f"{name}: {{expr: {in_flow(expr)}, reduce: {in_flow(reductions)}}}"
@@ -226,6 +230,22 @@ def of_calls(items: list[Any]) -> dict[str, Any] | None:
     exprs = {str(call["expr"]) for call in calls}
     same = len(calls) == len(items) and len(exprs) == 1
     return {"expr": exprs.pop(), "reduce": [call["reduce"] for call in calls]} if same else None
+
+
+def of_expressions(id: str, exprs: Mapping[str, str] | list[str], entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Metrics of one of several expressions each, ``parts_reward`` and ``parts_length``, with the keys of an entry."""
+    texts, rest = [*exprs.values()] if isinstance(exprs, Mapping) else exprs, dict(entry)
+    for key in ("expr", "name", "alias"):
+        rest.pop(key, None)
+    values = [str(call["expr"]) if (call := reduced(text)) is not None else text for text in texts]
+    names = [*exprs] if isinstance(exprs, Mapping) else values
+    if len({*names}) < len(names) or not all(re.fullmatch(r"[a-z0-9_]+", name) for name in names):
+        names = [*map(str, range(1, len(names) + 1))]
+    reduction = rest.get("reduce")
+    if isinstance(reduction, list) and len(reduction) == 1 and isinstance(reduction[0], str):
+        rest["reduce"] = reduction[0]
+    short = not rest and all(map(reduced, texts))
+    return {f"{id}_{name}": text if short else {"expr": text, **rest} for name, text in zip(names, texts, strict=True)}
 
 
 def _of_share(rows: Mapping[str, Any]) -> str | None:
