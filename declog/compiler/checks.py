@@ -11,6 +11,7 @@ from typing import Any
 from declog.compiler import ranges
 from declog.compiler.draft import Draft
 from declog.compiler.filters import specs_of
+from declog.compiler.tensor_code import as_tensors
 from declog.errors import Path, Problem, RuntimeFailure, error_text
 from declog.language.dtypes import Axis, DType
 from declog.language.functions import Function
@@ -166,7 +167,10 @@ def _try_tensors(draft: Draft, path: Path, function: Function, node: Node) -> No
         raise
     except BaseException as error:  # noqa: BLE001  whatever a user's function raises is its problem
         problem = f"failed on tensors of shape {list(shape)}: {error_text(error)}"
-        draft.report("DL314.fails", path, function=function.name, problem=problem)
+        if (fix := as_tensors(function.run, of_bools=node.type.dtype is DType.BOOL)) is not None:
+            draft.report("DL314.of_numbers", path, function=function.name, problem=problem, fix=fix)
+        else:
+            draft.report("DL314.fails", path, function=function.name, problem=problem)
         return
     if not isinstance(result, torch.Tensor):
         problem = f"returned {type(result).__name__}, not a tensor"
