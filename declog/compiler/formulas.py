@@ -143,7 +143,7 @@ def over_metrics(
     draft: Draft, text: str, *, of_formula: str | None = None, of_alert: str | None = None, holds: bool = False
 ) -> Node:
     """The typed tree of an expression over metrics, which have no rows; ``holds``: of a condition, which must hold."""
-    scope = MetricScope(draft, of_alert=of_alert)
+    scope = MetricScope(draft, of_alert=of_alert, text=text)
     labels.refuse_other_ways(draft, text, scope)
     compiler = Compiler(text, scope, draft.graph, draft.functions)
     formula = None if of_formula is None else draft.spec.metrics[of_formula]

@@ -49,14 +49,14 @@ def test_a_signal_of_turns(words: str, tmp_path: Path) -> None:
 REWARD, LENGTH = np.array([0.0, 1.0, 1.0, 0.25]), np.array([3, 5, 2, 9])
 
 
-def logged(config: dict[str, Any], folder: Path, every: int = 1) -> dict[str, float]:
+def logged(config: dict[str, Any], folder: Path, every: int = 1, **numbers: float) -> dict[str, float]:
     """The numbers of a run of ``every`` steps of the same rows."""
     sink = MemorySink()
     (folder / "declog" / "mine.yaml").write_text(yaml.safe_dump({**config, "every": every}), encoding="utf-8")
     with declog.start(declog.compose("mine", config_dir=folder), sinks=[sink]) as log:
         for step in range(every):
             with log.step(step):
-                log.observe(reward=REWARD, length=LENGTH)
+                log.observe(reward=REWARD, length=LENGTH, **numbers)
     return dict(sink.scalars[every - 1])
 
 
@@ -69,3 +69,18 @@ def test_several_expressions(id: str, exprs: str, tmp_path: Path) -> None:
     for name, rows in {"reward": REWARD, "length": LENGTH}.items():
         assert values[f"{id}_{name}/mean"] == pytest.approx(rows.mean())
         assert values[f"{id}_{name}/std"] == pytest.approx(rows.std(ddof=1))
+
+
+@pytest.mark.parametrize("every", [1, 5])
+def test_a_sum_over_a_signal(every: int, tmp_path: Path) -> None:
+    """Class: beside a sum, the signal of a formula is summed, too: a rate is that of a log event of any steps."""
+    text = (
+        "signals: {rollout: {gen_seconds: step float}}\n"
+        "metrics: {tokens: {expr: sum(length), log: false}, rate: {formula: tokens / gen_seconds}}\n"
+    )
+    (problem,) = problems_of(text, tmp_path, HEADER)
+    config = {**yaml.safe_load(HEADER + text)}
+    fix = str(problem.fix).removeprefix("declare a metric: ")
+    config["metrics"] |= yaml.safe_load(fix)["metrics"]
+    values = logged(config, tmp_path, every, gen_seconds=2.0)
+    assert values["rate"] == pytest.approx(LENGTH.sum() / 2.0)

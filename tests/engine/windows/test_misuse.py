@@ -397,5 +397,5 @@ def test_an_unknown_metric_in_a_condition() -> None:
         "  `loss` is a signal; here only metrics and constants are known\n"
         "    loss > 1\n"
         "    ^^^^\n"
-        "  fix: declare a metric: `loss: {expr: loss}`"
+        "  fix: declare a metric: metrics: {loss: {expr: loss}}"
     )
