@@ -136,6 +136,9 @@ def _edit(problem: Problem, data: Mapping[str, Any]) -> _Edit | None:
     axes = re.search(r"`([^`]+)`, of those one per group\Z", fix)
     if axes and has(data, path) and at(data, path) == text:  # of a group's completions, first each alone
         return _Edit(path, f"{text[:start]}{axes[1]}{text[end:]}", fix)
+    compared = re.fullmatch(r"compare it, such as `([^`]+)`", fix)
+    if compared is not None and has(data, path) and at(data, path) == text:
+        return _Edit(path, f"{text[:start]}{compared[1]}{text[end:]}", fix)
     part = _OF_A_PART.fullmatch(fix)
     if part is not None and problem.marked.endswith(")") and has(data, path) and at(data, path) == text:
         return _Edit(path, f"{text[:start]}{part[1] or part[2]}{text[end:]}", fix)

@@ -76,6 +76,8 @@ def need(call: Call, *dtypes: DType, args: Sequence[int] | None = None, fix: str
 def of_type(node: Node, dtypes: Sequence[DType]) -> str | None:
     """The fix for an expression of a type that its place does not take."""
     if list(dtypes) == [DType.BOOL]:
+        if node.op in _OF_BOOLS and node.over is not None and node.args[0].type.dtype is DType.BOOL:
+            return f"{_OF_BOOLS[node.op]}{str(node).removeprefix(node.op)}"
         return f"compare it, such as `{node} > 0`"
     if node.type.dtype is DType.BOOL:
         return f"write `(1 if {node} else 0)`" if DType.FLOAT in dtypes else None
@@ -86,6 +88,9 @@ def of_type(node: Node, dtypes: Sequence[DType]) -> str | None:
     ranges = f'ranges with edges of yours: "bucket({node}, 32, 64)"'
     axis = node.type.axis if node.op == SIGNAL else None
     return ranges if axis is None else f"`{node}: {axis.label} int` where it is declared, or {ranges}"
+
+
+_OF_BOOLS = {"max": "any", "min": "all"}
 
 
 def of_quotient(node: Node, dtypes: Sequence[DType]) -> str | None:
