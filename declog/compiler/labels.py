@@ -99,7 +99,7 @@ def _edited(draft: Draft, text: str, scope: Scope, spots: list[_Spot]) -> str | 
     for spot in sorted(spots, reverse=True):  # from the right
         edited = edited[: spot.start] + spot.right + edited[spot.end :]
     compiler = Compiler(edited, scope, draft.graph, draft.functions)
-    return edited if spots and compiler.problem(edited) is None else None
+    return edited if spots and isinstance(compiler.tried(edited), Node) else None
 
 
 def _spots(draft: Draft, text: str, scope: Scope) -> Iterator[_Spot]:

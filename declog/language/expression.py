@@ -103,21 +103,20 @@ class Compiler:
 
     def _plain_call(self, node: ast.Call) -> str:
         """The fix for ``x.f()``: a plain call; inside of an expression a call that names its axis."""
-        text = idioms.of_call(node)
+        text = wrong_calls.digitized(node, self.tried) or idioms.of_call(node)
         inside = ast.unparse(node) != ast.unparse(parse(self.text).body)
-        problem = self.problem(text) if inside else None
-        if problem is not None and problem.code == "DL306" and problem.fix is not None:
+        problem = self.tried(text) if inside else None
+        if isinstance(problem, Problem) and problem.code == "DL306" and problem.fix is not None:
             plain = idioms.with_plain_calls(parse(self.text).body)
             return problem.fix if plain is None else f"write `{plain}`"
         return text
 
-    def problem(self, text: str) -> Problem | None:
-        """What is wrong with another expression in this place; None where it is right."""
+    def tried(self, text: str) -> Node | Problem:
+        """Another expression in this place, or what is wrong with it."""
         try:
-            compile_expression(text, self.scope, self.graph, self.registry)
+            return compile_expression(text, self.scope, self.graph, self.registry)
         except ExpressionError as error:
             return error.problem
-        return None
 
     def _constant(self, node: ast.expr, value: Any) -> Node:
         if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 2**63:
@@ -279,14 +278,14 @@ class Compiler:
                 self.fail(node, "DL303.rows", name=name, fix=fix)
             names = {*self.registry.names()} - OPERATORS
             unknown_names.refuse_function(name, names, self.text, self.span(node.func), self.scope)
-        if (fix := wrong_calls.of_list(node, self.text, self.span(node), self.problem)) is not None:
+        if (fix := wrong_calls.of_list(node, self.text, self.span(node), self.tried)) is not None:
             self.fail(node, "DL304.list", function=name, fix=fix, edges=wrong_calls.edges(name, fix))
         args, places, params = self._bind(node, function)
         return self.build(name, node, args, places, params)
 
     def _of_library(self, node: ast.Call, name: str) -> str | None:
         """The fix for a call of another library; None where it is none."""
-        fix = unknown_names.of_library(node, name, self.text, self.scope)
+        fix = wrong_calls.digitized(node, self.tried) or unknown_names.of_library(node, name, self.text, self.scope)
         of_metric = fix is not None and self.scope.noun == "metric" and bool(node.args)
         if of_metric and self.scope.of_tracker(self.part(node.args[0])) is None:
             self.visit(node.args[0])  # a name that is no metric is said first
@@ -344,7 +343,7 @@ class Compiler:
                     fix = f"{function.name}({inside}, over={'token' if of_tokens else 'completion'})"
                     self.fail(keyword, "DL304.axis", function=function.name, name=keyword.arg, fix=fix)
                 rest = wrong_calls.without(node, keyword)
-                if nearest(str(keyword.arg), names) is None and self.problem(rest) is None:
+                if nearest(str(keyword.arg), names) is None and isinstance(self.tried(rest), Node):
                     fix = wrong_calls.instead(self.text, self.span(node), f"write `{rest}`")
                     self.fail(keyword, "DL304.clause", function=function.name, name=keyword.arg, fix=fix)
                 self.fail(keyword, "DL304.parameter", function=function.name, name=keyword.arg, known=names)
@@ -362,7 +361,7 @@ class Compiler:
             self.fail(node, "DL306.axis_named", fix=did_you_mean("", axes, what="axes"))
         if name not in AXES and (name == "prompt" or same_signal(name, ("group", "prompt"))):
             spans = self.span(node), self.span(call)
-            fix = wrong_calls.of_prompt(self.text, *spans, self.problem, within=slot.name == "within")
+            fix = wrong_calls.of_prompt(self.text, *spans, self.tried, within=slot.name == "within")
             self.fail(node, "DL306.prompt", name=name, fix=fix)
         if name not in AXES:
             self.fail(node, "DL306.axis", name=name, known=axes)

@@ -57,10 +57,6 @@ def of_library(name: str, arguments: Sequence[ast.expr], *, of_metrics: bool = F
     if (call := _templates().get((name, len(arguments)))) is None:
         return None
     parameters, template = call
-    edges = arguments[1].elts if name == "digitize" and isinstance(arguments[1], ast.List) else []
-    if edges and all(isinstance(edge, ast.Constant) and isinstance(edge.value, int) for edge in edges):
-        below = ", ".join(str(edge.value - 1) for edge in edges)  # type: ignore[attr-defined]
-        return f"write `bucket({ast.unparse(arguments[0])}, {below})`: an edge is of the bucket below it"
     if template.startswith("write"):
         for word, argument in zip(("<x>", "<y>"), arguments, strict=False):
             text = ast.unparse(argument)

@@ -11,9 +11,10 @@ from collections.abc import Callable
 
 from declog.errors import Problem
 from declog.language import idioms
-from declog.language.dtypes import Axis
+from declog.language.dtypes import Axis, DType
 from declog.language.functions import REQUIRED, Function
 from declog.language.functions.text import bucket_labels
+from declog.language.nodes import Node
 from declog.language.reductions import Reduction
 from declog.language.syntax import tree_of
 
@@ -61,10 +62,10 @@ def without(call: ast.Call, keyword: ast.keyword) -> str:
     return f"square({rest})" if func is not call.func and name == "var" else rest
 
 
-def of_list(call: ast.Call, text: str, span: Span, problem: Callable[[str], Problem | None]) -> str | None:
+def of_list(call: ast.Call, text: str, span: Span, tried: Callable[[str], Node | Problem]) -> str | None:
     """The fix for a list among a call's arguments: its items in its place, or a call for each; None without one.
 
-    ``span`` is the call's range in the text, and ``problem`` is that of another text.
+    ``span`` is the call's range in the text, and ``tried`` compiles another text, or returns its problem.
     """
     values = [*call.args, *(item.value for item in call.keywords)]
     listed = next((item for item in values if isinstance(item, ast.List | ast.Tuple | ast.Set) and item.elts), None)
@@ -72,11 +73,18 @@ def of_list(call: ast.Call, text: str, span: Span, problem: Callable[[str], Prob
         return None
 
     def compiles(text: str) -> bool:
-        wrong = problem(text)
-        return wrong is None or wrong.code == "DL310"  # labels of tokens stand elsewhere
+        node = tried(text)
+        return isinstance(node, Node) or node.code == "DL310"  # labels of tokens stand elsewhere
 
     if compiles(spread := _spread(call, listed)):
-        return instead(text, span, f"write `{spread}`")
+        fix = instead(text, span, f"write `{spread}`")
+        counted = digitized(call, tried) if ast.unparse(call.func) == "bucket" else None
+        numpy = "" if counted is None else instead(text, span, counted).removeprefix("write ")
+        return (
+            f"{fix}, if an edge is of the bucket below; of the one above, as np.digitize has it: {numpy}"
+            if numpy
+            else fix
+        )
     calls = [_with_argument(call, listed, item) for item in listed.elts]
     if not all(isinstance(item, ast.Constant) for item in listed.elts) or not all(map(compiles, calls)):
         return None
@@ -85,9 +93,29 @@ def of_list(call: ast.Call, text: str, span: Span, problem: Callable[[str], Prob
     return f"{instead(text, span, f'write `{calls[0]}`')}, and an entry like it for each further value"
 
 
+def digitized(call: ast.Call, tried: Callable[[str], Node | Problem]) -> str | None:
+    """The fix for ``digitize(x, [10, 20])``: labels of the same rows; None for another call.
+
+    An edge is of the bucket above it: of the bucket of the next smaller number where values are ints.
+    """
+    further = [*call.args[1:], *(item.value for item in call.keywords if item.arg in ("bins", "edges"))]
+    numbers = idioms.items(further[0]) if call.args and len(further) == 1 else []
+    edges = [item.value for item in numbers if isinstance(item, ast.Constant) and isinstance(item.value, int | float)]
+    right = [ast.unparse(item.value) == "True" for item in call.keywords if item.arg == "right"]
+    name, node = ast.unparse(call.func).rpartition(".")[2], tried(ast.unparse(call.args[0])) if edges else None
+    if name not in ("digitize", "bucket") or len(edges) < len(numbers) or not isinstance(node, Node):
+        return None
+    if any(right):
+        return f"write `bucket({node}, {', '.join(map(str, edges))})`"
+    if node.type.dtype is DType.INT and all(isinstance(edge, int) for edge in edges):
+        return f"write `bucket({node}, {', '.join(str(edge - 1) for edge in edges)})`"
+    above = [ast.unparse(ast.Compare(call.args[0], [ast.GtE()], [ast.Constant(edge)])) for edge in edges]
+    return f"write `{' + '.join(f'(1 if {condition} else 0)' for condition in above)}`"
+
+
 def edges(function: str, fix: str) -> str:
     """Which labels the edges of `bucket` in a fix make; nothing of another function."""
-    call = re.search(r"bucket\(.*\)", fix) if function == "bucket" else None
+    call = re.search(r"bucket\([^`]*\)", fix) if function == "bucket" else None
     body = None if call is None else tree_of(call[0]).body
     arguments = body.args if isinstance(body, ast.Call) else []
     numbers = [one.value for one in arguments if isinstance(one, ast.Constant) and isinstance(one.value, int | float)]
@@ -131,13 +159,13 @@ def of_none(node: ast.Compare, text: str, span: Span, noun: str) -> tuple[str, s
     return word, None if fix is None else instead(text, span, fix)
 
 
-def of_prompt(text: str, axis: Span, call: Span, problem: Callable[[str], Problem | None], *, within: bool) -> str:
+def of_prompt(text: str, axis: Span, call: Span, tried: Callable[[str], Node | Problem], *, within: bool) -> str:
     """The fix for ``over=prompt``: the completions of each group, whose tokens go before; a rank is within one.
 
-    ``axis`` and ``call`` are the ranges of both in the text, and ``problem`` is that of another text.
+    ``axis`` and ``call`` are the ranges of both in the text; ``tried`` compiles another text, or returns its problem.
     """
     here = f"{text[: axis[0]]}{'group' if within else 'completion'}{text[axis[1] :]}"
-    of_group = re.search("`([^`]+)`, of those one per group", str(getattr(problem(here), "fix", "")))
+    of_group = re.search("`([^`]+)`, of those one per group", str(getattr(tried(here), "fix", "")))
     return instead(text, call, f"write `{of_group[1]}`") if of_group else f"write `{here}`"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +93,24 @@ def test_bools_by_max_and_min(tmp_path: Path) -> None:
     (problem,) = problems_of(text, tmp_path, HEADER)
     config = {**yaml.safe_load(HEADER), "metrics": {"m": yaml.safe_load(str(problem.fix))}}
     assert logged(config, tmp_path)["m"] == float((REWARD > 0.3).max() and not (LENGTH > 2).min())
+
+
+@pytest.mark.parametrize(
+    ("text", "values", "edges", "right"),
+    [
+        ("bucket(length, [3, 5])", LENGTH, [3, 5], False),
+        ("bucket(reward, [0.25, 1])", REWARD, [0.25, 1], False),
+        ("np.digitize(length, [3, 5])", LENGTH, [3, 5], False),
+        ("np.digitize(reward, [0, 1])", REWARD, [0, 1], False),
+        ("np.digitize(reward, [0, 1], right=True)", REWARD, [0, 1], True),
+    ],
+)
+def test_edges_count_as_numpy_has_them(
+    text: str, values: np.ndarray, edges: list[float], right: bool, tmp_path: Path
+) -> None:
+    """Class: the labels of the edit are those of `numpy.digitize`, of ints and of floats."""
+    (problem,) = problems_of(f'metrics: {{m: {{expr: reward, reduce: count, by: "{text}"}}}}\n', tmp_path, HEADER)
+    by = re.findall("`([^`]+)`", str(problem.fix))[-1]
+    config = {**yaml.safe_load(HEADER), "metrics": {"m": {"expr": "reward", "reduce": "count", "by": by}}}
+    counts = [value for name, value in sorted(logged(config, tmp_path).items()) if name.startswith("m/")]
+    assert counts == np.unique(np.digitize(values, edges, right=right), return_counts=True)[1].tolist()
