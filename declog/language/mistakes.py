@@ -234,7 +234,7 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
         return f"about: {{{name}: {{title: {in_flow(entry[key])}}}}}"
     if key in _OF_BINS and entry.get("reduce") == "histogram" and not isinstance(entry.get("bins"), list):
         options = ", ".join(f"{word}={in_flow(entry[word])}" for word in entry if word in _OF_BINS)
-        return f"{in_flow({'reduce': f'histogram({options})'})[1:-1]}, in place of these keys"
+        return _rewritten(name, entry, key, expr=entry.get("expr", name), reduce=f"histogram({options})")
     if (word := SYNONYMS.get(key, key)) in keys(AboutSpec):
         return f"about: {{{name}: {{{word}: {in_flow(entry.get(key))}}}}}"
     if key == "per" and entry[key] in ("second", "sec", "s"):
