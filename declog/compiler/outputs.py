@@ -381,7 +381,7 @@ def _suggestion(draft: Draft, word: str) -> str:
     if head in FACTS:
         return f"metrics: {{{head}: {{formula: {head}}}}} logs it"
     is_one_of_several = ".".join(word.rsplit("_", 1)) in draft.output_keys
-    if not is_one_of_several and (defined := suggestions.definition(word, draft.signals)) is not None:
+    if not is_one_of_several and (defined := suggestions.definition(draft, word)) is not None:
         near = difflib.get_close_matches(word, draft.output_keys, n=1, cutoff=0.85)
         return f"did you mean `{near[0]}`? Or define it: {defined}" if near else f"define it: {defined}"
     return did_you_mean(word, {*draft.output_keys, *(key.split(".")[0] for key in draft.output_keys)}, what="metrics")

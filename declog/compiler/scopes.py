@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from declog.compiler import labels, names, suggestions
-from declog.compiler.draft import NAME, Draft, SwitchedOff
+from declog.compiler.draft import Draft, SwitchedOff
 from declog.errors import Path, Problem, in_flow, nearest
 from declog.language import library_calls
 from declog.language.best_so_far import so_far
@@ -120,9 +120,6 @@ class SignalScope(ConstantScope):
         return [*self.draft.signal_names, *self.draft.constants]
 
 
-_TIME = re.compile(r"(?:^|_)(?:s|secs?|seconds|ms|minutes|hours|time|duration|latency)(?:_|$)")
-
-
 class MetricScope(ConstantScope):
     """Metrics by id, or id.suffix for one of several reductions, and constants: for `formula`, `when` and alerts.
 
@@ -178,7 +175,9 @@ class MetricScope(ConstantScope):
         if (problem := self._without_value(name)) is not None:
             return problem
         if name in draft.signals:
-            return Problem.of("DL302.signal_in_formula", name=name, metric=in_flow({name: self._of_signal(name)}))
+            return Problem.of(
+                "DL302.signal_in_formula", name=name, metric=suggestions.of_signal(self.draft, name, self.text)
+            )
         if name in FACTS:
             return draft.graph.make(BUILTIN, type=FACTS[name], name=name)
         when = str(draft.spec.alerts[self.of_alert].when) if self.of_alert in draft.spec.alerts else ""
@@ -189,19 +188,6 @@ class MetricScope(ConstantScope):
         near = nearest(name, self.names())
         fix = f"a number, such as 0.5; or constants: {{{name}: 0.5}}" + (f"; or did you mean `{near}`?" if near else "")
         return Problem.of("DL302.bound", name=name, fix=fix)
-
-    def _of_signal(self, name: str) -> dict[str, Any]:
-        """The metric of a signal: reduced as the metrics beside it in the text, of which some are sums, or counts."""
-        beside = [op for op in self.draft.metrics if op.id in NAME.findall(self.text)]
-        sums = [op for op in beside if op.reduction.name in ("sum", "count")]
-        entry = {"expr": name, "reduce": "sum"} if sums else {"expr": name}
-        for op in (sums or beside)[:1]:
-            spec = self.draft.spec.metrics[op.id]
-            entry |= spec.model_dump(include={"over", "combine", "every"}, exclude_none=True)
-        observed = self.draft.observed.get(name)
-        if sums and "over" not in entry and observed is not None and observed.axis == "step" and _TIME.search(name):
-            entry["ranks"] = "main"  # ranks take it at once
-        return entry
 
     def attribute(self, name: str, attribute: str) -> Node | Problem | None:
         key = f"{name}.{attribute}"
@@ -229,7 +215,7 @@ class MetricScope(ConstantScope):
 
     def definition(self, name: str) -> str | None:
         taken = name in self.draft.output_keys
-        return None if taken else suggestions.definition(name, self.draft.signals)
+        return None if taken else suggestions.definition(self.draft, name, self.text)
 
     def _metric(self, op: MetricOp | FormulaOp) -> Node:
         labelled: dict[str, Any] = {LABELLED: True} if op.labels else {}

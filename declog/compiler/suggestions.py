@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import reduce
@@ -16,7 +16,7 @@ from declog.compiler.draft import NAME, PREFERRED, Draft
 from declog.errors import Problem, in_flow, nearest
 from declog.errors.elsewhere import SYNONYMS
 from declog.language import idioms, library_calls, unknown_names, wrong_calls
-from declog.language.dtypes import DType
+from declog.language.dtypes import Axis, DType
 from declog.language.expression import Compiler
 from declog.language.nodes import SIGNAL, Node
 from declog.language.notation import both, is_reduction, reduced
@@ -26,6 +26,7 @@ from declog.language.smoothing import Smoothing
 from declog.language.spec import MetricSpec, Observed
 from declog.language.syntax import ExpressionError, tree_of
 from declog.language.wrong_forms import of_calls, of_expressions
+from declog.plans.ops import MetricOp
 
 
 def of_weighted(id: str, spec: MetricSpec, reduction: str) -> str:
@@ -98,10 +99,41 @@ def arguments(reduction: Reduction, call: ast.Call, text: str, scope: Scope) -> 
     return f"{reduction.name}({', '.join(inside)})"
 
 
-def definition(name: str, signals: Container[str]) -> str | None:
-    """The metric that a name such as `length_p95` speaks of, as it would be defined; None for another name."""
-    ending = idioms.of_ending(name)
-    return f"metrics: {{{name}: {ending[1]}({ending[0]})}}" if ending and ending[0] in signals else None
+def definition(draft: Draft, name: str, text: str = "") -> str | None:
+    """The metric that a name speaks of, as it would be defined: `length_p95`, or `world_size`, beside others in a text.
+
+    None for another name. A rank is counted by its rows of a signal of these, which it has in their phase.
+    """
+    if (ending := idioms.of_ending(name)) is not None and ending[0] in draft.signals:
+        return f"metrics: {{{name}: {ending[1]}({ending[0]})}}"
+    if _RANKS.fullmatch(name) is None or draft.per_rank:
+        return None
+    of_rows = [op for op in _beside(draft, text) if op.axis is not Axis.TOKEN and not op.family]
+    words = (word for op in of_rows for word in NAME.findall(str(draft.spec.metrics[op.id].expr or op.id)))
+    signal = next((word for word in words if word in draft.signals), None)
+    expr = "rank + 1" if signal is None else f"rank + 1 if present({signal}) else missing"
+    return f"metrics: {in_flow({name: {'expr': expr, 'reduce': 'max'}})}"
+
+
+def of_signal(draft: Draft, name: str, text: str) -> str:
+    """The metric of a signal that a text over metrics names: a sum where metrics beside it are sums, or counts."""
+    beside = _beside(draft, text)
+    sums = [op for op in beside if op.reduction.name in ("sum", "count")]
+    entry = {"expr": name, "reduce": "sum"} if sums else {"expr": name}
+    for op in (sums or beside)[:1]:
+        entry |= draft.spec.metrics[op.id].model_dump(include={"over", "combine", "every"}, exclude_none=True)
+    observed = draft.observed.get(name)
+    if sums and "over" not in entry and observed is not None and observed.axis == "step" and _TIME.search(name):
+        entry["ranks"] = "main"  # ranks take it at once
+    return in_flow({name: entry})
+
+
+def _beside(draft: Draft, text: str) -> list[MetricOp]:
+    return [op for op in draft.metrics if op.id in NAME.findall(text)]
+
+
+_RANKS = re.compile(r"world_size|(?:num_|n_)?(?:gpus|ranks|devices|processes)")
+_TIME = re.compile(r"(?:^|_)(?:s|secs?|seconds|ms|minutes|hours|time|duration|latency)(?:_|$)")
 
 
 def of_each_step(draft: Draft, name: str) -> str:

@@ -199,7 +199,7 @@ def alerts(draft: Draft) -> None:
             near = shown.key if shown and shown.is_value else _named_in(name, keys)
             near = near or (keys[0] if len(keys) == 1 else None)
             when = " or ".join(bounds).replace(name, labels.named_in(draft, name, near) if near else "METRIC")
-            defined = suggestions.definition(name, draft.signals)
+            defined = suggestions.definition(draft, name)
             rest = spec.model_dump(exclude_unset=True, exclude={*SIGNS}, by_alias=True)
             said = f"{name}: {{when: {in_flow(when)}{', ' * bool(rest)}{in_flow(rest)[1:-1]}}}"
             fix = f"name it by its metric, or: {said}" if near else f"the condition names it: {said}"

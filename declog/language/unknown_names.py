@@ -31,7 +31,6 @@ _CONDITIONS = (  # keys of an alert that say when it is, beside `when`
 )  # fmt: skip
 _POSITIONS = ("position", "token_position", "token_index", "token_idx")
 _TIMES = re.compile(r"(?:(?:step|iter|iteration|wall|train|elapsed)_?)?(?:time|secs|duration)(?:_s)?|dt|step_seconds")
-_RANKS = re.compile(r"world_size|(?:num_|n_)?(?:gpus|ranks|devices|processes)")
 _CURVE = re.compile(
     r"(\w+?)_(?:ema|ewma|smooth|smoothed|running|"
     r"((?:rolling|moving)(?:_mean|_avg|_average)?|sma|ma|(?:last|mean|avg)(?=_?\d))_?(\d*))"
@@ -64,8 +63,6 @@ def refuse_name(node: ast.Name, text: str, span: Span, scope: Scope) -> NoReturn
             refuse_tracker_name(node, text, span, scope)
         if _TIMES.fullmatch(name) and scope.noun == "metric":
             refuse("DL302.time", text, span, name=name, here=f"{text[: span[0]]}seconds{text[span[1] :]}")
-        if _RANKS.fullmatch(name):
-            refuse("DL302.ranks", text, span, name=name)
         if (defined := best or scope.definition(name) or _smoothed(name, scope)) is not None:
             refuse("DL302.undefined", text, span, name=name, fix=f"define it: {defined}")
         if scope.noun == "metric" and not near:

@@ -12,7 +12,7 @@ import yaml
 
 import declog
 from declog.errors import Problem
-from declog.testing import MemorySink
+from declog.testing import FakeComm, MemorySink, run_ranks
 from tests.config.test_pasted_answers import problems_of
 
 HEADER = "defaults: [grpo, _self_]\naxes: {group: {size: 4}}\n"
@@ -114,3 +114,22 @@ def test_edges_count_as_numpy_has_them(
     config = {**yaml.safe_load(HEADER), "metrics": {"m": {"expr": "reward", "reduce": "count", "by": by}}}
     counts = [value for name, value in sorted(logged(config, tmp_path).items()) if name.startswith("m/")]
     assert counts == np.unique(np.digitize(values, edges, right=right), return_counts=True)[1].tolist()
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_the_number_of_ranks(ranks: int, tmp_path: Path) -> None:
+    """Class: a name for the number of ranks is defined by a metric that is right on any number of them."""
+    text = "metrics: {tokens: sum(length), t: {formula: tokens / world_size}}\n"
+    (problem,) = problems_of(text, tmp_path, HEADER)
+    config = yaml.safe_load(HEADER + text)
+    config["metrics"] |= yaml.safe_load(str(problem.fix).removeprefix("define it: "))["metrics"]
+    (tmp_path / "declog" / "mine.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    composed, sink = declog.compose("mine", config_dir=tmp_path), MemorySink()
+
+    def rank(comm: FakeComm) -> None:
+        with declog.start(composed, sinks=[] if comm.rank else [sink], comm=comm) as log, log.step(0):
+            log.observe(reward=REWARD + comm.rank, length=LENGTH + comm.rank)
+
+    run_ranks(ranks, rank)
+    assert sink.scalars[0]["world_size"] == ranks
+    assert sink.scalars[0]["t"] == pytest.approx(np.mean([(LENGTH + rank).sum() for rank in range(ranks)]))
