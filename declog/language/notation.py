@@ -26,6 +26,7 @@ SEVERAL = {  # words that stand for several reductions
     "quantiles": ("p05", "p25", "p50", "p75", "p95"),
     "summary": ("mean", "std", "min", "max"),
 }
+ALL_ROWS = ("*", "all", "all_rows", "any", "every", "everything", "false", "full", "no", "none", "null", "off", "true")
 SIGNS = {"above": ">", "below": "<"}  # of an alert's bounds
 AXIS_KEYS = ("axes", "per", "shape", "dims", "dim", "dtype")  # keys of other libraries for a signal's axis and type
 _ARRAYS = ("tensor", "array", "ndarray", "list", "vector", "number", "series", "column")
@@ -119,6 +120,13 @@ def _axis_of(word: str) -> str | None:
     if bare in AXES or part is not None or type_ in TYPES:
         return bare if bare in AXES else part or type_
     return "" if word in ("x", *_ARRAYS) else _LENGTHS.get(bare) or _AXIS_WORDS.get(bare)
+
+
+def takes_all(rows: Any) -> bool:
+    """Whether a table's filter says that it takes all rows: ``*``, ``true``, ``[all]``; a word may name a filter."""
+    word = rows[0] if isinstance(rows, list) and len(rows) == 1 else rows
+    names_one = word is rows and isinstance(word, str) and WORD.match(word) is not None
+    return not names_one and str(word).lower() in ALL_ROWS
 
 
 def both(condition: str, other: str) -> str:

@@ -175,8 +175,10 @@ class _Writer:
 
     # -- tables, alerts
 
-    def _table(self, node: Node, at: Path) -> Node:
+    def _table(self, node: Node, at: Path) -> Node | Problem:
         rows = node.entries.get("filter")
+        if rows is not None and rows.value is not None and notation.takes_all(rows.plain):
+            return Problem.of("DL403.all_rows", (*at, "filter"), name=in_flow(rows.plain))
         if rows is None or not isinstance(rows.value, str) or WORD.match(rows.value) or _open(rows):
             return node
         return node.holding({**node.entries, "filter": said({"where": rows}, rows.location, replaces=True)})
