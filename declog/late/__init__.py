@@ -356,7 +356,9 @@ def missing_rows(plan: Plan, segment: Mapping[str, Any], name: str) -> Iterator[
                     signal.name, NO_SIGNAL if phase.name in segment["columns"] else NO_PHASE
                 )
                 if reason not in (KEPT, NEVER):  # a signal that never came may still come
-                    yield Problem.of("DL612.signal", ("metrics", name), name=signal.name, reason=reason)
+                    why, _, kept = reason.partition(": `log.keep")
+                    edit = f"`log.keep{kept}, in the next run" if kept else "ask for what `rows/rows.json` says is kept"
+                    yield Problem.of("DL612.signal", ("metrics", name), name=signal.name, reason=why, fix=edit)
 
 
 def _columns(segment: Mapping[str, Any], phase: str) -> Mapping[str, Mapping[str, Any]]:

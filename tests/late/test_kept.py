@@ -117,7 +117,7 @@ def test_a_text_that_only_tables_have_is_kept_where_the_loop_says_so(tmp_path: P
                         declog.keep(completion=texts)
         return tmp_path / name
 
-    with pytest.raises(ConfigError, match=r"`log\.keep\(completion=\.\.\.\)` beside `log\.observe` keeps it"):
+    with pytest.raises(ConfigError, match=r"fix: `log\.keep\(completion=\.\.\.\)` beside `log\.observe` keeps it"):
         ask(logged("without", keep=False), {"long": "mean(len(completion))"})
     lines = {"long": "mean(len(completion))", "good": "{expr: len(completion), where: reward > 0}"}
     late = ask(logged("with", keep=True), lines)
