@@ -65,9 +65,14 @@ class Pair:
     values: set[float] = field(default_factory=set, repr=False)
     """Up to two different values of the number: one that never changes agrees with many by chance."""
 
+    ratios: list[float] = field(default_factory=list, repr=False)
+    """The least and the greatest ratio of the two values."""
+
     def add(self, step: int, value: float, other: float, *, same: bool) -> None:
         """Take the values of one step."""
         self.steps += 1
+        ratios = [*self.ratios, value / other if other else math.nan]
+        self.ratios = [min(ratios), max(ratios)] if all(map(math.isfinite, ratios)) else [math.nan]
         if len(self.values) < 2:
             self.values.add(value)
         if not same:
@@ -80,7 +85,22 @@ class Pair:
     def same_name(self) -> bool:
         """Whether one name ends like the other: `train/reward` and `reward`, `kl` and `kl/mean`."""
         short, long = sorted((_parts(self.number), _parts(self.metric)), key=len)
-        return long[-len(short) :] == short
+        return long[-len(short) :] == short or "_".join(long) == "_".join(short)
+
+    @property
+    def reduction(self) -> str:
+        """The other reduction of the same rows that the number is, by how it compares to the metric; or nothing."""
+        ratio = self.ratios[0]
+        if self.steps < 2 or not math.isclose(ratio, self.ratios[-1], rel_tol=1e-4):
+            return ""
+        spread = re.search("std|dev|sigma|var", f"{self.number} {self.metric}")
+        power = 1 if spread is None or spread[0] == "var" else 2
+        less, more = ("mean", "sum") if spread is None else ("pvar", "var") if power == 1 else ("pstd", "std")
+        smaller = min(ratio, 1 / ratio) ** power if ratio > 0 else math.nan
+        rows = 1 / smaller if spread is None else 1 / (1 - smaller) if smaller < 1 else math.nan
+        if not rows < 1e6 or round(rows) < 2 or not math.isclose(rows, round(rows), rel_tol=1e-3):
+            return ""
+        return f"; as `{less if ratio < 1 else more}` of {round(rows)} rows beside `{more if ratio < 1 else less}`"
 
 
 class Comparison:
@@ -164,7 +184,7 @@ class Comparison:
             step, value, other = pair.first_difference
             lines.append(
                 f"  different  {pair.number:{width}}  {pair.metric}: {value:.6g} and {other:.6g} at step {step}, "
-                f"at {pair.differences} of {pair.steps} steps, by {pair.greatest:.2%} at most"
+                f"at {pair.differences} of {pair.steps} steps, by {pair.greatest:.2%} at most{pair.reduction}"
             )
         lines += [f"  not computed: {', '.join(map(self._alone, self.alone))}"] if self.alone else []
         return "\n".join(lines)

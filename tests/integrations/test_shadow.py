@@ -120,7 +120,8 @@ def test_a_loop_with_a_tracker(
     assert wrong.greatest == pytest.approx(1 - math.sqrt(7 / 8), rel=1e-4)
     assert comparison.alone == ["lr"]
     printed = capsys.readouterr().out
-    assert "shadow of 5 steps: 3 same, 1 different, 1 not computed" in printed and "by 6.46% at most" in printed
+    assert "shadow of 5 steps: 3 same, 1 different, 1 not computed" in printed
+    assert "by 6.46% at most; as `pstd` of 8 rows beside `std`" in printed
     assert [record.message for record in caplog.records if "declog's `reward_std`" in record.message] != []
 
 
@@ -170,6 +171,24 @@ def test_a_loop_with_record_and_dump(tmp_path: Path) -> None:
     }
     assert [(pair.number, pair.metric) for pair in comparison.different] == [("policy/ratio/mean", "ratio/mean")]
     assert comparison.alone == ["zero"]
+
+
+def test_another_reduction_of_the_same_rows() -> None:
+    """Class: a constant ratio says it: deviations and variances of the population, sums; no other number has one."""
+    comparison = Comparison(tolerance=1e-4)
+    for step, rows in enumerate(torch.randn(5, 16, dtype=torch.float64).abs()):
+        spread = {"reward/std": rows.std(correction=0), "other_std": rows.std(correction=0) * 1.1, "var": rows.var()}
+        comparison.log(step, {**spread, "train/tokens": rows.sum(), "loss": rows.median()})
+        metrics = {"reward_std": rows.std(), "other/std": rows.std(), "reward/var": rows.var(correction=0)}
+        metrics |= {"tokens": rows.mean(), "loss": rows.mean()}
+        comparison.compare(step, {name: value.item() for name, value in metrics.items()})
+    assert {pair.number: pair.reduction.removeprefix("; as ") for pair in comparison.different} == {
+        "reward/std": "`pstd` of 16 rows beside `std`",
+        "var": "`var` of 16 rows beside `pvar`",
+        "train/tokens": "`sum` of 16 rows beside `mean`",
+        "other_std": "",
+        "loss": "",
+    }
 
 
 def test_values_that_come_late_or_not() -> None:
