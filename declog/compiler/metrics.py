@@ -240,10 +240,8 @@ class _Metric:
                 return None
             compiler = self._compiler(parsed.text)
             if len(body.args) != reduction.arity:
-                takes, fix = (
-                    suggestions.takes(reduction),
-                    suggestions.arguments(reduction, body, parsed.text, compiler.scope),
-                )
+                takes = suggestions.takes(reduction)
+                fix = suggestions.arguments(reduction, body, parsed.text, compiler.scope)
                 compiler.fail(body, "DL304.reduction_arity", reduction=reduction.name, takes=takes, fix=fix)
             params = self._constants(reduction, body, compiler)
             return tuple(compiler.visit(arg) for arg in body.args), {None: (reduction, params)}
@@ -361,10 +359,9 @@ class _Metric:
         first = args[0]
         reduce = "expr" if spec.reduce is None else "reduce"
         if len(args) != reduction.arity:
-            given = "one is" if len(args) == 1 else f"{len(args)} are"
+            count, takes = ("one is" if len(args) == 1 else f"{len(args)} are"), suggestions.takes(reduction)
             fix = suggestions.of_several(self.id, spec) if reduction.arity == 1 else f"expr: [{first}, ...]"
-            takes = suggestions.takes(reduction)
-            answer = Problem.of("DL312.arity", reduction=reduction.name, takes=takes, given=given, fix=fix)
+            answer = Problem.of("DL312.arity", reduction=reduction.name, takes=takes, given=count, fix=fix)
             draft.report_first(answer, self.path(reduce))
             spec = spec.model_copy(update={"name": None, "alias": []})  # which another layer may say of one expression
         axis = max(Axis.STEP if node.type.axis is None else node.type.axis for node in args)

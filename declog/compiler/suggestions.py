@@ -104,13 +104,14 @@ def definition(draft: Draft, name: str, text: str = "") -> str | None:
 
     None for another name. A rank is counted by its rows of a signal of these, which it has in their phase.
     """
-    if (ending := idioms.of_ending(name)) is not None and ending[0] in draft.signals:
+    signals, ending = draft.signals, idioms.of_ending(name)
+    if ending is not None and ending[0] in signals:
         return f"metrics: {{{name}: {ending[1]}({ending[0]})}}"
     if _RANKS.fullmatch(name) is None or draft.per_rank:
         return None
     of_rows = [op for op in _beside(draft, text) if op.axis is not Axis.TOKEN and not op.family]
     words = (word for op in of_rows for word in NAME.findall(str(draft.spec.metrics[op.id].expr or op.id)))
-    signal = next((word for word in words if word in draft.signals), None)
+    signal = next((word for word in words if word in signals), None)
     expr = "rank + 1" if signal is None else f"rank + 1 if present({signal}) else missing"
     return f"metrics: {in_flow({name: {'expr': expr, 'reduce': 'max'}})}"
 
