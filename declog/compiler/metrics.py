@@ -178,7 +178,7 @@ class _Metric:
         metrics, shown, fix = self.draft.spec.metrics, self.draft.metric_shown, None
         if parsed.text in ("none", "None", "nil", "off", "disabled", "delete", "remove"):
             fix = f"{self.id}: null"
-        elif isinstance(parsed.body, ast.Tuple):
+        elif isinstance(parsed.body, ast.Tuple) and self.spec.reduce is not None:
             fix = suggestions.of_several(self.id, self.spec, [*map(ast.unparse, parsed.body.elts)])
         elif problem.code != "DL302":
             fix = self._intended(parsed, problem.code)

@@ -157,8 +157,8 @@ def _edit(problem: Problem, data: Mapping[str, Any]) -> _Edit | None:
 
 
 def _stands_alone(fix: str) -> bool:
-    """Whether a fix is an expression, and no name alone."""
-    return re.fullmatch(r"\w+", fix) is None and is_expression(fix) and "..." not in fix
+    """Whether a fix is one expression, and no name alone."""
+    return re.fullmatch(r"\w+", fix) is None and is_expression(fix) and "..." not in fix and "  or  " not in fix
 
 
 _OF_A_PART = re.compile(r"(?:did you mean )?`([^`{]+\))`\??|(\w+\([^`\n]*\))")  # what stands for a call

@@ -105,7 +105,7 @@ def of_axes(name: str, value: Any, at: Path, signals: Collection[Any] = ()) -> s
     type_ = next((word for word in axes.values() if word in TYPES), None)
     rest = {key: item for key, item in keys.items() if key not in AXIS_KEYS}
     words_of_it = signal_of({**rest, "axis": finest, **({} if type_ is None else {"type": type_})})
-    words_of_it += " float" if type_ == "float" and words_of_it == finest else ""
+    words_of_it += " float" if type_ == "float" and keys is not value else ""
     if part is None:
         edit = f"{name}: {words_of_it}"
         return edit if len(at) > 2 else f"signals: {{any: {{{edit}}}}}"

@@ -98,12 +98,14 @@ def digitized(call: ast.Call, tried: Callable[[str], Node | Problem]) -> str | N
 
     An edge is of the bucket above it: of the bucket of the next smaller number where values are ints.
     """
+    if ast.unparse(call.func).rpartition(".")[2] not in ("digitize", "bucket"):
+        return None
     further = [*call.args[1:], *(item.value for item in call.keywords if item.arg in ("bins", "edges"))]
     numbers = idioms.items(further[0]) if call.args and len(further) == 1 else []
     edges = [item.value for item in numbers if isinstance(item, ast.Constant) and isinstance(item.value, int | float)]
     right = [ast.unparse(item.value) == "True" for item in call.keywords if item.arg == "right"]
-    name, node = ast.unparse(call.func).rpartition(".")[2], tried(ast.unparse(call.args[0])) if edges else None
-    if name not in ("digitize", "bucket") or len(edges) < len(numbers) or not isinstance(node, Node):
+    node = tried(ast.unparse(call.args[0])) if edges else None
+    if len(edges) < len(numbers) or not isinstance(node, Node):
         return None
     if any(right):
         return f"write `bucket({node}, {', '.join(map(str, edges))})`"
