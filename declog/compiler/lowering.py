@@ -28,6 +28,7 @@ def lower(draft: Draft) -> None:
         return
     earlier = _earlier_groups(work)
     _groups(work, earlier)
+    _row_ids(work)
     _logged(draft)
     _phases(work, earlier)
 
@@ -162,6 +163,19 @@ def _groups(work: Placement, earlier: Mapping[str, str]) -> None:
             work.if_there.update((phase, name) for name in active if draft.signals[name].comes_in(phase))
         elif axis_signal(draft, grouping.of[0], "axes.group.of") is not None:
             work.recorded.add(work.need(grouping.of[0], phase))
+
+
+def _row_ids(work: Placement) -> None:
+    """Record the ids of rows wherever they come with values of rows: calls of the same rows are joined by them."""
+    ids = work.draft.spec.axes.completion.ids
+    if ids is None or f"signals.{ids}" in work.draft.inactive:
+        return
+    read = work.recorded | work.folded | work.if_there
+    phases = {phase for phase, name in read if work.draft.observed[name].axis != "step"}
+    spots = {(phase, ids) for phase in phases if work.draft.signals[ids].comes_in(phase)}
+    work.if_there |= spots
+    if work.draft.observed[ids].type is DType.TEXT:
+        work.sent |= spots - read  # so that rows keep them
 
 
 def _logged(draft: Draft) -> None:

@@ -179,12 +179,14 @@ class Frame:
         return self._grouped(replace(self.grouping, size=None) if self.by_ids else self.grouping)
 
     def _grouped(self, grouping: Grouping) -> Segments:
-        batches = self.batches
+        batches, split = self.batches, grouping.split
+        if split == "none" and self.ids == EARLIER_GROUP:  # its numbers are of one group each
+            split = "batches"
         pieces = self.parts(Axis.COMPLETION, Axis.STEP)  # a group never spans two
-        if grouping.split != "none":
-            columns = batches.step, batches.batch if grouping.split == "ranks" else batches.rank
+        if split != "none":
+            columns = batches.step, batches.batch if split == "ranks" else batches.rank
             within = [column[pieces.index] for column in columns]
-            pieces = shared(batches.facts, grouping.split, lambda: Segments.of_keys(*within))
+            pieces = shared(batches.facts, split, lambda: Segments.of_keys(*within))
         elif grouping.size is not None and len(wrong := np.flatnonzero(batches.rows % grouping.size)):
             step, rank, rows = (int(values[wrong[0]]) for values in (batches.step, batches.rank, batches.rows))
             size = grouping.size

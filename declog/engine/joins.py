@@ -211,22 +211,29 @@ class Carryover:
         return target.with_column(op.name, Axis.STEP, values[..., rows], op.expr.type.dtype, members, kind=kind)
 
     def _with_groups(self, pair: Pair, source: Frame, target: Frame) -> Frame:
-        """The target with the groups that its rows have in the source, unless it has ids of groups itself.
+        """The target with the groups that its rows have in the source, however micro-batches divide them.
 
-        Batches that cannot be matched keep their groups of `axes.group.size` rows.
+        A row that comes again in a step, as in a second epoch, is of a further group. Batches that cannot be matched
+        keep their groups of `axes.group.size` rows. Ids of groups in both say the same, unless only row ids match.
         """
-        if target.has(GROUP_ID):
+        by_id = target.has(GROUP_ID)
+        if by_id and not source.has(GROUP_ID):
             return target
-        groups, ids = _earlier_groups(source), _earlier_groups(target)
+        groups, ids = _earlier_groups(source), None if by_id else _earlier_groups(target)
         there = np.full(target.count(Axis.COMPLETION), ids is not None)
-        ids = np.zeros(len(there), np.int64) if ids is None else ids
+        ids, places = np.zeros(len(there), np.int64) if ids is None else ids, np.full(len(there), -1, np.int64)
+        row_ids = None if self._plan.ids is None else target.column(self._plan.ids, exact=True)
         for batch, span in enumerate(_spans(target)):
+            if by_id and not _has_ids(row_ids, span):
+                return target
             with suppress(RuntimeFailure):
-                places, doubles = self._matched(pair, source, target, batch, span)
-                if groups is not None and not doubles and (places >= 0).all():
-                    ids[span], there[span] = groups[places], True
+                matched, doubles = self._matched(pair, source, target, batch, span)
+                if groups is not None and not doubles and (matched >= 0).all():
+                    ids[span], places[span], there[span] = groups[matched], matched, True
         if not len(there) or not there.all():
             return target
+        step = target.batches.step[target.parts(Axis.COMPLETION, Axis.STEP).index]
+        ids = ids * 1_000_003 + np.where(places < 0, -1, _turns(step, places))  # it may wrap around
         return target.with_column(EARLIER_GROUP, Axis.COMPLETION, ids, DType.INT)
 
     def _joined(self, op: JoinOp, source: Frame | None, target: Frame) -> Frame:
@@ -319,6 +326,16 @@ def _earlier_groups(frame: Frame) -> Array | None:
     return number[groups.index]
 
 
+def _turns(*keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many rows before each have the same keys."""
+    order = np.lexsort(keys[::-1])
+    same = np.all([key[order][1:] == key[order][:-1] for key in keys], axis=0)
+    begins = np.flatnonzero(np.concatenate([[True], ~same]))
+    turns = np.empty(len(order), np.int64)
+    turns[order] = np.arange(len(order)) - np.repeat(begins, np.diff([*begins, len(order)]))
+    return turns
+
+
 def _has_ids(ids: Array | None, rows: slice | NDArray[np.int64]) -> bool:
     """Whether any of some rows has an id."""
     return ids is not None and any(item is not None for item in ids[rows])
@@ -337,10 +354,10 @@ def _candidates(source: Batches, target: Batches, batch: int) -> NDArray[np.int6
 
 def by_id(source_ids: Array, rows: NDArray[np.int64], ids: Array) -> tuple[NDArray[np.int64], list[tuple[int, int]]]:
     """The source row of each id, the latest if several have it, -1 if none has; and pairs of rows with the same id."""
-    pairs = list(zip(_keys(source_ids), rows.tolist(), strict=True))
+    pairs = list(zip(keys_of(source_ids), rows.tolist(), strict=True))
     table = dict(pairs)
     table.pop(None, None)  # rows without an id are never looked up
-    wanted = _keys(ids)
+    wanted = keys_of(ids)
     doubled: list[tuple[int, int]] = []
     if len(table) < len(pairs):
         asked = set(wanted)
@@ -348,7 +365,7 @@ def by_id(source_ids: Array, rows: NDArray[np.int64], ids: Array) -> tuple[NDArr
     return np.array([table.get(item, -1) for item in wanted], np.int64), doubled
 
 
-def _keys(ids: Array) -> list[Any]:
+def keys_of(ids: Array) -> list[Any]:
     """What ids are looked up by: numbers and texts themselves, lists and mappings by their digests, as groups are."""
     keys: list[Any] = ids.tolist()
     if {*map(type, keys)} <= {str, int, float, NoneType}:  # the usual case

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from declog.engine.frame import Frame
+from declog.engine.frame import GROUP_ID, Frame
 from declog.plans.needs import of_groups, tables_of_groups
 from declog.plans.ops import Plan
 
@@ -47,7 +47,9 @@ class SplitGroups:
 
 def split_of(frame: Frame) -> str | None:
     """The `axes.group.split` that would join groups of these rows: the id of a batch's last row begins the next one."""
-    if not frame.by_ids or frame.grouping is None or (values := frame.column(frame.ids)) is None:
+    if not frame.by_ids or frame.ids != GROUP_ID or frame.grouping is None:
+        return None
+    if (values := frame.column(GROUP_ID)) is None:
         return None
     batches = frame.batches
     ends = np.cumsum(batches.rows)

@@ -32,6 +32,12 @@ IDS_OF_ROWS = f"axes: {{completion: {{ids: {ROW_ID}}}}}, signals: {{any: {{{ROW_
 MOST = 64  # the most clauses of one expression; metrics with more are never called inactive
 
 
+def marks(plan: Plan) -> frozenset[str]:
+    """The signals that say which rows, groups and tokens count, and are no values themselves."""
+    masks = (mask for fold in plan.folds.values() for mask in fold.masks)
+    return frozenset((*masks, *filter(None, [plan.ids]), *(() if plan.grouping is None else plan.grouping.of)))
+
+
 @lru_cache(maxsize=4096)  # cached, since each log event asks this for all formulas, conditions and alerts
 def sources(*nodes: Node) -> tuple[Source, ...]:
     """The metrics that expressions read, also those of which they read a property, each with the one label of it."""

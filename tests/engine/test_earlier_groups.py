@@ -195,3 +195,23 @@ def test_a_group_that_goes_on_on_the_next_rank_is_told(tmp_path: Path, caplog: p
         run_ranks(2, body)
     (line,) = [line for record in caplog.records if "go on" in (line := record.getMessage())]
     assert "on the next rank" in line and "`axes.group.split: ranks`" in line
+
+
+@pytest.mark.parametrize("ids_of_groups", [False, True])
+@pytest.mark.parametrize("epochs", [1, 3])
+@pytest.mark.parametrize("order", ORDERS)
+def test_rows_with_ids_need_no_split(order: str, epochs: int, ids_of_groups: bool, tmp_path: Path) -> None:
+    """Row ids say the group however micro-batches divide it, also beside ids of groups; each epoch has its own."""
+    config = {**CONFIG, "axes": {**CONFIG["axes"], "group": {"of": "prompt"}}, "tables": {}}
+    config["signals"] = {**CONFIG["signals"], "any": {"row": "completion int", "prompt": "completion text"}}
+    config["signals"]["rollout"] = {"reward": "completion"}
+    sink = MemorySink()
+    with declog.start(config, sinks=[sink], output_dir=tmp_path) as log, log.step(0):
+        log.observe(reward=REWARD, prompt=PROMPTS, row=[*range(6)])
+        for epoch in range(epochs):
+            for batch in ORDERS[order]:
+                rows = list(batch)
+                of_group = {"prompt": [PROMPTS[row] for row in rows]} if ids_of_groups else {}
+                log.observe(advantages=(ADVANTAGES + 7 * epoch)[rows], row=rows, **of_group)
+    values = np.concatenate([ADVANTAGES + 7 * epoch for epoch in range(epochs)])
+    assert sink.scalars[0] == pytest.approx(expected(values))

@@ -280,7 +280,7 @@ def test_the_slim_plan_is_smaller_and_reads_less() -> None:
     full = declog.plan(declog.compose("grpo", ["declog.sinks=[]", "declog.tables=null"]))
     slim = declog.plan(declog.compose("grpo", ["declog.sinks=[]", "declog.tables=null", "declog.profile=slim"]))
     assert slim.ops < full.ops
-    assert set(full.sources) - set(slim.sources) == {"length", "logged", "row_id", "timers"}
+    assert set(full.sources) - set(slim.sources) == {"length", "logged", "timers"}
     assert set(slim.sources) - set(full.sources) == set()
 
 

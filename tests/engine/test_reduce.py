@@ -55,7 +55,7 @@ def frame(gaps: bool) -> Frame:
                     Pack(Axis.COMPLETION, [("f", "a"), ("f", "b")], [family]),
                 ]
                 records.append(closed_batch(rows, step=step, number=batch, order=len(records), packs=packs))
-        parts.append(Window([{"default": records}]).frames(PLAN.phases, rank, None, _raise)["default"])
+        parts.append(Window([{"default": records}]).frames(PLAN, rank, _raise)["default"])
     return Frame.merge(parts)
 
 

@@ -206,7 +206,7 @@ def test_the_plan_decides_and_nothing_depends_on_it(tmp_path: Path) -> None:
         with declog.start(config({}, **more), sinks=[MemorySink()], output_dir=tmp_path / str(place)) as log:
             plans.append(log.plan)
     kept, without = plans
-    assert {*kept.unread} == {"level", "ok", "score", "marks", "uid", "prompt", "weight"} and not without.unread
+    assert {*kept.unread} == {"level", "ok", "score", "marks", "prompt", "weight"} and not without.unread
     assert (kept.fingerprint, kept.windows) == (without.fingerprint, without.windows)
 
 

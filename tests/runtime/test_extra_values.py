@@ -233,10 +233,10 @@ def test_what_cannot_be_read_later_takes_its_own_batch_only() -> None:
 
     reported: list[BaseException] = []
     window = Window([{"default": [batch(0, "cpu"), batch(1, "meta"), batch(2, "cpu")]}])
-    frame = window.frames(made.phases, 0, None, reported.append)["default"]
+    frame = window.frames(made, 0, reported.append)["default"]
     assert frame.batches.batch.tolist() == [0, 2]
     columns = [frame.column(name) for name in "ab"]
     assert [frame.count(Axis.COMPLETION), *(None if one is None else len(one) for one in columns)] == [4, 4, 4]
     text = "a batch of step 0 in phase `default` could not be read, and is left out"
     assert [text in str(error) for error in reported] == [True]
-    assert Window([{"default": [batch(0, "meta")]}]).frames(made.phases, 0, None, reported.append) == {}
+    assert Window([{"default": [batch(0, "meta")]}]).frames(made, 0, reported.append) == {}

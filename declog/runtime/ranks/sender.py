@@ -39,7 +39,7 @@ class Sender:
 
     def frames(self, event: LogEvent) -> dict[str, Frame]:
         """This rank's frames with its local columns."""
-        frames = event.window.frames(self._plan.phases, self._rank, self._plan.grouping, self._failures.report)
+        frames = event.window.frames(self._plan, self._rank, self._failures.report)
         of_mode(frames, event.mode)
         frames = with_locals(frames, self._plan)
         if self._local is not None:

@@ -24,7 +24,7 @@ def state(session: Session, scope: Scope | None, rank: int) -> tuple[RecorderSta
     frames: dict[str, Frame] = {}
     for mode, stream in session.streams.items():
         window = stream.window(*stream.ended(session.logged))
-        rows = window.frames(plan.phases, rank, plan.grouping, session.failures.report)
+        rows = window.frames(plan, rank, session.failures.report)
         frames |= {f"window/{mode}/{phase}": frame for phase, frame in rows.items()}
     begun, counts = (
         {mode: count for mode, count in by_mode.items() if mode in session.modes}

@@ -255,10 +255,13 @@ class Intake:
             self._put(batches, taken)
 
     def _again(self, batches: OpenBatches, batch: Batch, call: Observation) -> bool:
-        """Whether a call has a signal that the open batch has already, so that it opens the next batch."""
+        """Whether a call has a signal that the open batch has already, so that it opens the next batch.
+
+        Calls with row ids are joined by them.
+        """
         if not (again := batch.again(call)):
             return False
-        if batches.once or batch.size is not None:
+        if self._plan.ids not in again and (batches.once or batch.size is not None):
             per_step = {signal.name for signal in batch.phase.signals if signal.axis is Axis.STEP}
             what = f"`{min(again)}`"
             if again <= per_step:

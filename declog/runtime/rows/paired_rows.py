@@ -13,7 +13,7 @@ from collections.abc import Sequence, Set
 from functools import cache
 
 from declog.language.dtypes import Axis
-from declog.plans.needs import Clauses, Need, tables_of, values_of
+from declog.plans.needs import Clauses, Need, marks, tables_of, values_of
 from declog.plans.ops import Plan
 from declog.runtime.rows.batch import Batch
 
@@ -29,10 +29,7 @@ class PairedRows:
         signals = {
             name: [op for op in phase.signals if op.axis is not Axis.STEP] for name, phase in plan.phases.items()
         }
-        # these say which rows and tokens count, and are no values themselves
-        marks = {mask for fold in plan.folds.values() for mask in fold.masks}
-        marks |= {plan.ids or "", *(() if plan.grouping is None else plan.grouping.of)}
-        self._names = {name: frozenset(op.name for op in ops) - marks for name, ops in signals.items()}
+        self._names = {name: frozenset(op.name for op in ops) - marks(plan) for name, ops in signals.items()}
         self._families = {name: frozenset(op.name for op in ops if op.family) for name, ops in signals.items()}
         self._required = {
             name: frozenset(op.name for op in ops if op.required and not op.family) for name, ops in signals.items()
@@ -51,7 +48,7 @@ class PairedRows:
         """
         if phase in self._once and not (before.partial or batch.partial):
             self._compare_names(phase, before, batch)
-        if phase not in self._paired:
+        if phase not in self._paired or self._plan.ids in before.names & batch.names:  # ids say which rows are the same
             return
         families, required = self._families[phase], self._required[phase]
         different = []

@@ -6,9 +6,9 @@ torch and the plan.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, combinations
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,12 @@ import torch
 
 from declog.engine.blocks import Block, Key, batches_of, texts_of
 from declog.engine.frame import GROUP_ID, Frame
+from declog.engine.same_rows import united
 from declog.errors import RuntimeFailure, error_text
 from declog.language import quantile_sketch as sketch
 from declog.language.dtypes import Axis
-from declog.plans.ops import TRACE, Grouping, PhaseOp
+from declog.plans.needs import marks
+from declog.plans.ops import TRACE, Grouping, PhaseOp, Plan
 from declog.records import Beside
 from declog.runtime.recording.timing import Timed
 from declog.runtime.rows.batch import Batch
@@ -60,22 +62,55 @@ class Window:
             batch.pack()
         return by_phase
 
-    def frames(
-        self, phases: Mapping[str, PhaseOp], rank: int, grouping: Grouping | None, report: Report
-    ) -> dict[str, Frame]:
+    def frames(self, plan: Plan, rank: int, report: Report) -> dict[str, Frame]:
         """The window on the host: one frame per phase that had a batch; ``report`` gets the errors of what is left out.
 
         Called by the worker.
         """
+        phases, grouping = plan.phases, plan.grouping
         frames = {name: frame.with_group_ids() for name, frame in self.earlier.items() if name in phases}
         for name, batches in self.batches().items():
             if name in phases:
                 counted = _counted(phases[name], batches, rank, grouping, report)
-                read = _frames(phases[name], counted, rank, grouping, report)
+                read = _of_steps(plan, phases[name], counted, rank, report)
                 before = [frames[name]] if name in frames else []
                 if before or read:
                     frames[name] = Frame.merge(before + read)
         return frames
+
+
+def _of_steps(plan: Plan, phase: PhaseOp, batches: Sequence[Batch], rank: int, report: Report) -> list[Frame]:
+    """The frames of batches, in which those of a step that are of the same rows are one."""
+    several = _of_same_rows(plan, phase, batches)
+    rest = [batch for batch in batches if batch.step not in several]
+    frames = _frames(phase, rest, rank, plan.grouping, report) if rest else []
+    per_step, no_values = {op.name for op in phase.signals if op.axis is Axis.STEP}, marks(plan)
+    for of_step in several.values():
+        read = [
+            (frame, batch.names - no_values) for batch in of_step
+            for frame in _readable(phase, [batch], rank, plan.grouping, report)
+        ]  # fmt: skip
+        frames += united([frame for frame, _ in read], [names for _, names in read], str(plan.ids), per_step)
+    return frames
+
+
+def _of_same_rows(plan: Plan, phase: PhaseOp, batches: Sequence[Batch]) -> dict[int, list[Batch]]:
+    """The batches of each step in which two with row ids have no signal in common, and may be of the same rows.
+
+    Values per group are of the groups of their batch.
+    """
+    by_step: dict[int, list[Batch]] = {}
+    if plan.ids is None or len(batches) < 2 or any(op.axis is Axis.GROUP for op in phase.signals):
+        return by_step
+    for batch in batches:
+        by_step.setdefault(batch.step, []).append(batch)
+    several: dict[int, list[Batch]] = {}
+    no_values = marks(plan)
+    for step, of_step in by_step.items():
+        kinds = {batch.names - no_values for batch in of_step if plan.ids in batch.names}
+        if any(one.isdisjoint(other) for one, other in combinations(kinds, 2)):
+            several[step] = of_step
+    return several
 
 
 def _frames(

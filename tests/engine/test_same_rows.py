@@ -1,0 +1,225 @@
+"""Calls that observe the same row ids in a step are of the same rows, however the values are divided among them.
+
+The class: signals in several calls, rows in parts, parts before and after the call that has all rows, in other orders,
+in threads, on ranks, in windows, with tokens, texts, families, gaps and group ids. Each gives what one call gives. A
+signal that comes again for a row is of a further row, as in a second epoch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import declog
+from declog.late import ask
+from declog.runtime.ranks.comm import Comm
+from declog.testing import MemorySink, run_ranks
+
+ROWS = 6
+CONFIG: dict[str, Any] = {
+    "run": {"name": "rows"}, "axes": {"completion": {"ids": "row"}, "group": {"of": "prompt"}},
+    "modes": {"eval": {"prefix": "eval/"}},
+    "signals": {
+        "any": {"row": "completion int", "prompt": "completion text"},
+        "rollout": {
+            "reward": "completion", "length": "completion int", "solved": "completion bool", "text": "completion text",
+            "scores": {"axis": "completion", "family": True}, "entropy": {"axis": "token", "mask": "mask"},
+            "mask": "token bool", "wait": "step",
+        },
+    },
+    "metrics": {
+        "long": {"expr": "reward", "where": "length > 3"}, "rows": "sum(1 if present(row) else 0)",
+        "best": "mean(max(reward, over=completion))",
+        "of_solved": {"expr": "entropy", "where": "solved"}, "by_text": {"expr": "reward", "by": "text"},
+        "members": {"expr": "scores", "where": "length > 3"}, "wait": {"expr": "wait", "reduce": ["max", "count"]},
+        "corr": "corr(reward, length)",
+    },
+    "tables": {"all": {"columns": ["text", "reward", "length", "solved", "prompt"]}},
+}  # fmt: skip
+Values = dict[str, Any]
+Calls = Sequence[Values]
+
+
+def values(step: int) -> Values:
+    """One step's values, in the order of their ids."""
+    random = np.random.default_rng(step)
+    return {
+        "row": np.arange(ROWS) + 10 * step, "prompt": ["a", "b"] * (ROWS // 2), "reward": random.normal(size=ROWS),
+        "length": random.integers(1, 9, ROWS), "solved": random.random(ROWS) < 0.5,
+        "text": [f"t{number}" for number in random.integers(0, 3, ROWS)],
+        "scores": {name: random.normal(size=ROWS) for name in "xy"}, "wait": float(random.random()),
+        "entropy": torch.from_numpy(random.random((ROWS, 4))), "mask": torch.from_numpy(random.random((ROWS, 4)) < 0.7),
+    }  # fmt: skip
+
+
+def part(all_values: Values, names: str, rows: Sequence[int] = range(ROWS)) -> Values:
+    """A call with some signals of some rows, and their ids."""
+
+    def of(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {name: item[list(rows)] for name, item in value.items()}
+        return [value[row] for row in rows] if isinstance(value, list) else value[list(rows)]
+
+    return {name: all_values[name] if name == "wait" else of(all_values[name]) for name in ["row", *names.split()]}
+
+
+REST = "prompt length solved text scores wait entropy mask"
+WAYS: Mapping[str, Callable[[Values], Calls]] = {
+    "two calls": lambda v: [part(v, REST), part(v, "reward")],
+    "each in a call": lambda v: [part(v, name) for name in (*REST.split()[:-2], "reward", "entropy mask")],
+    "in another order": lambda v: [part(v, REST), part(v, "reward", [3, 1, 5, 0, 2, 4])],
+    "parts": lambda v: [part(v, REST), part(v, "reward", [5, 0]), part(v, "reward", [1, 2, 3, 4])],
+    "parts before": lambda v: [part(v, "reward", [0, 1, 2]), part(v, "reward", [3, 4, 5]), part(v, REST)],
+    "parts of several signals": lambda v: [
+        part(v, "reward text", [0, 1, 2]), part(v, "prompt length solved scores wait"),
+        part(v, "entropy mask", [2, 4, 0, 1]), part(v, "reward text", [5, 4, 3]), part(v, "entropy mask", [3, 5]),
+    ],
+    "texts and families": lambda v: [part(v, "prompt reward length"), part(v, "text", [1, 2]), part(v, "scores"),
+                                     part(v, "text", [0, 3, 4, 5]), part(v, "solved entropy mask wait")],
+    "the mask in both": lambda v: [part(v, "entropy mask"), part(v, f"reward {REST.replace('entropy', '')}")],
+}  # fmt: skip
+
+
+def logged(
+    calls: Callable[[Values], Calls], folder: Path, *, every: int = 1, batch: bool = False, ranks: int = 1,
+    mode: str = "train",
+) -> MemorySink:  # fmt: skip
+    """What rank 0 logs of four steps."""
+    sink = MemorySink()
+
+    def body(comm: Comm) -> None:
+        own = sink if comm.rank == 0 else MemorySink()
+        with declog.start({**CONFIG, "every": every}, comm=comm, sinks=[own], output_dir=folder) as log:
+            for step in range(4):
+                with log.step(step), log.mode(mode):
+                    of_step = calls(values(step + 100 * comm.rank))
+                    if batch:
+                        with log.batch():
+                            _observed(log, of_step)
+                    else:
+                        _observed(log, of_step)
+
+    run_ranks(ranks, body)
+    return sink
+
+
+def _observed(log: Any, calls: Calls) -> None:
+    for call in calls:
+        log.observe(**call)
+
+
+def of_sink(sink: MemorySink) -> Any:
+    """The scalars and the tables' rows of a sink."""
+    tables = [
+        (step, sorted(zip(*map(table.data.__getitem__, sorted(table.data)), strict=True), key=repr))
+        for step, table in sink.tables("all")
+    ]
+    return sink.scalars, tables
+
+
+OPTIONS: Mapping[str, dict[str, Any]] = {
+    "": {}, "batch": {"batch": True}, "window": {"every": 2}, "ranks": {"ranks": 2}, "eval": {"mode": "eval"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", OPTIONS)
+@pytest.mark.parametrize("way", WAYS)
+def test_several_calls_are_as_one(way: str, kind: str, tmp_path: Path) -> None:
+    """Scalars and tables are equal to those of one call a step."""
+    alone, tables = of_sink(logged(lambda v: [v], tmp_path / "one", **OPTIONS[kind]))
+    scalars, rows = of_sink(logged(WAYS[way], tmp_path / "several", **OPTIONS[kind]))
+    assert alone and rows == tables and (tables or kind == "eval")
+    for step, expected in alone.items():
+        assert scalars[step] == pytest.approx(expected)
+
+
+def test_threads_observe_parts_of_the_rows(tmp_path: Path) -> None:
+    """Within a step or a batch, bound threads observe their parts beside the loop, each with its ids."""
+    expected, _ = of_sink(logged(lambda v: [v], tmp_path / "one"))
+    for batch in (False, True):
+        sink = MemorySink()
+        with declog.start(CONFIG, sinks=[sink], output_dir=tmp_path / f"threads{batch}") as log:
+            for step in range(4):
+                with log.step(step), log.batch() if batch else contextlib.nullcontext():
+                    of_step = values(step)
+                    log.observe(**part(of_step, REST))
+                    threads = [
+                        threading.Thread(target=declog.bind(log.observe), kwargs=part(of_step, "reward", rows))
+                        for rows in ([0, 2], [1, 5], [3, 4])
+                    ]
+                    for thread in threads:
+                        thread.start()
+                    for thread in threads:
+                        thread.join()
+        for step in range(4):
+            assert sink.scalars[step] == pytest.approx(expected[step])
+
+
+def test_a_row_without_a_value_is_absent(tmp_path: Path) -> None:
+    """A part of the rows has rewards; the others have all else."""
+    sink = MemorySink()
+    with declog.start(CONFIG, sinks=[sink], output_dir=tmp_path) as log, log.step(0):
+        v = values(0)
+        _observed(log, [part(v, REST), part(v, "reward", [4, 1])])
+    far = v["length"][[4, 1]] > 3
+    assert sink.scalars[0]["rows"] == ROWS
+    assert sink.scalars[0].get("long") == (pytest.approx(v["reward"][[4, 1]][far].mean()) if far.any() else None)
+    ((_, table),) = sink.tables("all")
+    assert [row for row, value in enumerate(table.data["reward"]) if value is not None and value == value] == [1, 4]
+
+
+def test_a_second_epoch_is_of_further_rows(tmp_path: Path) -> None:
+    """Values that come again for the same rows count again, and each epoch's later values join the latest rows."""
+    sink = MemorySink()
+    with declog.start(CONFIG, sinks=[sink], output_dir=tmp_path) as log, log.step(0):
+        v = values(0)
+        for epoch in range(2):
+            for rows in ([0, 1, 2], [3, 4, 5]):
+                log.observe(**part({**v, "reward": v["reward"] + epoch}, "reward prompt", rows))
+                log.observe(**part({**v, "length": v["length"] - 3 * epoch}, "length", rows))
+    assert sink.scalars[0]["rows"] == 2 * ROWS
+    chosen = np.concatenate([v["reward"][v["length"] > 3], v["reward"][v["length"] > 6] + 1])
+    assert sink.scalars[0]["long"] == pytest.approx(chosen.mean())
+
+
+@pytest.mark.parametrize("ids", [[0, 1, 2, 3, 4, 4], [0, 1, 2, 3, 4, 9]])
+def test_rows_that_the_ids_do_not_name_stay_apart(ids: list[int], tmp_path: Path) -> None:
+    """Two rows with one id, and a row that the other call has not, are joined with nothing."""
+    sink = MemorySink()
+    with declog.start(CONFIG, sinks=[sink], output_dir=tmp_path) as log, log.step(0):
+        v = values(0)
+        _observed(log, [part(v, REST), {"row": ids, "reward": v["reward"]}])
+    assert sink.scalars[0]["rows"] == 2 * ROWS and "long" not in sink.scalars[0]
+
+
+def test_a_late_question_and_a_resume_have_the_same_rows(tmp_path: Path) -> None:
+    """Kept rows are joined as the run's are, and a checkpoint in a window holds them so."""
+    config = {**CONFIG, "every": 2, "metrics": {"long": CONFIG["metrics"]["long"]}, "sinks": ["jsonl"]}
+    sinks, state = [MemorySink(), MemorySink(), MemorySink()], None
+    calls = WAYS["parts before"]
+    with declog.start(config, sinks=[sinks[0]], output_dir=tmp_path / "one") as log:
+        for step in range(4):
+            with log.step(step):
+                log.observe(**values(step))
+    for sink, steps in zip(sinks[1:], ([0, 1, 2], [3]), strict=True):
+        with declog.start(config, sinks=[sink], output_dir=tmp_path / "two", resume=state) as log:
+            for step in steps:
+                with log.step(step):
+                    _observed(log, calls(values(step)))
+            state = log.state_dict()
+    assert sinks[2].scalars[3] == pytest.approx(sinks[0].scalars[3])
+    late = ask(tmp_path / "two", {"most": "max(length)", "of_solved": "{expr: length, where: reward > 0}"})
+    assert declog.read(tmp_path / "two")["long"].values == pytest.approx([sinks[0].scalars[k]["long"] for k in (1, 3)])
+    answers = {(step, one.name): one.value for step, records in late.events for one in records.scalars}
+    for first in (0, 2):
+        of_window = [values(first), values(first + 1)]
+        length, reward = (np.concatenate([v[name] for v in of_window]) for name in ("length", "reward"))
+        assert answers[first + 1, "most"] == length.max()
+        assert answers[first + 1, "of_solved"] == pytest.approx(length[reward > 0].mean())
