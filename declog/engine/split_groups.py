@@ -1,22 +1,26 @@
 """Warns once of groups that go on in the next batch or on the next rank, where `axes.group.split` says none. No torch.
 
-There they count as two groups. Ids that count the groups of a batch (0, 1, 2, ...) come again in the next and go on in
-none: the last of one batch is not the first of the next, unless all rows have one id.
+There they count as two groups. So do those of which a micro-batch has fewer rows than the rollout had. Ids that count the
+groups of a batch (0, 1, 2, ...) come again in the next and go on in none: the last of one batch is not the first of the
+next, unless all rows have one id.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
 
 from declog.engine.frame import GROUP_ID, Frame
+from declog.language.dtypes import Axis
 from declog.plans.needs import of_groups, tables_of_groups
 from declog.plans.ops import Plan
 
 log = logging.getLogger("declog")
 MOST = 4  # how many readers a message names
+LOOKS = 20  # in so many log events the groups of a phase are compared with those of an earlier one
 WIDER = {"none": ("batches", "ranks"), "batches": ("ranks",), "ranks": ()}
 WHERE = {"batches": "in the next batch of the step", "ranks": "on the next rank"}
 
@@ -30,12 +34,20 @@ class SplitGroups:
             phase: [*dict.fromkeys(id for id in shown if id in ids), *(op.id for op in tables_of_groups(plan, phase))]
             for phase in plan.phases if (ids := of_groups(plan, phase)) or tables_of_groups(plan, phase)
         }  # fmt: skip
+        self._looks = Counter[str]()
+        self._first = {phase.name: phase.groups_of for phase in plan.phases.values()}
 
     def judge(self, frames: Mapping[str, Frame]) -> None:
         """Warn of the groups of a log event that go on."""
         for phase, readers in [*self._readers.items()]:
-            frame = frames.get(phase)
-            if frame is None or (split := split_of(frame)) is None:
+            frame, first = frames.get(phase), frames.get(self._first.get(phase) or "")
+            if frame is None:
+                continue
+            split = split_of(frame)
+            if split is None and first is not None and self._looks[phase] < LOOKS:
+                self._looks[phase] += 1
+                split = divided(frame, first)
+            if split is None:
                 continue
             del self._readers[phase]
             names = ", ".join([*readers[:MOST], *["..."] * (len(readers) > MOST)])
@@ -66,3 +78,23 @@ def split_of(frame: Frame) -> str | None:
         if (next_to & (last[before] == first[after])).any():
             return split
     return None
+
+
+def divided(frame: Frame, first: Frame) -> str | None:
+    """The `axes.group.split` that would join groups of which a batch has fewer rows than an earlier phase's batches."""
+    if frame.ids != GROUP_ID or first.ids != GROUP_ID or frame.grouping is None or frame.grouping.split != "none":
+        return None
+    least = dict[int, int]()
+    for id, count in _sizes(first):
+        least[id] = min(count, least.get(id, count))
+    return "batches" if any(count < least.get(id, 0) for id, count in _sizes(frame)) else None
+
+
+def _sizes(frame: Frame) -> list[tuple[int, int]]:
+    """The id of each group of each batch, and the number of its rows."""
+    ids = frame.column(GROUP_ID)
+    if ids is None or ids.dtype.kind != "i":
+        return []
+    batch = frame.parts(Axis.COMPLETION, Axis.STEP).index
+    pairs, counts = np.unique(np.stack([batch, ids]), axis=1, return_counts=True)
+    return list(zip(pairs[1].tolist(), counts.tolist(), strict=True))

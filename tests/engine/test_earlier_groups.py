@@ -215,3 +215,25 @@ def test_rows_with_ids_need_no_split(order: str, epochs: int, ids_of_groups: boo
                 log.observe(advantages=(ADVANTAGES + 7 * epoch)[rows], row=rows, **of_group)
     values = np.concatenate([ADVANTAGES + 7 * epoch for epoch in range(epochs)])
     assert sink.scalars[0] == pytest.approx(expected(values))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_groups_that_micro_batches_divide_are_told_without_row_ids(
+    order: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ids of groups alone do not say whether rows of two batches are of one group: the rollout's groups have more."""
+    signals = {"any": {"prompt": "completion text"}, "rollout": {"reward": "completion"},
+               "update": {"advantages": "completion"}}  # fmt: skip
+    config = {**CONFIG, "signals": signals, "axes": {"group": {"of": "prompt"}}, "tables": {}}
+    with (
+        caplog.at_level(logging.WARNING, logger="declog"),
+        declog.start({**config, "run": {"name": "groups"}}, sinks=[MemorySink()], output_dir=tmp_path) as log,
+    ):
+        for step in range(2):
+            with log.step(step):
+                log.observe(reward=REWARD, prompt=PROMPTS)
+                for rows in map(list, ORDERS[order]):
+                    log.observe(advantages=ADVANTAGES[rows], prompt=[PROMPTS[row] for row in rows])
+    lines = [line for record in caplog.records if "`axes.group.split: batches`" in (line := record.getMessage())]
+    divided = any(len(rows) % 2 or {row ^ 1 for row in rows} != {*rows} for rows in map(list, ORDERS[order]))
+    assert len(lines) == divided
