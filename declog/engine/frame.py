@@ -165,7 +165,9 @@ class Frame:
     @property
     def ids(self) -> str:
         """The column that names groups: the rows' ids, or else the groups that they have in an earlier phase."""
-        return EARLIER_GROUP if self.has(EARLIER_GROUP) else GROUP_ID
+        earlier = self.plain(EARLIER_GROUP)
+        missing = earlier is not None and earlier[0].valid is not None and not earlier[0].valid[earlier[1]].all()
+        return GROUP_ID if earlier is None or missing else EARLIER_GROUP
 
     @property
     def ungrouped(self) -> Kind:

@@ -214,18 +214,15 @@ class Carryover:
         """The target with the groups that its rows have in the source, however micro-batches divide them.
 
         A row that comes again in a step, as in a second epoch, is of a further group. Batches that cannot be matched
-        keep their groups of `axes.group.size` rows. Ids of groups in both say the same, unless only row ids match.
+        keep their own groups; so do those with ids of groups, unless row ids match them with rows that have such, too.
         """
-        by_id = target.has(GROUP_ID)
-        if by_id and not source.has(GROUP_ID):
-            return target
-        groups, ids = _earlier_groups(source), None if by_id else _earlier_groups(target)
+        groups, ids = _earlier_groups(source), _earlier_groups(target)
         there = np.full(target.count(Axis.COMPLETION), ids is not None)
         ids, places = np.zeros(len(there), np.int64) if ids is None else ids, np.full(len(there), -1, np.int64)
         row_ids = None if self._plan.ids is None else target.column(self._plan.ids, exact=True)
         for batch, span in enumerate(_spans(target)):
-            if by_id and not _has_ids(row_ids, span):
-                return target
+            if target.has(GROUP_ID) and not (source.has(GROUP_ID) and _has_ids(row_ids, span)):
+                continue
             with suppress(RuntimeFailure):
                 matched, doubles = self._matched(pair, source, target, batch, span)
                 if groups is not None and not doubles and (matched >= 0).all():

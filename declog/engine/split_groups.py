@@ -14,6 +14,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from declog.engine.frame import GROUP_ID, Frame
+from declog.errors import RuntimeFailure
 from declog.language.dtypes import Axis
 from declog.plans.needs import of_groups, tables_of_groups
 from declog.plans.ops import Plan
@@ -81,8 +82,8 @@ def split_of(frame: Frame) -> str | None:
 
 
 def divided(frame: Frame, first: Frame) -> str | None:
-    """The `axes.group.split` that would join groups of which a batch has fewer rows than an earlier phase's batches."""
-    if frame.ids != GROUP_ID or first.ids != GROUP_ID or frame.grouping is None or frame.grouping.split != "none":
+    """The `axes.group.split` that would join groups that have fewer rows than those with the same id in another phase."""
+    if frame.grouping is None or frame.grouping.split != "none" or not (frame.has(GROUP_ID) and first.has(GROUP_ID)):
         return None
     least = dict[int, int]()
     for id, count in _sizes(first):
@@ -91,10 +92,13 @@ def divided(frame: Frame, first: Frame) -> str | None:
 
 
 def _sizes(frame: Frame) -> list[tuple[int, int]]:
-    """The id of each group of each batch, and the number of its rows."""
+    """The id of each group, and the number of its rows."""
     ids = frame.column(GROUP_ID)
+    try:
+        groups = frame.parts(Axis.COMPLETION, Axis.GROUP).index
+    except RuntimeFailure:  # reported where groups are read
+        return []
     if ids is None or ids.dtype.kind != "i":
         return []
-    batch = frame.parts(Axis.COMPLETION, Axis.STEP).index
-    pairs, counts = np.unique(np.stack([batch, ids]), axis=1, return_counts=True)
-    return list(zip(pairs[1].tolist(), counts.tolist(), strict=True))
+    _, begins, counts = np.unique(groups, return_index=True, return_counts=True)
+    return list(zip(ids[begins].tolist(), counts.tolist(), strict=True))
