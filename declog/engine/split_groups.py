@@ -1,8 +1,8 @@
 """Warns once of groups that go on in the next batch or on the next rank, where `axes.group.split` says none. No torch.
 
-There they count as two groups. So do those of which a micro-batch has fewer rows than the rollout had. Ids that count the
-groups of a batch (0, 1, 2, ...) come again in the next and go on in none: the last of one batch is not the first of the
-next, unless all rows have one id.
+There they count as two groups. So do those of which a micro-batch has fewer rows than the rollout had. Ids that count
+the groups of a batch (0, 1, 2, ...) come again in the next and go on in none: the last of one batch is not the first of
+the next, unless all rows have one id.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def split_of(frame: Frame) -> str | None:
 
 
 def divided(frame: Frame, first: Frame) -> str | None:
-    """The `axes.group.split` that would join groups that have fewer rows than those with the same id in another phase."""
+    """The `axes.group.split` that joins groups which have fewer rows than those with their ids in another phase."""
     if frame.grouping is None or frame.grouping.split != "none" or not (frame.has(GROUP_ID) and first.has(GROUP_ID)):
         return None
     least = dict[int, int]()
