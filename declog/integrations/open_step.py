@@ -8,6 +8,8 @@ from typing import Any
 
 import declog
 
+TRACKERS = {"WandbCallback": "wandb", "TrackioCallback": "trackio"}  # transformers' callbacks, by the kind of the sink
+TRAINER, EPOCH = "trainer", "epoch"  # of a config's `every`
 FOLDER = "declog"  # below the trainer's output_dir: local files stay where a resumed run finds them
 
 
@@ -22,15 +24,29 @@ def start(
     )  # fmt: skip
 
 
+def open_trackers(trainer: Any, plan: declog.Plan) -> None:
+    """Where the trainer reports to a tracker that declog logs to as well, it opens its run now, which the sink joins.
+
+    It would at the begin of training, and does not then: a second run, or declog's settings for it, would be wrong.
+    """
+    kinds = {sink.kind for sink in plan.sinks}
+    for callback in trainer.callback_handler.callbacks:
+        if TRACKERS.get(type(callback).__name__) in kinds:
+            callback.on_train_begin(trainer.args, trainer.state, trainer.control, model=trainer.model)
+
+
 class OpenStep:
     """The optimizer step of a trainer that is open in a recorder; its number is the one that the trainer logs it under.
 
     It stays open until the trainer logs, evaluates, saves or begins the next step, so that numbers at its end still
-    belong to it. ``state`` is the trainer's.
+    belong to it. ``state`` and ``control`` are the trainer's. ``every`` is the config's: which of the trainer's logs
+    are log events, or the ends of its epochs.
     """
 
-    def __init__(self, recorder: declog.Recorder) -> None:
+    def __init__(self, recorder: declog.Recorder, every: Any) -> None:
+        self.every = every
         self._recorder = recorder
+        self._epoch_ended = False  # its log event waits for what the trainer reports
         self._step: AbstractContextManager[Any] | None = None
         self._number = 0
 
@@ -60,6 +76,32 @@ class OpenStep:
         if self._step is None and state.global_step > (self._recorder.last_step or 0):
             with self._recorder.step(state.global_step):
                 pass
+
+    def pause(self, state: Any) -> None:
+        """End the step, unless the trainer is in the middle of it: an evaluation lies inside of it then."""
+        if not self.under_way(state):
+            self.end()
+
+    def ends_window(self) -> bool:
+        """Whether what the trainer logs of its training is a log event."""
+        ended, self._epoch_ended = self._epoch_ended, False
+        return ended if self.every == EPOCH else self.every == TRAINER
+
+    def end_epoch(self, control: Any) -> None:
+        """An epoch ends: with ``every: epoch`` that is a log event, behind what the trainer reports of it now."""
+        if self.every != EPOCH or self._recorder.closed:
+            return
+        if control.should_log:
+            self._epoch_ended = True
+        else:
+            self.end()
+            self._recorder.flush()
+
+    def save(self, state: Any) -> None:
+        """A checkpoint was saved: a run that is resumed from the end of an epoch begins with the next one."""
+        self.end()
+        if self.every == EPOCH and float(state.epoch or 0).is_integer() and not self._recorder.closed:
+            self._recorder.flush()
 
     def under_way(self, state: Any) -> bool:
         """Whether the trainer is in the middle of the step."""

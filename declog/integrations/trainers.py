@@ -1,7 +1,8 @@
 """Any trainer of transformers: a callback that takes what the trainer reports, and what the loop observes.
 
-The callback knows the trainer by what callbacks are given: a step is an optimizer step, an evaluation the mode
-``eval``, and a log event the trainer's own log, or the end of an epoch. Uses declog's public API as a stranger would.
+The callback follows training by what callbacks are given: a step is an optimizer step, and a log event the trainer's
+own log, or the end of an epoch. Evaluations and predictions are the mode ``eval``: hooks of the trainer tell where they
+begin and end. Uses declog's public API as a stranger would.
 """
 
 from __future__ import annotations
@@ -10,15 +11,17 @@ import importlib
 import inspect
 import logging
 import os
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Never
 
 import declog
 from declog.errors.habits import refuse_arguments, shown_at_the_call
 from declog.integrations import open_step
+from declog.integrations.hook import Hooks, Part
 from declog.integrations.logged import numbers_in
 from declog.records import Beside
 
@@ -88,11 +91,9 @@ class _Loop:
         self._config = config
         self._plan = plan
         self._options = options  # of a start
-        self._tokenizer: Any = None
-        self._epochs = declog.config_of(config).get("every") == "epoch"
+        self._trainer: Any = None  # whose evaluations are hooked
         self._step: Any = None  # an OpenStep, when the run has begun
         self._mode: AbstractContextManager[Any] | None = None
-        self._epoch_ended = False  # its log event waits for what the trainer reports
         self._told = _Told()
 
     def close(self) -> None:
@@ -100,10 +101,13 @@ class _Loop:
         if self.recorder is not None:
             self._add_late()
             self._leave()
-            self._end()
+            self._step.end()
             self.recorder.close()
 
     # -- what the trainer calls
+
+    def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._follow()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         log = self.recorder
@@ -111,82 +115,61 @@ class _Loop:
             self.close()  # it goes on from a checkpoint, in this folder
         if log is not None and log.closed:  # a notebook's cell that is run again
             self.recorder = self._step = self._mode = None
-        self._tokenizer = kwargs.get("processing_class")
+        self._follow()
         log = self._log(args)
         log.total_steps = state.max_steps
         log.training(True)
-        self._leave()
         if state.global_step and not log.closed and log.last_step != state.global_step:  # not where it trains on
             checkpoints = importlib.import_module("declog.integrations.checkpoints")
             checkpoints.load(log, args, self._checkpoint(args, state.global_step))
-        if args.eval_on_start:
-            self._enter(log, state)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         log = self._log(args)
-        self._leave()
         with log.guard("a step could not be begun"):
             self._step.begin(state)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        log = self._log(args)
+        self._log(args)
         self._step.stop(control)
-        self._evaluates(log, state, control)
-
-    def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self.recorder is not None:  # else its trackers open first, and what was observed of it is lost
-            self._enter(self.recorder, state)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
-        if self.recorder is None and state.is_world_process_zero:
-            logger.warning("before training declog has of an evaluation only what the trainer reports")
+        if self.recorder is None and self._trainer is None:
+            self._follow()
+            if state.is_world_process_zero:
+                logger.warning(
+                    "declog has of this evaluation only what the trainer reports: its rows need the callback in the "
+                    "trainer's `callbacks=[...]`"
+                )
         log = self._log(args)
         if log.closed:
             return
         numbers = numbers_in(logs or {})
+        inside = self._mode is not None
         if "loss" not in numbers and any(name.startswith(f"{EVAL}_") for name in numbers):
             self._enter(log, state)
-        else:
-            self._leave()
-        if self._mode is None:
+        evaluated, under_way = self._mode is not None, self._step.under_way(state)
+        if not evaluated:
             self._step.reach(state)  # it may have begun without the callback
         with log.guard("what the trainer reports could not be recorded"):
-            plain, exact = _named(numbers, evaluated=self._mode is not None)
+            plain, exact = _named(numbers, evaluated=evaluated)
             self._take(log, plain, main=state.is_world_process_zero)
             log.beside(Beside(exact=exact))
-        self._told = _Told(logs or {}, frozenset(logs or {}), state.global_step, self._mode is not None)
-        self._end()
-        if self._mode is None:
-            if self._epoch_ended if self._epochs else not log.plan.modes["train"].every:
+        self._told = _Told(logs or {}, frozenset(logs or {}), state.global_step, evaluated)
+        if not inside:
+            self._leave()
+        if not (evaluated or under_way):  # else training code has logged in the middle of a step
+            self._step.end()
+            if self._step.ends_window():
                 log.flush()
-            self._epoch_ended = False
-            if control.should_evaluate:
-                self._enter(log, state)
-
-    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._evaluated(self._log(args), state)
-
-    def on_predict(self, args: Any, state: Any, control: Any, metrics: Any, **kwargs: Any) -> None:
-        self._evaluated(self._log(args), state)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        log = self._log(args)
-        self._leave()  # an evaluation at its last step has ended
-        if self._epochs and not log.closed:
-            if control.should_log:  # what it reports is of this epoch
-                self._epoch_ended = True
-            else:
-                self._end()
-                log.flush()
-        self._evaluates(log, state, control)
+        self._log(args)
+        self._step.end_epoch(control)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         log = self._log(args)
-        self._leave()
-        self._end()
+        self._step.save(state)
         if not log.closed:
-            if self._epochs and float(state.epoch or 0).is_integer():  # a resumed run begins with the next epoch
-                log.flush()
             checkpoints = importlib.import_module("declog.integrations.checkpoints")
             with log.guard("declog's state could not be saved", "a run resumed from here starts new windows"):
                 checkpoints.save(log, args, state.global_step)
@@ -194,11 +177,9 @@ class _Loop:
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The window that is open is a log event, also where nobody closes the callback."""
         log = self._log(args)
-        self._leave()
-        self._end()
+        self._step.end()
         if not log.closed:
             log.flush(wait_s=self._options["wait_s"])
-        self._enter(log, state)
         log.training(False)
 
     # -- inside
@@ -206,9 +187,49 @@ class _Loop:
     def _log(self, args: Any) -> declog.Recorder:
         self._add_late()
         if self.recorder is None:
-            self.recorder = open_step.start(self._config, self._plan, args, tokenizer=self._tokenizer, **self._options)
-            self._step = open_step.OpenStep(self.recorder)
+            tokenizer = getattr(self._trainer, "processing_class", None)
+            self.recorder = open_step.start(self._config, self._plan, args, tokenizer=tokenizer, **self._options)
+            self._step = open_step.OpenStep(self.recorder, declog.config_of(self._config).get("every"))
         return self.recorder
+
+    def _follow(self) -> None:
+        """Hook the evaluations of the trainer that calls this callback, once for each trainer."""
+        owners: Iterator[Any] = (frame.f_locals.get("self") for frame in _callers())
+        handled = (owner for owner in owners if hasattr(type(owner), "train") and hasattr(owner, "callback_handler"))
+        trainer = next((owner for owner in handled if self in owner.callback_handler.callbacks), None)
+        if trainer is None or trainer is self._trainer:
+            return
+        self._trainer = trainer
+
+        def start() -> declog.Recorder:
+            if self.recorder is None:  # an evaluation before training
+                open_step.open_trackers(trainer, self._plan)
+            return self._log(trainer.args)
+
+        def evaluation(*args: Any, **kwargs: Any) -> Part:
+            """One of several data sets is a log event of its own: the mode of the call around it ends."""
+            self._leave()
+            self._enter(self._log(trainer.args), trainer.state)
+            try:
+                yield None
+            finally:
+                self._leave()
+
+        def loop(*args: Any, **kwargs: Any) -> Part:
+            around = self._mode
+            log = self._log(trainer.args)
+            self._enter(log, trainer.state)
+            try:
+                with nullcontext() if self._mode else log.idle():
+                    yield None
+            finally:
+                if around is None:
+                    self._leave()
+
+        hooks = Hooks(trainer, start)
+        for name, around in {"evaluate": evaluation, "predict": evaluation, "evaluation_loop": loop}.items():
+            if hasattr(trainer, name):
+                hooks.add(name, around)
 
     def _add_late(self) -> None:
         """Numbers that callbacks behind this one have put into the ``logs`` of the last log event."""
@@ -228,27 +249,14 @@ class _Loop:
 
     def _checkpoint(self, args: Any, step: int) -> Path:
         """Where the training that is resumed was saved: what ``train`` was given, which it tells no callback."""
-        frame = inspect.currentframe()
-        while frame is not None:
-            folder = frame.f_locals.get("resume_from_checkpoint")
-            if isinstance(folder, str | os.PathLike):
-                return Path(folder)
-            frame = frame.f_back
+        folders = (frame.f_locals.get("resume_from_checkpoint") for frame in _callers())
+        if (folder := next((name for name in folders if isinstance(name, str | os.PathLike)), None)) is not None:
+            return Path(folder)
         return Path(args.output_dir) / f"checkpoint-{step}"
 
-    def _evaluates(self, log: declog.Recorder, state: Any, control: Any) -> None:
-        """A step or an epoch has ended: where the trainer evaluates now, what its batches observe is of that."""
-        if control.should_evaluate and not control.should_log:  # else it begins when the trainer has logged
-            self._enter(log, state)
-
-    def _evaluated(self, log: declog.Recorder, state: Any) -> None:
-        """Until training goes on, what is observed next is of another evaluation: of another data set, or by hand."""
-        self._leave()
-        self._enter(log, state)
-
     def _enter(self, log: declog.Recorder, state: Any) -> None:
-        """An evaluation begins: where that is known, else with its first batch, or with what it reports."""
-        self._end()
+        """An evaluation begins, inside the step that the trainer is in the middle of."""
+        self._step.pause(state)
         if self._mode is None and not log.closed and EVAL in log.plan.modes:
             mode = log.mode(EVAL, state.global_step)
             mode.__enter__()
@@ -259,9 +267,13 @@ class _Loop:
             mode, self._mode = self._mode, None
             mode.__exit__(None, None, None)
 
-    def _end(self) -> None:
-        if self._step is not None:
-            self._step.end()
+
+def _callers() -> Iterator[FrameType]:
+    """The frames of who called this module, which tells callbacks less than it knows."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
 
 
 def _callback() -> type[Any]:

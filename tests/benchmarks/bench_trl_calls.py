@@ -22,7 +22,7 @@ from unittest import mock
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from declog.integrations.trl.hook import Hooks
+from declog.integrations.hook import Hooks
 from tests.benchmarks.bench_trl import STEPS, WARM, train
 from tests.benchmarks.measure import section
 

@@ -23,11 +23,12 @@ def trained(folder: Path, sink: MemorySink, *overrides: str, **options: Any) -> 
     """Two epochs of six steps of a line, whose loss observes its errors: the trainer."""
     from tests.integrations import training
 
-    trainer, callback = training.line(folder, [sink], ["declog.sinks=[]", *overrides], **options)
-    callback.close()
-    callback.close()
-    assert callback.recorder.closed and callback.recorder.failures == {}
-    assert callback.recorder.total_steps == trainer.state.max_steps
+    trainer, log = training.line(folder, [sink], ["declog.sinks=[]", *overrides], **options)
+    log.close()
+    log.close()
+    recorder = getattr(log, "recorder", log)
+    assert recorder.closed and recorder.failures == {}
+    assert recorder.total_steps == trainer.state.max_steps
     return trainer
 
 
@@ -72,6 +73,121 @@ def test_an_alert_ends_training(tmp_path: Path) -> None:
     assert [(step, alert.name) for step, alert in callback.recorder.alerts] == [(1, "far")]
 
 
+HANDS = ("on_step_begin", "on_substep_end", "on_pre_optimizer_step", "on_step_end", "on_epoch_end")
+
+
+@pytest.mark.parametrize("what", ["evaluate", "predict", "evaluation_loop"])
+@pytest.mark.parametrize("event", HANDS)
+@pytest.mark.parametrize("attached", [False, True])
+def test_an_evaluation_by_hand(attached: bool, event: str, what: str, tmp_path: Path) -> None:
+    """Whenever training code calls it, its batches are of it, and training's of their steps; `attach` predicts idly."""
+    from transformers import TrainerCallback
+
+    from tests.integrations import training
+
+    class ByHand(TrainerCallback):  # type: ignore[misc]
+        trainer: Any = None
+
+        def evaluates(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            data = self.trainer.eval_dataset
+            if state.global_step == 6 and what == "evaluation_loop":
+                self.trainer.evaluation_loop(self.trainer.get_eval_dataloader(data), "mine", metric_key_prefix="test")
+            elif state.global_step == 6:
+                getattr(self.trainer, what)(data)
+
+    sink, hand = MemorySink(), ByHand()
+    setattr(hand, event, hand.evaluates)
+    overrides = ["declog.sinks=[]", "+declog.metrics.rows='count(error)'", "declog.every=epoch"]
+    settings = {"eval_strategy": "no", "gradient_accumulation_steps": 2, "per_device_train_batch_size": 2}
+    trainer, log = training.line(tmp_path, [sink], overrides, attached=attached, settings=settings, others=[hand])
+    assert trainer.state.global_step == 12
+    trainer.evaluate()
+    log.close()
+    assert (log if attached else log.recorder).failures == {}
+    rows = [
+        (step, mode, values[f"{before}rows"], values[f"{before}worst"])
+        for step, mode, values in events(sink)
+        for before in ["eval_" if mode == "eval" else ""]
+        if f"{before}rows" in values
+    ]
+    errors = trainer.model.errors
+    assert [len(errors[True]), len(errors[False])] == [24, 6]
+    by_hand = [] if attached and what != "evaluate" else [(6, "eval", 12, most(errors[False][:3]))]
+    assert [row for row in rows if row[1] == "eval"] == [*by_hand, (12, "eval", 12, most(errors[False][3:]))]
+    assert [row for row in rows if row[1] == "train"] == [
+        (6, "train", 24, most(errors[True][:12])), (12, "train", 24, most(errors[True][12:])),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("attached", [False, True])
+def test_an_evaluation_before_training(attached: bool, tmp_path: Path) -> None:
+    """It has its rows, as one that the trainer itself begins: the run starts with it."""
+    from tests.integrations import training
+
+    sink = MemorySink()
+    trainer, log = training.line(tmp_path, [sink], ["declog.sinks=[]"], attached=attached, before=True)
+    log.close()
+    first = events(sink)[0]
+    assert (first[0], first[1], first[2]["eval_worst"]) == (0, "eval", most(trainer.model.errors[False][:3]))
+
+
+def test_an_evaluation_before_training_of_a_callback_that_was_added(tmp_path: Path, caplog: Any) -> None:
+    """No trainer tells a callback that it was added: what is missing is said, and what to write instead."""
+    from tests.integrations import training
+
+    sink = MemorySink()
+    trainer, log = training.line(tmp_path, [sink], ["declog.sinks=[]"], added=True, before=True)
+    trainer.evaluate()
+    log.close()
+    assert "its rows need the callback in the trainer's `callbacks=[...]`" in caplog.text
+    evaluated = [values.get("eval_worst") for _, mode, values in events(sink) if mode == "eval"]
+    errors = trainer.model.errors[False]
+    assert evaluated == [None, *(most(errors[place : place + 3]) for place in (3, 6, 9))]
+
+
+@pytest.mark.parametrize("attached", [False, True])
+def test_an_evaluation_without_a_mode(attached: bool, tmp_path: Path) -> None:
+    """Where the config has no mode `eval`, rows of an evaluation are of nothing, and not of the step around it."""
+    from transformers import TrainerCallback
+
+    from tests.integrations import training
+
+    class ByHand(TrainerCallback):  # type: ignore[misc]
+        trainer: Any = None
+
+        def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            self.trainer.evaluate()
+
+    sink = MemorySink()
+    settings = {"gradient_accumulation_steps": 2, "eval_strategy": "no", "num_train_epochs": 1}
+    overrides = ["declog.sinks=[]", "+declog.metrics.rows='count(error)'", "~declog.modes.eval"]
+    _, log = training.line(tmp_path, [sink], overrides, settings=settings, others=[ByHand()], attached=attached)
+    log.close()
+    rows = [values["rows"] for _, _, values in events(sink) if "rows" in values]
+    assert sum(rows) == 24
+
+
+def test_numbers_that_a_loss_function_logs(tmp_path: Path) -> None:
+    """In the middle of a step `trainer.log` ends neither the step nor the window."""
+    from transformers import TrainerCallback
+
+    from tests.integrations import training
+
+    class Logs(TrainerCallback):  # type: ignore[misc]
+        trainer: Any = None
+
+        def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            self.trainer.log({"mine": state.global_step})
+
+    sink = MemorySink()
+    settings = {"gradient_accumulation_steps": 2, "eval_strategy": "no", "num_train_epochs": 1}
+    overrides = ["declog.sinks=[]", "+declog.metrics.rows='count(error)'"]
+    _, log = training.line(tmp_path, [sink], overrides, settings=settings, others=[Logs()])
+    log.close()
+    counted = [(step, values["rows"], values["mine"]) for step, _, values in events(sink) if "rows" in values]
+    assert counted == [(2, 16, 0.5), (3, 8, 2)]
+
+
 @pytest.mark.parametrize("steps", [2, 4])
 def test_an_evaluation_is_apart(steps: int, tmp_path: Path) -> None:
     """From its first batch on, whether or not the trainer has logged at that step; those by hand afterwards, too."""
@@ -114,11 +230,33 @@ def test_several_data_sets(tmp_path: Path) -> None:
     assert "train_runtime" in logged[-1]
 
 
+@pytest.mark.parametrize("every", [1, 2, 4])
+@pytest.mark.parametrize("attached", [False, True])
+def test_every_so_many_steps(attached: bool, every: int, tmp_path: Path) -> None:
+    """`every: N` counts steps, whenever the trainer logs; its numbers stand in the log event of their step."""
+    sink = MemorySink()
+    settings = {"logging_steps": 3, "eval_strategy": "no"}
+    trainer = trained(tmp_path, sink, f"declog.every={every}", settings=settings, attached=attached)
+    logged = [(step, values) for step, _, values in events(sink) if "worst" in values]
+    errors = trainer.model.errors[True]
+    ends = range(every, 13, every)
+    assert [(step, values["worst"]) for step, values in logged] == [
+        (end, most(errors[end - every : end])) for end in ends
+    ]
+    losses = {
+        -(-entry["step"] // every) * every: entry["loss"] for entry in trainer.state.log_history if "loss" in entry
+    }
+    if every < 4:
+        assert {step: values["loss"] for step, values in logged if "loss" in values} == losses
+    assert "train_runtime" in events(sink)[-1][2]
+
+
+@pytest.mark.parametrize("attached", [False, True])
 @pytest.mark.parametrize("strategy", ["steps", "epoch"])
-def test_each_epoch(strategy: str, tmp_path: Path) -> None:
+def test_each_epoch(strategy: str, attached: bool, tmp_path: Path) -> None:
     """`every: epoch`: one log event for each, of all its steps, whenever the trainer logs; evaluations have theirs."""
     sink = MemorySink()
-    trainer = trained(tmp_path, sink, "declog.every=epoch", settings={"logging_strategy": strategy})
+    trainer = trained(tmp_path, sink, "declog.every=epoch", settings={"logging_strategy": strategy}, attached=attached)
     assert [event[:2] for event in events(sink)] == [
         (6, "train"),
         (6, "eval"),
@@ -269,9 +407,10 @@ def test_trackers_that_a_trainer_reports_to(tmp_path: Path) -> None:
         items = {item for row in rows for item in hashable(row)}
         assert [item for item in theirs if item not in items] == []
     shown = [item for step, item in ours if item[0] in ("tokens", "eval_tokens")]
-    assert [name for name, _ in shown] == ["tokens", "tokens", "eval_tokens"] * 2
-    assert shown[2][1] == shown[5][1] == sum(value for _, value in shown[:2])  # the data set is evaluated on, too
-    assert len(run.table("declog/longest")) == 8  # two of each of four log events
+    assert [name for name, _ in shown] == ["eval_tokens", *["tokens", "tokens", "eval_tokens"] * 2]
+    values = [value for _, value in shown]
+    assert values[0] == values[3] == values[6] == sum(values[1:3])  # the data set is evaluated on, too
+    assert len(run.table("declog/longest")) == 10  # two of each of five log events
 
 
 def hashable(row: dict[str, Any]) -> list[tuple[str, Any]]:

@@ -61,23 +61,38 @@ def line(
     folder: Path, sinks: list[MemorySink], overrides: list[str], until: int | None = None, parts: tuple[str, ...] = (),
     **options: Any,
 ) -> Any:  # fmt: skip
-    """Two epochs of six steps, each of which is evaluated, on ``parts``: the trainer, and the callback."""
+    """Two epochs of six steps, each of which is evaluated, on ``parts``: the trainer, and the callback.
+
+    ``attached``: with ``declog.attach`` instead, and its recorder. ``added``: the callback is, behind the trainer.
+    ``others`` are callbacks that get the trainer. ``before``: it is evaluated by hand before it trains.
+    """
     data = [{"x": torch.tensor([place / 24, 1.0]), "labels": torch.tensor([place / 12])} for place in range(24)]
     settings: dict[str, Any] = {
         "per_device_train_batch_size": 4, "per_device_eval_batch_size": 4, "num_train_epochs": 2, "logging_steps": 2,
         "eval_strategy": "epoch", "save_strategy": "no", "report_to": "none", "use_cpu": True, "disable_tqdm": True,
         "learning_rate": 0.1, **options.pop("settings", {}),
     }  # fmt: skip
-    callback = declog.callback("trainer", [*PROFILE, *overrides], sinks=sinks)
+    attached, added, before = (options.pop(name, False) for name in ("attached", "added", "before"))
+    callbacks = options.pop("others", [])
+    log = None if attached else declog.callback("trainer", [*PROFILE, *overrides], sinks=sinks)
     stop = Stop(until, raises=options.pop("raises", False))
     trainer = Trainer(
         Line(), TrainingArguments(str(folder), **settings), train_dataset=data,
-        eval_dataset=dict.fromkeys(parts, data[:12]) if parts else data[:12], callbacks=[callback, stop],
+        eval_dataset=dict.fromkeys(parts, data[:12]) if parts else data[:12],
+        callbacks=[*([] if attached or added else [log]), stop, *callbacks],
     )  # fmt: skip
+    for callback in callbacks:
+        callback.trainer = trainer
+    if added:
+        trainer.add_callback(log)
+    if attached:
+        log = declog.attach(trainer, "trainer", [*PROFILE, *overrides], sinks=sinks)
+    if before:
+        trainer.evaluate()
     with suppress(KeyboardInterrupt):
         trainer.train(**options)
     stop.step = None
-    return trainer, callback
+    return trainer, log
 
 
 def main(folder: Path) -> None:

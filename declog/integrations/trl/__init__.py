@@ -19,8 +19,8 @@ import declog
 from declog.errors import CommError, UsageError
 from declog.errors.habits import refuse_arguments, shown_at_the_call
 from declog.integrations import open_step
+from declog.integrations.hook import Hooks
 from declog.integrations.trl.capture import OWN, Capture
-from declog.integrations.trl.hook import Hooks
 from declog.integrations.trl.ppo import LOOPED, Loop
 from declog.integrations.trl.report import MERGE, Report
 from declog.integrations.trl.samples import SAMPLED, Samples
@@ -99,7 +99,7 @@ def attach(
     _refuse_other_method(trainer, support, config)
     constants = constants_of(trainer, support)
     plan = declog.plan(config, constants=constants)
-    _open_trackers(trainer, plan)
+    open_step.open_trackers(trainer, plan)
     try:
         recorder = open_step.start(
             config, plan, trainer.args, constants=constants, sinks=sinks, output_dir=output_dir, wait_s=wait_s,
@@ -111,7 +111,7 @@ def attach(
         raise CommError.of("DL603.attach", cause=error.message) from error
     if trainer.args.process_index == 0:
         _report(trainer, support, config, constants, plan)
-    hooks = Hooks(trainer, recorder)
+    hooks = Hooks(trainer, lambda: recorder)
     capture = Capture(trainer, hooks, support)
     if support.rollouts:
         recorder.attached(capture.reward_logs.caller, OWN, capture.rollout)
@@ -129,7 +129,7 @@ def attach(
         attach, trainer, config, merge=merge, prefix=prefix, deliver_s=deliver_s, sinks=sinks, output_dir=output_dir,
         wait_s=wait_s, start_s=start_s,
     )  # fmt: skip
-    steps = Steps(trainer, hooks, capture, again, late=late)
+    steps = Steps(trainer, hooks, capture, again, every=declog.config_of(config).get("every"), late=late)
     if support.loop:
         Loop(trainer, hooks, capture, steps)
     compared = () if support.tested else _presets(support, constants, recorder.plan)
@@ -184,18 +184,6 @@ def _inside_a_window(trainer: Any, support: Support) -> bool:
     return bool(trainer._metrics["train"] if support.rollouts or support.updates else trainer.state.global_step)
 
 
-def _open_trackers(trainer: Any, plan: declog.Plan) -> None:
-    """Where the trainer reports to a tracker that declog logs to as well, it opens its run now, which the sink joins.
-
-    It would at the begin of training, and does not then: a second run, or declog's settings for it, would be wrong.
-    """
-    kinds = {sink.kind for sink in plan.sinks}
-    for callback in trainer.callback_handler.callbacks:
-        if TRACKERS.get(type(callback).__name__) in kinds:
-            callback.on_train_begin(trainer.args, trainer.state, trainer.control, model=trainer.model)
-
-
-TRACKERS = {"WandbCallback": "wandb", "TrackioCallback": "trackio"}  # transformers' callbacks, by the kind of the sink
 TRAINERS = {method: f"trl.{name}" for (_, name), method in HOMES.items()}  # in `run.config.trainer` of the presets
 MARK = "_declog"
 

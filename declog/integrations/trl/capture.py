@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from declog.integrations.trl.hook import Hooks, Part
+from declog.integrations.hook import Hooks, Part
 from declog.integrations.trl.reward_logs import RewardLogs
 from declog.integrations.trl.support import Support, ends_of
 from declog.records import DType

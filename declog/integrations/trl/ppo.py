@@ -14,8 +14,8 @@ from typing import Any
 
 from transformers import TrainerCallback
 
+from declog.integrations.hook import Hooks, Part
 from declog.integrations.trl.capture import Capture
-from declog.integrations.trl.hook import Hooks, Part
 from declog.integrations.trl.steps import Steps
 from declog.integrations.trl.support import HOMES, MICRO_BATCH, ROLLOUT, code_of
 

@@ -16,9 +16,9 @@ from typing import Any
 
 from transformers import Trainer, TrainerCallback
 
+from declog.integrations.hook import Hooks, Part
 from declog.integrations.logged import number_of
 from declog.integrations.trl.capture import OWN, Capture
-from declog.integrations.trl.hook import Hooks, Part
 from declog.integrations.trl.steps import EVAL, Steps
 from declog.integrations.trl.support import Support
 from declog.records import RANKS, THEIRS, Beside, names_of, other_numbers
@@ -102,12 +102,16 @@ class Report(TrainerCallback):  # type: ignore[misc]  # transformers is not type
         plain, exact = self._plain(logs, self._steps.mode)
         with self._guard("what the trainer reports could not be recorded"):
             self._signals(plain, logs)
-        self._steps.end()
+        trains = self._steps.mode is None
         with self._guard("what the trainer reports could not be passed on"):
-            if self._steps.mode is None:
+            if trains:
                 self._steps.reach()
             self._recorder.log_metrics(self._passed_on(plain, logs))
         self._recorder.beside(Beside(compared=self._theirs(logs, new=True), exact=exact))
+        if trains:
+            self._steps.end()
+            if not self._steps.ends_window():
+                return
         values, complete = self._merged(logs)  # also where a part failed: other ranks flush, too
         if complete:
             self._compare(logs, values)
@@ -194,7 +198,8 @@ class Report(TrainerCallback):  # type: ignore[misc]  # transformers is not type
 
     def _theirs(self, logs: Mapping[str, Any], *, new: bool = False) -> dict[str, float]:
         """The trainer's numbers that are compared with declog's; ``new``: those that never differed."""
-        if not self._compared or self._half in self._cut:
+        other_window = self._steps.mode is None and not self._steps.compares
+        if not self._compared or self._half in self._cut or other_window:
             return {}
         before = self._before
         return {

@@ -16,7 +16,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from declog.errors import InputError
-from declog.integrations.trl.hook import Guard, Part
+from declog.integrations.hook import Guard, Part
 
 UNKNOWN = "a reward function or a callback"  # such as a call from another thread
 

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from declog.integrations.hook import Hooks, Part
 from declog.integrations.trl.capture import Capture
-from declog.integrations.trl.hook import Hooks, Part
 
 SAMPLED = frozenset({
     "prompt_id", "prompt", "completion", "length", "reward", "rewards", "advantages", "staleness"

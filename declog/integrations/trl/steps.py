@@ -12,9 +12,9 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from declog import Recorder
 from declog.integrations import checkpoints
-from declog.integrations.open_step import OpenStep
+from declog.integrations.hook import Hooks, Part
+from declog.integrations.open_step import TRAINER, OpenStep
 from declog.integrations.trl.capture import Capture
-from declog.integrations.trl.hook import Hooks, Part
 
 EVAL = "eval"  # transformers' own prefix, and the mode of evaluations
 
@@ -28,7 +28,7 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
     """
 
     def __init__(
-        self, trainer: Any, hooks: Hooks, capture: Capture, again: Callable[[], Recorder], *, late: bool
+        self, trainer: Any, hooks: Hooks, capture: Capture, again: Callable[[], Recorder], *, every: Any, late: bool
     ) -> None:
         self.mode: str | None = None
         self.prefix = ""
@@ -38,14 +38,17 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
         self._recorder = hooks.recorder
         self._capture = capture
         self._again = again
-        self._step = OpenStep(hooks.recorder)
-        self.end = self._step.end
+        self._step = OpenStep(hooks.recorder, every)
+        self.end, self.ends_window = self._step.end, self._step.ends_window
+        self.compares = every == TRAINER  # else what the trainer reports is of another window than declog's
         self._idle = ExitStack()
         if late:
             self._idle.enter_context(self._recorder.idle())
         hooks.callback(self)
         hooks.add("train", self._train)
         hooks.add("evaluate", self._evaluate)
+        if hasattr(trainer, "evaluation_loop"):
+            hooks.add("evaluation_loop", self._loop)
         if hasattr(trainer, "training_step"):
             hooks.add("training_step", self._micro_batch)
 
@@ -90,6 +93,11 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
         with self._recorder.guard("whether an alert stops the run is not known"):
             self._step.stop(control)
 
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """A log event, if the config says so."""
+        with self._recorder.guard("the log event of an epoch could not be logged"):
+            self._step.end_epoch(control)
+
     def on_save(self, *args: Any, **kwargs: Any) -> None:
         """The recorder's state lies beside the trainer's checkpoint."""
         with self._recorder.guard("declog's state could not be saved", "a run resumed from here starts new windows"):
@@ -110,6 +118,9 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
         self._recorder.training(True)
         try:
             yield None
+            self.end()
+            if not (self.compares or self.over):
+                self._recorder.flush()  # as its last log is no log event
         except BaseException as error:
             self.end(type(error), error, error.__traceback__)
             raise
@@ -132,7 +143,7 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
         **kwargs: Any,
     ) -> Part:
         """Of several data sets each is an evaluation inside one. A config may have a mode for each prefix."""
-        self.end()
+        self._step.pause(self._trainer.state)
         before, modes = (self.mode, self.prefix), self._recorder.plan.modes
         block: AbstractContextManager[Any] = nullcontext()
         named = metric_key_prefix in modes and metric_key_prefix not in ("train", self.mode)
@@ -150,11 +161,16 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
         finally:
             self.mode, self.prefix = before
 
+    def _loop(self, *args: Any, **kwargs: Any) -> Part:
+        """Of a prediction nothing is recorded, also where training code predicts in the middle of a step."""
+        with nullcontext() if self.mode else self._recorder.idle():
+            yield None
+
     # -- checkpoints
 
     def save(self) -> None:
         """Save the state beside the checkpoint that the trainer has just saved; every rank its own."""
-        self.end()
+        self._step.save(self._trainer.state)
         if not self.over:
             step = self._trainer.state.global_step
             checkpoints.save(self._recorder, self._trainer.args, step, rows=self._capture.rows)

@@ -47,9 +47,9 @@ class Observing(InTrainer, Recording):
         scope = innermost()
         try:
             if (
-                scope is None or scope.takes is not self or arguments or step is not None or self._special
+                scope is None or scope.takes is not self or arguments or step is not None or self._special or self._idle
                 # inside a trainer only its integration, whose guard reports mistakes
-                or (self._caller is not None and (self._idle or not self._inside.guards))
+                or (self._caller is not None and not self._inside.guards)
             ):  # fmt: skip
                 meter = self._session.meter
                 began = time.perf_counter() if meter.timed else 0.0
@@ -68,9 +68,11 @@ class Observing(InTrainer, Recording):
             raise
 
     def _observe_any(self, arguments: Sequence[Argument], signals: Mapping[str, Any], step: Any) -> None:
+        if self._idle:
+            return
         if self._caller is None:
             self._observe(arguments, signals, step)
-        elif not self._idle:
+        else:
             names = {name: None for one in (*arguments, signals) if isinstance(one, Mapping) for name in one}
             reserved = frozenset() if self._inside.guards else self._reserved.intersection(names)
             alone = len(reserved) == len(names) and all(isinstance(one, Mapping) for one in arguments)

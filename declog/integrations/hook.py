@@ -20,13 +20,21 @@ Part = Generator[Callable[..., Any] | None, Any, Any]
 
 
 class Hooks:
-    """The changes of one attachment to a trainer. Once the recorder is closed all hooks pass through."""
+    """The changes of one attachment to a trainer. While the recorder is closed all hooks pass through.
 
-    def __init__(self, trainer: Any, recorder: declog.Recorder) -> None:
-        self.recorder = recorder
+    ``start`` returns the recorder, and may start it: the first hook that runs asks for it.
+    """
+
+    def __init__(self, trainer: Any, start: Callable[[], declog.Recorder]) -> None:
+        self._start = start
         self._trainer = trainer
         self._methods: list[tuple[Any, str, Any, Any]] = []  # owner, name, what was there before, and the hook
         self._callbacks: list[Any] = []
+
+    @property
+    def recorder(self) -> declog.Recorder:
+        """The recorder, which is started if need be."""
+        return self._start()
 
     def add(self, name: str, around: Callable[..., Part], owner: Any = None) -> None:
         """Run ``around(*args, **kwargs)`` where somebody calls the trainer's method: an attribute hides its class's.
@@ -60,13 +68,12 @@ class Hooks:
         handler.callbacks = [callback for callback in handler.callbacks if callback not in self._callbacks]
 
     def _hooked(self, original: Callable[..., Any], name: str, around: Callable[..., Part]) -> Callable[..., Any]:
-        recorder = self.recorder
-        guard = recorder.guard(f"declog's part of `{name}` failed")
-
         @functools.wraps(original)
         def hooked(*args: Any, **kwargs: Any) -> Any:
+            recorder = self.recorder
             if recorder.closed:
                 return original(*args, **kwargs)
+            guard = recorder.guard(f"declog's part of `{name}` failed")
             part: Part | None = None
             method = original
             with guard:
