@@ -2,9 +2,9 @@
 
 The only file that imports ``hydra._internal``. Hydra finds the files, and ``fold.py`` lays them over each other. In an
 application Hydra merges: ``ConfigFiles``, a source that Hydra finds with ``DeclogSearchPath`` in ``hydra_plugins``,
-hands it configs in the long form. Hydra's own sources, and its other applications, are as they were. Files may be from
-elsewhere: they are measured before they are read, and a package that ``hydra.searchpath`` names is not imported to find
-them.
+hands it configs in the long form, of files and of Hydra's ConfigStore. Hydra's own sources, and its other applications,
+are as they were. Files may be from elsewhere: they are measured before they are read, and a package that
+``hydra.searchpath`` names is not imported to find them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import ConfigRepository, IConfigRepository
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra._internal.core_plugins.importlib_resources_config_source import ImportlibResourcesConfigSource
+from hydra._internal.core_plugins.structured_config_source import StructuredConfigSource
 from hydra._internal.defaults_list import DefaultsList, create_defaults_list
 from hydra._internal.sources_registry import SourcesRegistry
 from hydra._internal.utils import create_config_search_path
@@ -59,11 +60,18 @@ class Repository(ConfigRepository):
     def load_config(self, config_path: str) -> ConfigResult | None:
         """A configuration, or None; raises ``CompositionError`` for a file that is too large to be one."""
         source = self._find_object_source(config_path, ObjectType.CONFIG)
-        file = None if source is None or config_path.startswith("hydra/") else source_file(source, config_path)
-        if source is None or file is None:
+        if source is None or config_path.startswith("hydra/"):
             return super().load_config(config_path)
         from declog.config.long_form import placed_defaults
 
+        file = source_file(source, config_path)
+        if file is None:
+            stored = super().load_config(config_path)
+            data = OmegaConf.to_container(source.load_config(config_path).config, resolve=False)
+            if stored is not None and isinstance(data, dict) and "defaults" in data:
+                entries = OmegaConf.create(placed_defaults(data, config_path))
+                stored.defaults_list = self._create_defaults_list(config_path, entries)
+            return stored
         try:
             data = of_file(*file).plain
         except yaml.YAMLError:
@@ -166,10 +174,7 @@ class InCode(ConfigSource):
         return "declog-data"
 
     def load_config(self, config_path: str) -> ConfigResult:
-        from declog.config.long_form import placed_defaults
-
-        config = OmegaConf.create({**self.data, "defaults": placed_defaults(self.data, config_path)})
-        return ConfigResult(self.provider, self.full_path(), config, {"package": None})
+        return ConfigResult(self.provider, self.full_path(), OmegaConf.create(self.data), {"package": None})
 
     def available(self) -> bool:
         return True
@@ -193,13 +198,33 @@ class NotYaml(yaml.MarkedYAMLError, CompactHydraException):
     """A config that is not YAML, which Hydra says without the calls that led there."""
 
 
+class FromStore(ConfigResult):
+    """A configuration of the ConfigStore, over which Hydra shall not lay the store's once more, as a schema of it."""
+
+    @property
+    def is_schema_source(self) -> bool:
+        """Whether it is the schema itself."""
+        return True
+
+    @is_schema_source.setter
+    def is_schema_source(self, value: bool) -> None:
+        """Hydra asks which source it came from."""
+
+
 class ConfigFiles(ConfigSource):
-    """The files of another source, those that hold a config in the long form: ``declog-files://file:///app/conf``."""
+    """The files of another source, those that hold a config in the long form: ``declog-files://file:///app/conf``.
+
+    ``STORE`` has the configs of Hydra's ConfigStore, and nothing else of it.
+    """
+
+    STORE = "declog-files://structured://"
 
     def __init__(self, provider: str, path: str) -> None:
         super().__init__(provider, path)
-        reader = FileConfigSource if self.path.startswith("file://") else ImportlibResourcesConfigSource
-        self.source: ConfigSource = reader(provider, self.path)
+        readers = {"file": FileConfigSource, "structured": StructuredConfigSource}
+        scheme = self.path.partition("://")[0]
+        self.source: ConfigSource = readers.get(scheme, ImportlibResourcesConfigSource)(provider, self.path)
+        self.stored = scheme == "structured"
 
     @staticmethod
     def scheme() -> str:
@@ -226,6 +251,8 @@ class ConfigFiles(ConfigSource):
             if not name.startswith(f"{GROUP}/"):
                 raise
             raise NotYaml(error.context, error.context_mark, error.problem, error.problem_mark, error.note) from error
+        if self.stored:
+            return FromStore(result.provider, result.path, result.config, result.header)
         places = OmegaConf.select(result.config, "hydra.searchpath") if "hydra" in result.config else None
         if isinstance(places, ListConfig) and all(isinstance(entry, str) for entry in places):
             OmegaConf.update(result.config, "hydra.searchpath", [with_configs(entry) or entry for entry in places])
@@ -238,7 +265,13 @@ class ConfigFiles(ConfigSource):
         return self.source.is_group(config_path)
 
     def is_config(self, config_path: str) -> bool:
-        return self.source.is_config(config_path)
+        if not self.stored:
+            return self.source.is_config(config_path)
+        from declog.config.long_form import holds_config
+
+        if config_path.startswith("hydra/") or not self.source.is_config(config_path):
+            return False
+        return holds_config(self.source.load_config(config_path), config_path)
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         return self.source.list(config_path, results_filter)

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from declog.config.search_path import GROUP
 from declog.errors import Path
@@ -38,7 +40,17 @@ def lengthened(result: ConfigResult, name: str) -> ConfigResult:
     node.update(held[section] if section else held)
     if defaults is not None:
         data["defaults"] = defaults
-    return replace(result, config=OmegaConf.create(data))
+    config = OmegaConf.create(data)
+    if OmegaConf.get_type(result.config) is not dict:  # a dataclass of the ConfigStore, whose types hold
+        with suppress(OmegaConfBaseException):  # unless it declares a text where the long form has a map
+            config = OmegaConf.merge(result.config, config)
+    return replace(result, config=config)
+
+
+def holds_config(result: ConfigResult, name: str) -> bool:
+    """Whether the configuration ``name`` is a config, or has one in it."""
+    data = OmegaConf.to_container(result.config, resolve=False)
+    return isinstance(data, dict) and _config_in(data, name) is not None
 
 
 def placed_defaults(data: Mapping[Any, Any], name: str) -> Any:

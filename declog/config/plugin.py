@@ -52,6 +52,7 @@ class DeclogSearchPath(SearchPathPlugin):
         read = [with_configs(entry) for entry in places]
         for entry, with_config in zip(places, read, strict=True) if any(read) else ():  # all, to keep their order
             search_path.append(provider="command-line", path=with_config or entry)
+        search_path.append(provider=PROVIDER, path=ConfigFiles.STORE)
 
 
 def _config_dir(words: Sequence[str]) -> list[str]:

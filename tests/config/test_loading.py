@@ -8,10 +8,12 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import hydra
 import pytest
+import yaml
 from hydra.core.config_store import ConfigStore
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
@@ -153,6 +155,98 @@ def test_types_of_the_store_hold_as_in_hydra(line: str, value: object, store: Co
     found = [OmegaConf.select(OmegaConf.create(dict(each)), key) for each in
              (hydras().declog, declog.compose("stored", [line]).data)]  # fmt: skip
     assert found == [value, value]
+
+
+PARTS = {"packs/one": "metrics: {reward_max: max(reward)}", "metrics/more": "more: p95(reward)"}
+STORED = {
+    "short forms": """
+        signals: {any: {reward: completion, loss: step}}
+        metrics: {reward: mean(reward), loss: {expr: loss, reduce: mean, tags: core}}
+        alerts: {loss: "> 3"}
+        sinks: [console]
+        """,
+    "a preset, and what replaces an entry of it": """
+        defaults: [grpo, _self_]
+        metrics: {reward: p95(reward), kl: null}
+        alerts: {kl: null}
+        """,
+    "a pack": "defaults: [grpo, packs: [one], _self_]\nmetrics: {reward: p95(reward)}",
+    "a pack by its path": "defaults: [grpo, packs/one, _self_]\nmetrics: {reward: p95(reward)}",
+    "a file of a section": "defaults: [grpo, metrics: [more], _self_]\nmetrics: {reward: p95(reward)}",
+    "one of the store over another": "defaults: [base, _self_]\nmetrics: {reward: p95(reward)}",
+}
+
+
+@pytest.mark.parametrize("line", [None, "declog.metrics.reward.reduce=max"])
+@pytest.mark.parametrize("kind", STORED)
+def test_a_config_in_the_store_is_what_a_file_of_its_lines_is(
+    kind: str, line: str | None, tmp_path: Path, store: ConfigStore
+) -> None:
+    """One plan, by declog and by Hydra: its short forms, its defaults list and its packs, and with an override."""
+    texts = {**PARTS, "base": STORED["short forms"], "mine": STORED[kind]}
+    for name, text in texts.items():
+        file = tmp_path / "declog" / f"{name}.yaml"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(dedent(text))
+
+    def plans(folder: Path) -> list[str]:
+        lines = [] if line is None else [line]
+        with hydra.initialize_config_dir(version_base="1.3", config_dir=str(folder)):
+            config = hydra.compose(None, overrides=["+declog=mine", *lines])
+        return [declog.plan(each).fingerprint for each in (config, declog.compose("mine", lines, config_dir=folder))]
+
+    of_files = plans(tmp_path)
+    for name, text in texts.items():
+        group, _, option = f"declog/{name}".rpartition("/")
+        store.store(group=group, name=option, node=yaml.safe_load(dedent(text)))
+    (tmp_path / "empty").mkdir()
+    assert plans(tmp_path / "empty") == of_files and len(set(of_files)) == 1
+
+
+@dataclass
+class StoredInShortForms:
+    """A preset in the store."""
+
+    defaults: list[Any] = field(default_factory=lambda: ["grpo", {"packs": ["one"]}, "_self_"])
+    every: int = 10
+    metrics: dict[str, Any] = field(default_factory=lambda: {"reward": "p95(reward)"})
+
+
+@dataclass
+class StoredApplication:
+    """An application's configuration in the store."""
+
+    lr: float = 0.1
+    declog: dict[str, Any] = field(
+        default_factory=lambda: {"signals": {"any": {"x": "completion"}}, "metrics": {"x": "mean(x)"}}
+    )
+
+
+def test_dataclasses_of_the_store_in_short_forms(store: ConfigStore, tmp_path: Path) -> None:
+    """A preset and an application's configuration; the types that they declare hold."""
+    for name, text in PARTS.items():
+        group, _, option = f"declog/{name}".rpartition("/")
+        store.store(group=group, name=option, node=yaml.safe_load(text))
+    store.store(group="declog", name="typed", node=StoredInShortForms)
+    store.store(name="stored_application", node=StoredApplication)
+    with hydra.initialize_config_dir(version_base="1.3", config_dir=str(tmp_path)):
+        configs = [
+            hydra.compose(None, overrides=["+declog=typed", "declog.metrics.reward.reduce=max"]),
+            hydra.compose("stored_application", overrides=["declog.metrics.x.reduce=max"]),
+        ]
+        for words in (["+declog=typed", "declog.every=often"], ["lr=high"]):
+            with pytest.raises(HydraException, match="Error merging"):
+                hydra.compose(None if len(words) == 2 else "stored_application", overrides=words)
+    store.repo.pop("stored_application.yaml")
+    names = [declog.plan(config).names() for config in configs]
+    assert {"reward", "reward_max"} <= set(names[0]) and "x" in names[1]
+    assert [config.declog.metrics[name].reduce for config, name in zip(configs, ("reward", "x"), strict=True)] == [
+        "max", "max",
+    ]  # fmt: skip
+    assert (
+        declog.plan(configs[0]).fingerprint
+        == declog.plan(declog.compose("typed", ["metrics.reward.reduce=max"])).fingerprint
+    )
 
 
 UNRESOLVED = [kind for kind in FILES if kind.startswith(("interpolated", "texts", "relative"))]
