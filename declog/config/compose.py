@@ -57,13 +57,13 @@ def compose(
     if isinstance(overrides, str | Mapping) or not all(isinstance(text, str) for text in overrides):
         texts = [f"output_dir={text}" if "/" in text and "=" not in text else text for text in _as_texts(overrides)]
         raise _refused("DL101.overrides", "overrides", type=type(overrides).__name__, fix=str(texts))
-    if isinstance(config, str | os.PathLike) or _extends(config):
+    if isinstance(config, str | os.PathLike) or _extends(config) or (overrides and _is_lines(config)):
         _not_of_application()
         base = named(config, config_dir) if isinstance(config, str | os.PathLike) else _in_code(config, config_dir)
         return composed(overridden(base, overrides))
     if overrides and isinstance(config, Composed) and config.origin is not None and not config.origin.running:
         return composed(overridden(replace(config.origin, overrides=()), [*config.overrides, *overrides]))
-    if overrides:
+    if overrides and config is not None:
         raise _refused("DL101.composed", "overrides", lines=" ".join(map(_in_application, overrides)))
     return config if isinstance(config, Composed) else of_config(config)
 
@@ -76,8 +76,13 @@ def _extends(config: object) -> bool:
     return not any(isinstance(entry, Mapping) and GROUP in entry for entry in entries)
 
 
+def _is_lines(config: object) -> bool:
+    """Whether a mapping of code has the lines of a config, and was not composed by an application."""
+    return isinstance(config, Mapping) and not isinstance(config, DictConfig) and GROUP not in config
+
+
 def _in_code(config: Mapping[str, Any], config_dir: str | FilePath | None) -> Origin:
-    """A mapping with a defaults list, which is what a file with these lines would be among the project's presets."""
+    """A mapping, which is what a file with these lines would be among the project's presets."""
     node = config if isinstance(config, DictConfig) else wrapped(config)
     data = cast("dict[str, Any]", OmegaConf.to_container(node, resolve=False))
     return Origin(InCode.PRESET, config_dir=project_folder(config_dir), data=data)

@@ -371,6 +371,8 @@ def wrapped(config: object) -> DictConfig:
         raise ConfigError([Problem.of("DL202.config_overrides", where=Where(name="config"), overrides=list(config))])
     if type(config).__name__ == "Recorder":
         raise ConfigError([Problem.of("DL202.config_recorder", where=Where(name="config"))])
+    if config is None:
+        raise ConfigError([Problem.of("DL202.config_none", where=Where(name="config"))])
     if not isinstance(config, Mapping):
         raise ConfigError([Problem.of("DL202.config", where=Where(name="config"), type=type(config).__name__)])
     if (problem := nesting(config)) is not None:

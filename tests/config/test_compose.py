@@ -746,6 +746,24 @@ def test_what_is_no_profile_is_refused(given: Any, expected: str) -> None:
     assert str(caught.value) == expected
 
 
+@pytest.mark.parametrize("overrides", [[], ["every=2"]])
+@pytest.mark.parametrize("call", [compose, declog.plan, declog.start, declog.callback])
+def test_none_is_no_config(call: Any, overrides: list[str]) -> None:
+    """Whoever has overrides only is told what to name before them, and not that a configuration was composed."""
+    with pytest.raises(ConfigError, match=r'\[DL202\] config\n  None is no config\n  fix: "minimal" in its place'):
+        call(None, overrides)
+
+
+@pytest.mark.parametrize("lines", ["every: 3", "{metrics: {x: mean(x)}, signals: {any: {x: completion}}}", "sinks: []"])
+@pytest.mark.parametrize("override", ["every=2", "metrics.x={expr: x, reduce: max}", "signals.any.x=completion"])
+def test_overrides_of_a_mapping(lines: str, override: str, tmp_path: Path) -> None:
+    """A mapping of code takes overrides as a file of its lines does."""
+    file = tmp_path / "mine.yaml"
+    file.write_text(lines)
+    assert compose(yaml.safe_load(lines), [override]).data == compose(file, [override]).data
+    assert compose({}, [override]).data.keys() == {override.partition("=")[0].partition(".")[0]}
+
+
 def test_places_survive_a_copy_and_a_pickle(base: Path) -> None:
     """A configuration keeps where it came from when a launcher copies it to a worker."""
     config = compose("base", config_dir=base)
