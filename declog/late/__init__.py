@@ -106,13 +106,18 @@ def ask(
     typed = [Line(name, text, files.get(name)) for name, text in lines.items()]
     answer = Answer(Path(run), typed, to, [Route(PROFILE, PROFILE, 1, "", SHOWN, submit)])
     late = Late(dict(lines), answer.plan, answer.kept[0].first, failures=answer.failures.counts)
+    has_logged = False
     with np.errstate(all="ignore"):
         for event, reader in answer.history():
             answer.take(event, reader)
-            late.through = event.facts.number + 1
+            late.through, has_logged = event.facts.number + 1, has_logged or bool(event.facts.count)
     late.state = encode(*answer.evaluation.state())
     with places(typed):
-        refuse_empty(late.empty, {**answer.inactive, **dict(late.plan.inactive)}, answer.failures.first, goes_on)
+        declared = late.plan.config["metrics"]
+        refuse_empty(
+            {name: declared[name] for name in late.empty}, {**answer.inactive, **dict(late.plan.inactive)},
+            answer.failures.first, has_logged=has_logged, goes_on=goes_on,
+        )  # fmt: skip
     return late
 
 

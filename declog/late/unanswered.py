@@ -3,29 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from declog.errors import Coded, ConfigError, Problem
 
 UNMATCHED = "DL511"  # rows of two phases, of which nobody said which belong together
+CONDITIONS = ("where", "when", "by", "weight")  # keys of a metric by which rows, or log events, do not count
 
 
 def refuse_empty(
-    names: Sequence[str], inactive: Mapping[str, str], failure: BaseException | None, goes_on: bool
-) -> None:
+    metrics: Mapping[str, Mapping[str, Any]], inactive: Mapping[str, str], failure: BaseException | None, *,
+    has_logged: bool, goes_on: bool,
+) -> None:  # fmt: skip
     """Raise for metrics without a single value, with the reason; of a job that goes on, for those that are inactive.
 
-    ``inactive`` has the reasons of entries, and ``failure`` is what was wrong with the rows, if anything was.
+    ``metrics`` are their keys by id, ``inactive`` has the reasons of entries, ``failure`` is what was wrong with the
+    rows, if anything was. ``has_logged``: the run kept the rows of a log event.
     """
     problems = []
-    for name in names:
+    for name, keys in metrics.items():
         why = inactive.get(f"metrics.{name}") or inactive.get(name)
-        if why is None and goes_on:
-            continue
-        if why is None and isinstance(failure, Coded) and failure.code == UNMATCHED:
-            fix = failure.fix or "observe both phases of the same rows"
-            problems.append(Problem.of("DL612.unmatched", ("metrics", name), name=name, why=failure.message, fix=fix))
-        else:
-            reason = why or "no log event has a value of it"
-            problems.append(Problem.of("DL612.empty", ("metrics", name), name=name, why=reason))
+        if why is not None or not goes_on:
+            problems.append(_problem(name, keys, why, failure, has_logged=has_logged))
     if problems:
         raise ConfigError(problems)
+
+
+def _problem(
+    name: str, keys: Mapping[str, Any], why: str | None, failure: BaseException | None, *, has_logged: bool
+) -> Problem:
+    """Why a metric has no value, and what gives it one."""
+    path = ("metrics", name)
+    if why is not None and "enabled" in keys:
+        return Problem.of("DL612.off", path, name=name, why=why)
+    if why is not None:
+        return Problem.of("DL612.empty", path, name=name, why=why)
+    if isinstance(failure, Coded) and failure.code == UNMATCHED:
+        fix = failure.fix or "observe both phases of the same rows"
+        return Problem.of("DL612.unmatched", path, name=name, why=failure.message, fix=fix)
+    if isinstance(failure, Coded) and f"`{name}`" in failure.message:
+        return Problem.of("DL612.failed", path, name=name, why=failure.message, fix=failure.fix or "correct it")
+    if not has_logged:
+        return Problem.of("DL612.no_events", path, name=name)
+    conditions = [key for key in CONDITIONS if keys.get(key) is not None]
+    if not conditions:
+        return Problem.of("DL612.uncounted", path, name=name)
+    stated = ", ".join(f"`{key}: {_shown(keys[key])}`" for key in conditions)
+    other = " or another ".join(f"`{key}`" for key in conditions)
+    return Problem.of("DL612.conditions", path, name=name, conditions=stated, other=other)
+
+
+def _shown(value: Any) -> str:
+    return (
+        f"[{', '.join(map(str, value))}]" if isinstance(value, Sequence) and not isinstance(value, str) else str(value)
+    )

@@ -361,7 +361,7 @@ def test_what_rows_do_not_have(tmp_path: Path) -> None:
         ("p50(logprobs)", "the run kept nothing of it per completion"),
         ("last(lr)", "the run kept no rows of `lr`: it is per step, and nothing that the run logged reads it"),
         ("{expr: reward, by: source}", "no rows of `source`: it is a text that nothing uses as a label\n"),
-        ("{expr: reward, where: 'reward > 100'}", "no value of `asked`: no log event has a value of it"),
+        ("{expr: reward, where: 'reward > 100'}", "none of them counts for `asked` under `where: reward > 100`"),
     ):  # fmt: skip
         with pytest.raises(ConfigError) as refused:
             ask(run, {"asked": line})

@@ -191,7 +191,7 @@ def test_a_filter_that_holds_for_no_row_yet(
     assert curves(run, "high")[""] == [(4, "4.0"), (5, "5.0")]
     assert [step for step, _ in curves(run, "most").get("", ())] == (list(range(6)) if beside else [])
     assert main(["add", str(run), "never: {expr: a, where: a > 9}"]) == 2
-    assert "no log event has a value of it" in capsys.readouterr().err
+    assert "none of them counts for `never` under `where: a > 9`" in capsys.readouterr().err
 
 
 def test_a_branch_goes_on_with_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
