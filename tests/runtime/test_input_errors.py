@@ -118,13 +118,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a float tensor for a mask": (
         {"mask": torch.ones(2, 2)},
-        "[DL504] `mask` is declared bool per token, and a tensor of float32 came\n"
-        "  fix: pass it as bool: `mask=mask.bool()`",
+        "[DL504] `mask` is declared bool per token, and a tensor of float32 came\n  fix: `mask.bool()`",
     ),
     "a list of tokens that are floats where bools are declared": (
         {"logprobs": torch.ones(2, 2), "mask": [[1.0, float("nan")], [1.0, 0.0]]},
         "[DL504] `mask` is declared bool per token, and a tensor of float64 came\n"
-        "  fix: pass it as bool: `mask=mask.bool()`",
+        "  fix: `[[x == 1 for x in row] for row in mask]`",
     ),
     "a float for an int": (
         {"epoch": 0.5},
@@ -149,12 +148,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "complex numbers": (
         {"reward": torch.ones(2, dtype=torch.complex64)},
         "[DL504] `reward` is declared float per completion, and a tensor of complex64 came\n"
-        "  fix: `reward.real`, or declare `signals: {any: {reward: {type: float}}}`",
+        "  fix: `reward.real`",
     ),
     "texts for numbers": (
         {"reward": [1.0, "2"]},
         "[DL504] `reward` is declared float per completion, and its value 1 is str '2'\n"
-        "  fix: `[float(x) for x in reward]`, or declare `signals: {any: {reward: {type: text}}}`",
+        "  fix: `[float(x) for x in reward]`",
     ),
     "lists for numbers": (
         {"reward": [[1.0], [2.0]]},
@@ -174,7 +173,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an array of objects": (
         {"reward": np.array([1.0, "b"], object)},
         "[DL504] `reward` is declared float per completion, and its value 1 is str 'b'\n"
-        "  fix: declare `signals: {any: {reward: {type: text}}}`",
+        "  fix: declare `signals: {any: {reward: {type: object}}}`",
     ),
     "one text for many": (
         {"prompt": "hello"},
@@ -188,7 +187,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a number for a step's text": (
         {"note": 3},
-        "[DL504] `note` is declared text per step, and int 3 came",
+        "[DL504] `note` is declared text per step, and int 3 came\n"
+        "  fix: `str(note)`, or declare `signals: {any: {note: {type: object}}}`",
     ),
     "a number for a family": (
         {"rewards": 0.5},

@@ -7,7 +7,6 @@ waits for a device. Imports torch and the plan.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence, Set
-from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
 from types import NoneType
@@ -21,6 +20,7 @@ from declog.language.dtypes import Axis, DType
 from declog.plans.ops import SignalOp
 from declog.runtime.recording.timing import Timed
 from declog.runtime.values.extras import plain_value, plain_values
+from declog.runtime.values.fixes import entry_of, fix_of
 from declog.runtime.values.tensors import FLOATS, INTEGERS, readable
 
 Tensor = torch.Tensor
@@ -29,6 +29,15 @@ Observed = Tensor | float | int | bool | list[Any] | str | None | Timed
 
 def accept(op: SignalOp, label: str, value: Any) -> Observed:
     """The value in a form that can be recorded: a tensor of numbers (maybe the trainer's), a list or a number."""
+    try:
+        return _accepted(op, label, value)
+    except InputError as error:
+        if error.code != "DL504" or error.fix is not None:
+            raise
+        raise InputError(error.code, error.message, fix_of(op, label, value, _accepted)) from error.__cause__
+
+
+def _accepted(op: SignalOp, label: str, value: Any) -> Observed:
     if not isinstance(value, _KNOWN):
         value = listed(value)
     if op.dtype in (DType.TEXT, DType.OBJECT):
@@ -44,7 +53,7 @@ def accept(op: SignalOp, label: str, value: Any) -> Observed:
     if isinstance(value, Mapping):
         raise InputError.of(
             "DL503.mapping", label=label, declared=_declared(op), axis=op.axis.label,
-            entry=_entry(op, "family: true"),
+            entry=entry_of(op, "family: true"),
         )  # fmt: skip
     raise InputError.of(
         "DL503.tensor", label=label, declared=_declared(op), came=describe(value), axis=op.axis.label, name=op.source
@@ -84,7 +93,6 @@ def _with_none(value: Any, array: np.ndarray[Any, Any]) -> Any:
 DTYPES = {
     DType.FLOAT: INTEGERS | FLOATS, DType.INT: INTEGERS, DType.BOOL: INTEGERS, DType.TEXT: (), DType.OBJECT: (),
 }  # fmt: skip
-_METHODS = {DType.FLOAT: "float", DType.INT: "long", DType.BOOL: "bool"}  # of tensors, which convert them
 NDIM = {"step": 0, "group": 1, "completion": 1, "token": 2, "packed": 1}
 _SHAPES = {
     Axis.STEP: "one number",
@@ -113,12 +121,7 @@ def _tensor(op: SignalOp, label: str, value: Tensor) -> Tensor:
     dtype = value.dtype
     if dtype.is_complex or (op.dtype in (DType.INT, DType.BOOL) and dtype.is_floating_point):
         shown = str(dtype).removeprefix("torch.")
-        if op.dtype is DType.BOOL and op.axis is Axis.TOKEN:
-            raise InputError.of("DL504.dtype_of_mask", label=label, declared=_declared(op), dtype=shown, name=op.source)
-        raise InputError.of(
-            "DL504.dtype", label=label, declared=_declared(op), dtype=shown, entry=_entry(op, "type: float"),
-            to="real" if dtype.is_complex else f"{_METHODS[op.dtype]}()",
-        )  # fmt: skip
+        raise InputError.of("DL504.dtype", label=label, declared=_declared(op), dtype=shown)
     return value
 
 
@@ -151,33 +154,7 @@ def _shape_fix(op: SignalOp, label: str, value: Any) -> str:
     guess = {0: "step", 1: "completion", 2: "token"}.get(ndim)
     if guess == "token" and op.axis is Axis.STEP:
         edit += f", of the tokens that exist `({label} * mask).sum() / mask.sum()`"
-    return f"{edit}, or declare `{_entry(op, f'axis: {guess}')}`" if guess and not op.family else edit
-
-
-def _entry(op: SignalOp, keys: str) -> str:
-    """What declares a signal in another way in the config: ``keys`` are those of its entry that change."""
-    return f"signals: {{{(*op.homes, 'any')[0]}: {{{op.name}: {{{keys}}}}}}}"
-
-
-def _item_fix(op: SignalOp, label: str, item: Any) -> str:
-    """What makes numbers of a list, of which ``item`` is none, or the type that its items have."""
-    if isinstance(item, Tensor) and item.numel() != 1:
-        return f"`torch.cat({label})`"
-    if isinstance(item, list | tuple):
-        return f"`[x for row in {label} for x in row]`"
-    kind = {str: "text", float: "float"}.get(type(item))
-    convert, declare = f"`[{op.dtype}(x) for x in {label}]`", f"declare `{_entry(op, f'type: {kind}')}`"
-    if kind == "text" and not _is_number(item):
-        return declare
-    return f"{convert}, or {declare}" if kind else convert
-
-
-def _is_number(text: str) -> bool:
-    """Whether a text says a number."""
-    with suppress(ValueError):
-        float(text)
-        return True
-    return False
+    return f"{edit}, or declare `{entry_of(op, f'axis: {guess}')}`" if guess and not op.family else edit
 
 
 def _number(op: SignalOp, label: str, value: Any) -> float | int | bool | Timed | None:
@@ -187,19 +164,15 @@ def _number(op: SignalOp, label: str, value: Any) -> float | int | bool | Timed 
         value = value.item()
     if value is None or isinstance(value, Timed):
         return value
-    if not isinstance(value, float | int | str):
+    if not isinstance(value, float | int | str | bytes | complex):
         raise InputError.of(
             "DL503.one_number", label=label, declared=_declared(op), came=describe(value),
             fix=_shape_fix(op, label, value),
         )  # fmt: skip
     if isinstance(value, str) and op.family:
         raise InputError.of("DL504.family_text", label=label, declared=_declared(op), came=describe(value))
-    if isinstance(value, str) or (op.dtype in (DType.INT, DType.BOOL) and isinstance(value, float)):
-        kind = "text" if isinstance(value, str) else "float"
-        raise InputError.of(
-            "DL504.type", label=label, declared=_declared(op), came=describe(value), entry=_entry(op, f"type: {kind}"),
-            dtype=op.dtype,
-        )  # fmt: skip
+    if isinstance(value, str | bytes | complex) or (op.dtype in (DType.INT, DType.BOOL) and isinstance(value, float)):
+        raise InputError.of("DL504.type", label=label, declared=_declared(op), came=describe(value))
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         if op.dtype is not DType.FLOAT or abs(value) >= 2**1023:
             raise _too_great(op, label)
@@ -232,10 +205,7 @@ def _list(op: SignalOp, label: str, value: Sequence[Any]) -> Observed:
                 "DL504.family_rows", label=label, declared=_declared(op), position=at, item=describe(value[at]),
                 name=op.name,
             )  # fmt: skip
-        raise InputError.of(
-            "DL504.value", label=label, declared=_declared(op), position=at, item=describe(value[at]),
-            fix=_item_fix(op, label, value[at]),
-        )  # fmt: skip
+        raise InputError.of("DL504.value", label=label, declared=_declared(op), position=at, item=describe(value[at]))
     if op.dtype is DType.INT and type(None) in types and not op.folded:  # as floats they would lose bits
         if any(item is not None and not -(2**63) <= item < 2**63 for item in value):
             raise _too_great(op, label)
@@ -262,7 +232,7 @@ def _as_tensor(item: float | None, device: torch.device) -> Tensor:
 
 
 def _too_great(op: SignalOp, label: str, bits: str = "64 bits") -> InputError:
-    return InputError.of("DL504.bits", label=label, bits=bits, entry=_entry(op, "type: float"))
+    return InputError.of("DL504.bits", label=label, bits=bits, entry=entry_of(op, "type: float"))
 
 
 def _of_array(op: SignalOp, label: str, value: np.ndarray[Any, Any]) -> Observed:
@@ -270,7 +240,7 @@ def _of_array(op: SignalOp, label: str, value: np.ndarray[Any, Any]) -> Observed
     if value.dtype.kind == "O" and value.ndim == 1:
         return _list(op, label, list(value))
     if value.dtype.kind not in "fiub":
-        raise InputError.of("DL504.numbers", label=label, declared=_declared(op), came=describe(value))
+        raise InputError.of("DL504.type", label=label, declared=_declared(op), came=describe(value))
     if isinstance(value, np.ma.MaskedArray):
         if op.dtype is not DType.FLOAT and value.ndim == 1 and np.ma.is_masked(value):
             return _list(op, label, value.tolist())
@@ -345,7 +315,7 @@ def _token_row(op: SignalOp, label: str, item: Any) -> Tensor:
 def _texts(op: SignalOp, label: str, value: Any) -> Observed:
     if op.axis is Axis.STEP:
         if op.dtype is DType.TEXT and value is not None and not isinstance(value, str):
-            raise InputError.of("DL504.came", label=label, declared=_declared(op), came=describe(value))
+            raise InputError.of("DL504.type", label=label, declared=_declared(op), came=describe(value))
         return [plain_value(value)] if op.dtype is DType.OBJECT else value
     if op.dtype is DType.OBJECT and isinstance(value, Tensor):
         if value.ndim == 1 and value.dtype in INTEGERS | FLOATS and not value.is_meta:
@@ -362,9 +332,8 @@ def _texts(op: SignalOp, label: str, value: Any) -> Observed:
     for position, item in enumerate(items):
         if item is not None and not isinstance(item, str):
             raise InputError.of(
-                "DL504.object", label=label, declared=_declared(op), position=position, item=describe(item),
-                entry=_entry(op, "type: object"),
-            )  # fmt: skip
+                "DL504.value", label=label, declared=_declared(op), position=position, item=describe(item)
+            )
     return items
 
 

@@ -1,0 +1,158 @@
+"""Edits that make observed values fit their declaration; each is tried on these very values before it is shown.
+
+Missing values, None, NaN and pandas' NA, stay missing. Imports torch and the plan.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from declog.language.dtypes import Axis, DType
+from declog.plans.ops import SignalOp
+
+Accept = Callable[[SignalOp, str, Any], Any]  # raises where a value does not fit
+Convert = Callable[[Any], Any]
+Edit = tuple[str, Convert]  # as it is typed, and what it does
+TYPES = {  # that a signal may be declared as instead, before `object`
+    DType.FLOAT: (DType.TEXT,), DType.INT: (DType.FLOAT, DType.TEXT), DType.BOOL: (DType.FLOAT, DType.TEXT),
+    DType.TEXT: (), DType.OBJECT: (),
+}  # fmt: skip
+NUMBERS: dict[DType, Convert] = {DType.FLOAT: float, DType.INT: int, DType.BOOL: bool}
+METHODS = {DType.INT: "long", DType.BOOL: "bool"}  # of tensors
+
+
+def fix_of(op: SignalOp, label: str, value: Any, accept: Accept) -> str | None:
+    """What to write instead of a value, or how to declare its signal; None where nothing that is tried fits."""
+
+    def fits(op: SignalOp, convert: Convert) -> bool:
+        try:
+            accept(op, label, convert(value))
+        except Exception:  # noqa: BLE001  (the items may be of a user's class)
+            return False
+        return True
+
+    edits = [f"`{text}`" for text, convert in _edits(op, label, value) if fits(op, convert)][:1]
+    types = [*TYPES[op.dtype], *([] if edits and op.dtype in NUMBERS else [DType.OBJECT])]
+    if op.family or op.axis is Axis.TOKEN:  # members are numbers, and so is what tokens have
+        types = [DType.FLOAT] if op.dtype is DType.INT else []
+    fitting = [type_ for type_ in types if fits(replace(op, dtype=type_), lambda value: value)][:1]
+    return ", or ".join([*edits, *(f"declare `{entry_of(op, f'type: {type_}')}`" for type_ in fitting)]) or None
+
+
+def entry_of(op: SignalOp, keys: str) -> str:
+    """What declares a signal in another way in the config: ``keys`` are those of its entry that change."""
+    return f"signals: {{{(*op.homes, 'any')[0]}: {{{op.name}: {{{keys}}}}}}}"
+
+
+def _edits(op: SignalOp, label: str, value: Any) -> Iterator[Edit]:
+    """Edits by which a value of this kind may fit, the likeliest first."""
+    if isinstance(value, torch.Tensor) or (isinstance(value, np.ndarray) and value.dtype.kind in "fc"):
+        yield from _of_array(op, label, value)
+    elif op.axis is Axis.STEP:
+        yield from _of_items(op, [value], lambda text: text.replace("x", label), lambda convert: convert)
+    elif op.axis is Axis.TOKEN:
+        items = [item for row in value for item in row]
+        if op.dtype is DType.BOOL and any(item != item for item in items):
+            yield (
+                f"[[x == 1 for x in row] for row in {label}]",
+                lambda rows: [[item == 1 for item in row] for row in rows],
+            )
+        yield from _of_items(
+            op, items, lambda text: f"[[{text} for x in row] for row in {label}]",
+            lambda convert: lambda rows: [[convert(item) for item in row] for row in rows],
+        )  # fmt: skip
+    else:
+        items = list(value)
+        if items and all(isinstance(item, torch.Tensor) and item.ndim for item in items):
+            if any(item.numel() != 1 for item in items):
+                yield f"torch.cat({label})", torch.cat
+        elif any(isinstance(item, list | tuple) for item in items):
+            yield f"[x for row in {label} for x in row]", lambda rows: [item for row in rows for item in row]
+        yield from _of_items(
+            op, items, lambda text: f"[{text} for x in {label}]", lambda convert: lambda items: [*map(convert, items)]
+        )
+
+
+def _of_array(op: SignalOp, label: str, value: Any) -> Iterator[Edit]:
+    """Of a tensor or an array of floats: where it has a NaN, its numbers are listed, and a mask is compared."""
+    tensor = isinstance(value, torch.Tensor)
+    if value.dtype.is_complex if tensor else value.dtype.kind == "c":
+        yield f"{label}.real", lambda value: value.real
+        return
+    infinite, missing = (torch.isinf, torch.isnan) if tensor else (np.isinf, np.isnan)
+    if op.dtype is DType.BOOL and missing(value).any() and value.ndim == 2:
+        yield f"{label} == 1", lambda value: value == 1
+    elif op.dtype in METHODS and missing(value).any():
+        if value.ndim == 1:
+            listed = f"{label}.tolist()"
+            yield from _of_items(
+                op, value.tolist(), lambda text: f"[{text} for x in {listed}]",
+                lambda convert: lambda value: [*map(convert, value.tolist())],
+            )  # fmt: skip
+    elif op.dtype in METHODS and not infinite(value).any():
+        kind = NUMBERS[op.dtype]
+        if tensor:
+            yield f"{label}.{METHODS[op.dtype]}()", lambda value: getattr(value, METHODS[op.dtype])()
+        else:
+            yield f"{label}.astype({op.dtype})", lambda value: value.astype(kind)
+
+
+def _of_items(
+    op: SignalOp, items: Sequence[Any], shown: Callable[[str], str], over: Callable[[Convert], Convert]
+) -> Iterator[Edit]:
+    """Edits of each item ``x``, which leave out those that are missing."""
+    guard, missing = _guard(op, items)
+    came = [item for item in items if not missing(item)]
+    for text, convert in _of_item(op, came):
+
+        def guarded(item: Any, convert: Convert = convert) -> Any:
+            return None if missing(item) else convert(item)
+
+        yield shown(f"None if {guard} else {text}" if guard else text), over(guarded)
+
+
+def _guard(op: SignalOp, items: Sequence[Any]) -> tuple[str, Callable[[Any], bool]]:
+    """What is true of those items that are missing, as text and as a function."""
+    kinds = {type(item).__name__ for item in items if item is not None}
+    if kinds & {"NAType", "NaTType"}:
+        missing: Callable[[Any], bool] = sys.modules["pandas"].isna
+        return "pd.isna(x)", missing
+    tests = {
+        "x is None": lambda item: item is None,
+        "x != x": lambda item: op.dtype is not DType.FLOAT and isinstance(item, float | np.floating) and item != item,
+        "x == ''": lambda item: op.dtype in NUMBERS and isinstance(item, str) and not item,
+    }
+    needed = {text: test for text, test in tests.items() if any(map(test, items))}
+    return " or ".join(needed), lambda item: any(test(item) for test in needed.values())
+
+
+def _of_item(op: SignalOp, items: Sequence[Any]) -> Iterator[Edit]:
+    """What makes one number, or one text, of one item, where that says what it means."""
+    texts = all(isinstance(item, str | bytes) for item in items)
+    if op.dtype in NUMBERS and any(isinstance(item, complex) for item in items):
+        yield "x.real", lambda item: item.real
+    elif op.dtype is DType.BOOL and texts:
+        if {str(item) for item in items} <= {"True", "False"}:
+            yield "x == 'True'", lambda item: item == "True"
+    elif op.dtype in NUMBERS:
+        yield f"{op.dtype}(x)", NUMBERS[op.dtype]
+        if op.dtype is DType.INT and texts:
+            yield "int(float(x))", lambda item: int(float(item))
+    elif op.dtype is DType.TEXT:
+        if all(isinstance(item, str) for item in items):
+            yield "x", lambda item: item
+        elif all(isinstance(item, bytes) for item in items):
+            yield "x.decode()", lambda item: item.decode()
+        else:
+            other = "x" if texts else "str(x)"
+            has_bytes = any(isinstance(item, bytes) for item in items)
+            yield (
+                f"x.decode() if isinstance(x, bytes) else {other}" if has_bytes else other,
+                lambda item: item.decode() if isinstance(item, bytes) else str(item),
+            )
