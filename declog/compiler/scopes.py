@@ -11,7 +11,6 @@ from typing import Any
 from declog.compiler import labels, names, suggestions
 from declog.compiler.draft import Draft, SwitchedOff
 from declog.errors import Path, Problem, in_flow, nearest
-from declog.language import library_calls
 from declog.language.best_so_far import so_far
 from declog.language.dtypes import AXES, Axis, DType, Type
 from declog.language.expression import compile_expression
@@ -250,6 +249,10 @@ def typed(draft: Draft, text: str, *path: str | int, off: str | None = None) -> 
 
 def of_rows(draft: Draft, problem: Problem, text: str) -> Problem:
     """The problem of a metric or a column in an expression over signals, with what it computes in its place."""
+    if problem.code == "DL307" and (id := suggestions.earlier_metric(text, draft.spec.metrics)) is not None:
+        fix = _of_window(draft, draft.spec.metrics[id], id, text)
+        answer = Problem.of("DL302.of_window", name=id, fix=fix)
+        return problem if fix is None else replace(problem, code="DL302", message=answer.message, fix=fix)
     metric = draft.spec.metrics.get(problem.marked) if problem.code == "DL302" else None
     member = re.match(rf"write `(member\(rewards, '{re.escape(text)}'\))`", str(problem.fix))
     if problem.path[:1] == ("schemas",) and len(problem.path) == 3 and member is not None:
@@ -281,7 +284,13 @@ def of_rows(draft: Draft, problem: Problem, text: str) -> Problem:
         return problem
     if metric.reduce not in (None, "mean") or metric.where or metric.by or metric.weight:
         return problem
-    return replace(problem, fix=_instead(problem, text, metric.expr))
+    fix = _instead(problem, text, metric.expr)
+    if fix.startswith("write"):
+        try:
+            compile_expression(fix[7:-1], SignalScope(draft), draft.graph, draft.functions)
+        except (ExpressionError, SwitchedOff):
+            return replace(problem, fix=None)
+    return replace(problem, fix=fix)
 
 
 def _instead(problem: Problem, text: str, computed: str) -> str:
@@ -318,7 +327,7 @@ def _of_window(draft: Draft, metric: MetricSpec, id: str, text: str) -> str | No
     beside = [names_in(node) for node in parts if id in names_in(node)]
     if all(names.isdisjoint(draft.signals) for names in beside):
         return None
-    constant = ast.unparse(library_calls.Substitution({id: ast.Constant(0.5)}).visit(tree)).replace("'", '"')
+    constant = ast.unparse(suggestions.NumberInstead(id, draft.signals).visit(tree)).replace("'", '"')
     number = f"write `{constant}`, with a number of your own"
     call = reduced(str(metric.expr or id)) if metric.reduce is None else {"expr": metric.expr, "reduce": metric.reduce}
     call = {"expr": metric.expr or id, "reduce": "mean"} if call is None else call

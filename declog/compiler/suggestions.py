@@ -17,6 +17,7 @@ from declog.errors import Problem, in_flow, nearest
 from declog.errors.elsewhere import SYNONYMS
 from declog.language import idioms, library_calls, unknown_names, wrong_calls
 from declog.language.dtypes import Axis, DType
+from declog.language.earlier_steps import reads_earlier
 from declog.language.expression import Compiler
 from declog.language.nodes import SIGNAL, Node
 from declog.language.notation import both, is_reduction, reduced
@@ -24,7 +25,7 @@ from declog.language.reductions import Reduction, Reductions
 from declog.language.scope import Scope
 from declog.language.smoothing import Smoothing
 from declog.language.spec import MetricSpec, Observed
-from declog.language.syntax import ExpressionError, tree_of
+from declog.language.syntax import ExpressionError, names_in, tree_of
 from declog.language.wrong_forms import of_calls, of_expressions
 from declog.plans.ops import MetricOp
 
@@ -295,3 +296,24 @@ def counted(draft: Draft, reduction: str, node: Node) -> str:
 def _of_completions(spec: Observed) -> bool:
     """Whether a signal has a number per completion."""
     return spec.axis == "completion" and spec.type in (DType.FLOAT, DType.INT) and not spec.family
+
+
+def earlier_metric(text: str, metrics: Collection[str]) -> str | None:
+    """The metric whose value of an earlier step an expression asks for, as ``kl[-1]``; None where it asks for none."""
+    calls = (node for node in ast.walk(tree_of(text)) if isinstance(node, ast.expr) and reads_earlier(node))
+    return next((name for node in calls for name in names_in(node) if name in metrics), None)
+
+
+class NumberInstead(ast.NodeTransformer):
+    """Puts a number in the place of a metric, and of all that is computed from it without a value of a row."""
+
+    def __init__(self, id: str, signals: Collection[str]) -> None:
+        self._id, self._signals = id, frozenset(signals)
+
+    def visit(self, node: ast.AST) -> Any:
+        """The number, or the node with the number in it."""
+        if isinstance(node, ast.Call | ast.BinOp | ast.UnaryOp | ast.Subscript | ast.Name):
+            names = names_in(node)
+            if self._id in names and names.isdisjoint(self._signals):
+                return ast.Constant(0.5)
+        return self.generic_visit(node)

@@ -312,3 +312,36 @@ def test_what_is_deleted_drops_out_of_profiles(profile: dict[str, Any]) -> None:
     assert {op.id for op in plan.outputs} - {"logged"} == {"kept"} and not plan.tables
     with pytest.raises(ConfigError, match=r"matches nothing|matches no table"):
         declog.plan({**team, "metrics": {"kept": "mean(x)"}, "tables": {}})
+
+
+ROWS_BESIDE_A_METRIC = [
+    "reward > level", "reward > prev(level, 0.5)", "reward > prev(level)", "reward > lag(level, 2)",
+    "reward > level[-1]",
+    "reward > clip(level, 0, 1)", "reward > 2 * level", "reward > -level", "reward > delta(level)",
+    "reward - prev(level, 0) > 0.1", "length > 3 and reward > prev(level, 0.5)",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("where", ROWS_BESIDE_A_METRIC)
+def test_a_number_in_place_of_a_metric(where: str) -> None:
+    """Class: rows beside what is computed from a metric. A number stands for all of it, and compiles."""
+    config = {"signals": {"any": {"reward": "completion", "length": "completion int"}}}
+    metrics = {"level": "mean(reward)", "above": {"expr": "reward", "where": where}}
+    with pytest.raises(ConfigError) as caught:
+        declog.plan({**config, "metrics": metrics})
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.message[:25]) == ("DL302", "`level` is a metric, one "), str(problem)
+    written = re.match(r"write `([^`]*)`, with a number of your own", str(problem.fix))
+    assert written is not None and written[1].count("0.5") == 1 and "level" not in written[1]
+    assert re.search(r"\w\(|\[", written[1]) is None
+    declog.plan({**config, "metrics": {**metrics, "above": {"expr": "reward", "where": written[1]}}})
+
+
+def test_a_metric_as_a_weight_is_no_row_of_an_earlier_step() -> None:
+    """What the metric computes stands in its place only where that compiles."""
+    signals = {"any": {"reward": "completion", "length": "completion int"}}
+    for weight, fix in (("prev(level, 0.5)", None), ("level", "write `length`")):
+        metrics = {"level": "mean(length)", "weighted": {"expr": "reward", "weight": weight}}
+        with pytest.raises(ConfigError) as caught:
+            declog.plan({"signals": signals, "metrics": metrics})
+        assert [problem.fix for problem in caught.value.problems] == [fix]
