@@ -128,7 +128,7 @@ def test_a_fix_fits_the_values_that_were_refused(axis: str, type_: str, kind: st
     assert fix is not None, (axis, type_, kind)
     edits = [text for text in re.findall(r"`([^`]*)`", fix) if not text.startswith("signals:")]
     for edit in edits:
-        converted = eval(edit, {"torch": torch, "np": np, "pd": pd, "value": value})
+        converted = eval(edit.removeprefix("value="), {"torch": torch, "np": np, "pd": pd, "value": value})
         accept(op, "value", converted)
         if axis == "completion" and isinstance(converted, list) and len(converted) == len(list(value)):
             items = value.tolist() if isinstance(value, torch.Tensor) else list(value)

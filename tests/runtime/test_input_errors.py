@@ -118,12 +118,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a float tensor for a mask": (
         {"mask": torch.ones(2, 2)},
-        "[DL504] `mask` is declared bool per token, and a tensor of float32 came\n  fix: `mask.bool()`",
+        "[DL504] `mask` is declared bool per token, and a tensor of float32 came\n"
+        "  fix: pass it as bool: `mask=mask.bool()`",
     ),
     "a list of tokens that are floats where bools are declared": (
         {"logprobs": torch.ones(2, 2), "mask": [[1.0, float("nan")], [1.0, 0.0]]},
         "[DL504] `mask` is declared bool per token, and a tensor of float64 came\n"
-        "  fix: `[[x == 1 for x in row] for row in mask]`",
+        "  fix: pass it as bool: `mask=[[x == 1 for x in row] for row in mask]`",
     ),
     "a float for an int": (
         {"epoch": 0.5},

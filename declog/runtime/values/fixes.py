@@ -37,7 +37,9 @@ def fix_of(op: SignalOp, label: str, value: Any, accept: Accept) -> str | None:
             return False
         return True
 
-    edits = [f"`{text}`" for text, convert in _edits(op, label, value) if fits(op, convert)][:1]
+    is_mask = op.dtype is DType.BOOL and op.axis is Axis.TOKEN
+    shown = f"pass it as bool: `{label}={{}}`" if is_mask else "`{}`"
+    edits = [shown.format(text) for text, convert in _edits(op, label, value) if fits(op, convert)][:1]
     types = [*TYPES[op.dtype], *([] if edits and op.dtype in NUMBERS else [DType.OBJECT])]
     if op.family or op.axis is Axis.TOKEN:  # members are numbers, and so is what tokens have
         types = [DType.FLOAT] if op.dtype is DType.INT else []
