@@ -344,6 +344,23 @@ def test_a_run_that_is_resumed(ended: str, tmp_path: Path) -> None:
     assert len({line["run_id"] for line in lines[stopped]}) == 1
 
 
+@pytest.mark.parametrize("attached", [False, True])
+def test_what_a_resumed_trainer_is_told(attached: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It calls neither `declog.start` nor `resume=`: where its run goes on, and which trainer begins a branch."""
+    from tests.integrations import training
+
+    settings = {"save_strategy": "steps", "save_steps": 3, "eval_strategy": "no", "logging_steps": 4}
+    options: dict[str, Any] = {"settings": settings, "attached": attached}
+    _, log = training.line(tmp_path, [], ["declog.sinks=[jsonl]"], 7, **options)
+    log.close()
+    caplog.clear()
+    _, log = training.line(tmp_path, [], ["declog.sinks=[jsonl]"], resume_from_checkpoint=True, **options)
+    log.close()
+    (told,) = [record.getMessage() for record in caplog.records if "goes on in" in record.getMessage()]
+    assert "where the checkpoint is from; a trainer with another `output_dir` begins a branch" in told
+    assert "declog.start" not in caplog.text and "resume=" not in caplog.text
+
+
 def test_a_callback_that_was_closed(tmp_path: Path) -> None:
     """Training once more, as by a notebook's cell that is run again, is another run, with a folder of its own."""
     from tests.integrations import training

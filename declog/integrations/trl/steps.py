@@ -113,9 +113,9 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
             return
         self.begin_window()
         self._before = -1
+        self._recorder.training(True)
         if resume_from_checkpoint and not self.over:
             self._load(resume_from_checkpoint)
-        self._recorder.training(True)
         try:
             yield None
             self.end()

@@ -401,7 +401,7 @@ class Recorder(Observing):
         progress, frames, data, equal = unpack(self.plan, comm, state)
         wanted = (self._outlets.asked, state["output_dir"] if comm.world_size == 1 else None)
         context.close_ended(comm.rank, [Path(folder) for folder in wanted if folder is not None], but=self)
-        self._outlets.go_on(state, self._background.close_s)
+        self._outlets.go_on(state, self._background.close_s, trainer=self._trains is not None)
         session_state.load(self._session, progress, frames if equal else {}, state.get("ranks"))
         self._background.load(progress, frames, data, equal=equal)
 

@@ -20,6 +20,9 @@ from declog.sinks.run_folder import LATE, Choice, Origin, RunFolder
 from declog.sinks.runner import SinkRunner
 
 log = getLogger("declog")
+# What is said of a run that goes on in the folder of its first part, beside that.
+LOOP_GOES_ON = "; with declog.start(..., resume=state) it begins there"
+TRAINER_GOES_ON = ", where the checkpoint is from; a trainer with another `output_dir` begins a branch"
 ABANDON_S = 5.0  # how long each sink may take to close if the run did not begin
 
 
@@ -67,10 +70,11 @@ class Outlets:
 
     # -- a run that goes on
 
-    def go_on(self, state: Mapping[str, Any], close_s: float) -> None:
+    def go_on(self, state: Mapping[str, Any], close_s: float, *, trainer: bool) -> None:
         """Take the id and the folder of the run to continue, or note of which run this one is a branch.
 
-        Every rank decides in the same way: what rank 0 saw of the folders is in ``choice``.
+        Every rank decides in the same way: what rank 0 saw of the folders is in ``choice``. ``trainer``: it is a
+        trainer that goes on, and no call of ``declog.start`` takes its state.
         """
         run, folder = self.run, self.folder
         if run is None or not state.get("run_id"):
@@ -81,7 +85,8 @@ class Outlets:
         path, run_id = self.choice.target(origin) or (run.output_dir, run_id)
         if folder is not None and path != run.output_dir:
             self.folder = folder.moved(path, run_id)
-            log.warning("the run %s goes on in %s; with declog.start(..., resume=state) it begins there", run_id, path)
+            how = TRAINER_GOES_ON if trainer else LOOP_GOES_ON
+            log.warning("the run %s goes on in %s%s", run_id, path, how)
         elif folder is not None and run_id != run.run_id:
             folder.renamed(run_id)
         if self.folder is not None and self.branch:
