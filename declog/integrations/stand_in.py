@@ -58,8 +58,8 @@ def alone(options: Mapping[str, Any]) -> dict[str, int]:
 class LeftToLogger:
     """What went to a logger alone, since declog keeps numbers only: each name is told of once, and kept with the run.
 
-    Names with other digits are one, as those that hold a step. ``logger`` is what it is called. A table is told of
-    with the edit by which declog has its rows.
+    Names with other digits are one, as those that hold a step. ``logger`` is what it is called, "" where there is none
+    and nobody keeps them. A table is told of with the edit by which declog has its rows.
     """
 
     def __init__(self, logger: str) -> None:
@@ -77,19 +77,18 @@ class LeftToLogger:
             self._edits |= edits
             shown = ", ".join(f"`{name}`" for name in untold)
             fixes = "".join(f"\n  fix: {edit}" for edit in edits.values())
-            log.warning(
-                "declog keeps numbers, in %s; %s went to %s alone%s", recorder.output_dir, shown, self._logger, fixes
-            )
+            went = f"{shown} went to {self._logger} alone" if self._logger else f"left out: {shown}"
+            log.warning("declog keeps numbers, in %s; %s%s", recorder.output_dir, went, fixes)
             names = {name: self._edits.get(name, "") for name in sorted(self._kinds.values())}
             recorder.note(left_to_logger={self._logger: names})
 
 
 def _edit(name: str, value: Any, logger: str) -> str:
     """The lines by which declog keeps the rows of a logger's table; empty for any other value. They are tried here."""
-    columns, rows = getattr(value, "columns", None), getattr(value, "data", None)
-    if not isinstance(columns, list) or not isinstance(rows, list):
+    names, rows = getattr(value, "columns", None), getattr(value, "data", None)
+    if not isinstance(names, list) or not isinstance(rows, list):
         return ""
-    types = {str(column): _type(row[at] for row in rows) for at, column in enumerate(columns)}
+    types = {str(column): _type(row[at] for row in rows) for at, column in enumerate(names)}
     ids = {column: _id(column) for column, type_ in types.items() if type_ and column != "step"}  # declog has the step
     table, it = _id(name), "wandb" if logger == "wandb" else "logger"
     overrides = [f"signals.{table}.{id}=completion {types[column]}" for column, id in ids.items()]
@@ -98,9 +97,11 @@ def _edit(name: str, value: Any, logger: str) -> str:
         declog.plan(declog.compose("tee", overrides))
     except declog.ConfigError:
         return ""
-    observed = ", ".join(
-        f"{id}=table.get_column({json.dumps(column, ensure_ascii=False)})" for column, id in ids.items()
-    )
+    columns = {id: f"table.get_column({json.dumps(column, ensure_ascii=False)})" for column, id in ids.items()}
+    if not logger:  # where no run is open before the first log
+        logged = ", ".join(f'"{id}": {column}' for id, column in columns.items())
+        return f"overrides={json.dumps(overrides)}, and log its columns as well: {{{logged}}}"
+    observed = ", ".join(f"{id}={column}" for id, column in columns.items())
     return (
         f"{it} = declog.tee({it}, overrides={json.dumps(overrides)}), and before each log: declog.observe({observed})"
     )

@@ -98,6 +98,9 @@ class _Waiting:
 class _NoLogger:
     """Stands for a missing logger."""
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"a tee without a logger has no `{name}`")
+
     def log(self, values: Any, step: Any = None) -> None: ...
 
     def log_metrics(self, metrics: Any, step: Any = None) -> None: ...
@@ -120,7 +123,7 @@ class Tee(Stands):
         self._unnumbered: set[str] = set()  # names that came without a step since the last one began
         self._calls: Counter[str] = Counter()  # of the logger's methods
         self._names: set[str] = set()  # of the numbers that the loop has logged
-        self._untaken = LeftToLogger(type(logger).__name__)
+        self._untaken = LeftToLogger("" if logger is None else type(logger).__name__)
         self._again: Callable[[Mapping[str, Any], int], Any] | None = None  # calls the logger as the loop did last
         self._until_dump: dict[str, Any] = {}  # numbers that wait for a dump
         self._times: Counter[str] = Counter()  # how often each of them came
@@ -238,8 +241,8 @@ class Tee(Stands):
     def _say_nothing_came(self) -> None:
         called = ", ".join(f"`{name}`" for name in self._calls)
         log.warning(
-            "the tee of %s has recorded nothing: %s; it takes numbers by name from %s, and what methods of this kind "
-            "are called with", type(self._wraps).__name__,
+            "the tee%s has recorded nothing: %s; it takes numbers by name from %s, and what methods of this kind "
+            "are called with", "" if isinstance(self._wraps, _NoLogger) else f" of {type(self._wraps).__name__}",
             f"the loop has called {called}, without such numbers" if called else "nobody has called it",
             logger_calls.EXAMPLES,
         )  # fmt: skip

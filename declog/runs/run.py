@@ -244,7 +244,8 @@ class Run:
         for logger, names in (self.info.get("left_to_logger") or {}).items():
             if name in names:
                 edit = names[name] if isinstance(names, dict) else ""  # a list of names in runs of earlier versions
-                said = f"{logger} alone has it: declog keeps the numbers of a loop that logs by itself"
+                said = f"{logger} alone has it: " if logger else "it was left out: "
+                said += "declog keeps the numbers of a loop that logs by itself"
                 return f"{said}; its rows too with {edit}" if edit else said
         return ""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -389,6 +390,48 @@ def test_a_logger_of_its_own(tmp_path: Path) -> None:
     found = list(declog.read(tmp_path).scalars)
     assert [(row["step"], row["name"], row["value"]) for row in found] == [(step, "loss", step) for step in range(3)]
     log.log({"loss": 4})  # after its end it takes nothing
+
+
+class Table:
+    """What wandb.Table has."""
+
+    def __init__(self) -> None:
+        self.columns = ["prompt", "score"]
+        self.data = [["a", 1.0], ["b", 2.0]]
+
+    def get_column(self, name: str) -> list[Any]:
+        """The values of a column."""
+        return [row[self.columns.index(name)] for row in self.data]
+
+
+@pytest.mark.parametrize("way", ["tee", "tracker"])
+def test_what_nobody_keeps_without_a_logger(way: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is said to be left out, also where the run is read, and what is to be typed keeps a table."""
+    from accelerate import PartialState
+
+    from declog.integrations.accelerate import DeclogTracker
+
+    def logged(folder: str, more: Any = None, **options: Any) -> Any:
+        overrides = [*options.pop("overrides", ()), "sinks=[parquet]"]
+        options = {"output_dir": tmp_path / folder, "overrides": overrides}
+        log = declog.tee(None, **options) if way == "tee" else DeclogTracker("trainer", **options)
+        table = Table()
+        columns = {} if more is None else eval(more, {"table": table})
+        log.log({"loss": 1.0, "txt": "hello", "tab": table, **columns}, 0)
+        log.finish()
+        return declog.read(tmp_path / folder)
+
+    PartialState()
+    run = logged("first")
+    said = caplog.text
+    assert "left out: `tab`, `txt`\n  fix: overrides=[" in said and "None" not in said and "alone" not in said
+    with pytest.raises(KeyError, match="it was left out: declog keeps the numbers"):
+        run["txt"]
+    overrides, columns = re.search(r"fix: overrides=(\[.*\]), and log its columns as well: (\{.*\})", said).groups()  # type: ignore[union-attr]
+    run = logged("second", columns, overrides=json.loads(overrides))
+    assert run.tables["tab"].arrow().column("prompt").to_pylist() == ["a", "b"]
+    with pytest.raises(AttributeError, match="a tee without a logger has no `nope`"):
+        _ = declog.tee(None, output_dir=tmp_path / "third").nope
 
 
 def test_what_is_observed_is_of_the_step_that_is_logged(tmp_path: Path) -> None:
