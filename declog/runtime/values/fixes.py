@@ -125,7 +125,7 @@ def _guard(op: SignalOp, items: Sequence[Any]) -> tuple[str, Callable[[Any], boo
     if kinds & {"NAType", "NaTType"}:
         missing: Callable[[Any], bool] = sys.modules["pandas"].isna
         return "pd.isna(x)", missing
-    tests = {
+    tests: dict[str, Callable[[Any], bool]] = {
         "x is None": lambda item: item is None,
         "x != x": lambda item: op.dtype is not DType.FLOAT and isinstance(item, float | np.floating) and item != item,
         "x == ''": lambda item: op.dtype in NUMBERS and isinstance(item, str) and not item,
