@@ -400,6 +400,32 @@ def test_the_pooled_preset(model: Path, tmp_path: Path) -> None:
     assert sink.scalars[4]["completions/count"] == 32
 
 
+def test_windows_of_the_configs_own(model: Path, tmp_path: Path) -> None:
+    """`every: 2` counts steps, whenever TRL logs: its logs are its own, and its numbers stand in their step's event."""
+    logs = {}
+    for every in ("none", "2", "trainer"):
+        args = {"logging_steps": 3, "eval_strategy": "no", "max_steps": 6}
+        trainer = cases.trainer_of(Case(args=args), model, tmp_path / every)
+        sink = MemorySink()
+        if every == "none":
+            trainer.train()
+        else:
+            overrides = [*STRICT, f"declog.every={every}", "+declog.metrics.longest='max(length)'"]
+            with declog.attach(trainer, "trl_grpo", overrides, sinks=[sink]) as log:
+                trainer.train()
+            assert log.failures == {}
+        logs[every] = values(trainer.state.log_history, "train")
+        if every == "2":
+            assert [step for step, scalars in sorted(sink.scalars.items()) if "longest" in scalars] == [2, 4, 6]
+            assert [step for step, scalars in sorted(sink.scalars.items()) if "grad_norm" in scalars] == [4, 6]
+    timed = ("step_time", "longest")
+    kept = {
+        every: [{k: v for k, v in line.items() if k not in timed} for line in lines] for every, lines in logs.items()
+    }
+    assert kept["2"] == kept["none"]
+    assert [line["longest"] for line in logs["trainer"]] and "longest" not in logs["2"][0]
+
+
 def test_predictions_are_no_part_of_the_log(model: Path, tmp_path: Path) -> None:
     """What is generated outside of training and evaluation is not recorded."""
     from tests.integrations.trl import tiny
