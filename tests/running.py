@@ -9,7 +9,7 @@ from typing import Any
 import declog
 from declog.plans.ops import Plan
 from declog.plans.words import described
-from declog.records import Table
+from declog.records import ResumePoint, Table
 from declog.runtime.ranks.comm import Comm, Event
 from declog.runtime.recording.recorder import Recorder
 from declog.runtime.rows.batch import Batch
@@ -17,6 +17,12 @@ from declog.runtime.values.packs import Pack
 from declog.testing import MemorySink
 
 Body = Callable[[Recorder], object]
+
+
+class Tracker(MemorySink):
+    """Keeps what the run takes back, too, as a tracker does that cannot delete."""
+
+    def rewind(self, point: ResumePoint) -> None: ...
 
 
 def output_words(plan: Plan) -> dict[str, str]:
@@ -57,8 +63,8 @@ def profile(observed: Mapping[str, Any], metrics: Mapping[str, Any] | None = Non
 
 
 def run(config: Mapping[str, Any], body: Body, folder: Path, *, comm: Comm | None = None, **options: Any) -> MemorySink:
-    """Run ``body`` in the recorder of a profile; what was logged."""
-    sink = MemorySink()
+    """Run ``body`` in the recorder of a profile; what was logged, with what was taken back."""
+    sink = Tracker()
     with declog.start(config, sinks=[sink], output_dir=folder, comm=comm, **options) as log:
         body(log)
     return sink

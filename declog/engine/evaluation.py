@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from declog.engine.cells import MetricValues
@@ -76,13 +77,23 @@ class Evaluation:
         if self._unseen and not asked:
             self._unseen = False
             log.warning("%s", NO_SINK)
+        if event.back is not None and event.back < event.step:  # sinks keep the steps that are not taken back
+            parts = {period: window.parted(event.back) for period, window in due.items()}
+            before, behind = ({period: sides[side] for period, sides in parts.items()} for side in (0, 1))
+            if any(before.values()):
+                earlier = replace(event, step=event.back)
+                logged = self._dispatcher.dispatch(earlier, before, beside=None if any(behind.values()) else beside)
+            if not any(behind.values()):
+                return logged
+            due = behind
         return self._dispatcher.dispatch(event, due, figures=figures(), beside=beside)
 
-    def rewind(self, mode: str, step: int) -> None:
-        """Take a mode back to an earlier step; its run continues behind that step."""
-        self._carries[mode].rewind(step)
-        self._dispatcher.rewind(mode, step)
-        self._dispatcher.inactive.rewind(mode, step)
+    def rewind(self, step: int) -> None:
+        """Take the run back to an earlier step; it continues behind that step. Evaluations are made again, too."""
+        for carry in self._carries.values():
+            carry.rewind(step)
+        self._dispatcher.rewind(step)
+        self._dispatcher.inactive.rewind("train", step)
 
     # -- checkpoints
 

@@ -300,6 +300,18 @@ def merged(parts: Sequence[Mapping[str, Frame]]) -> dict[str, Frame]:
     return {name: Frame.merge([part[name] for part in parts if name in part]) for name in names}
 
 
+def parted(frames: Mapping[str, Frame], step: int) -> tuple[dict[str, Frame], dict[str, Frame]]:
+    """The rows up to a step, and those behind it; a phase without rows is left out."""
+    before: dict[str, Frame] = {}
+    behind: dict[str, Frame] = {}
+    for phase, frame in frames.items():
+        early = frame.batches.step <= step
+        for side, batches in ((before, np.flatnonzero(early)), (behind, np.flatnonzero(~early))):
+            if len(batches):
+                side[phase] = frame if len(batches) == len(early) else frame.take(batches)
+    return before, behind
+
+
 def ranges(sizes: NDArray[np.int64], order: NDArray[np.int64]) -> Array:
     """The rows of the batches in ``order``, where batch i has ``sizes[i]`` rows."""
     starts = np.cumsum(sizes) - sizes

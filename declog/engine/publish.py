@@ -6,7 +6,7 @@ import fnmatch
 import logging
 import string
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -16,6 +16,7 @@ from declog.engine.cell_values import row_bytes
 from declog.engine.cells import Cells, MetricValues
 from declog.engine.evaluator import View
 from declog.engine.inactive import Inactive
+from declog.engine.joins import KEPT
 from declog.engine.log_event import EventFacts
 from declog.engine.metrics import Metrics
 from declog.engine.naming import Named, Naming, Output, shown_name
@@ -96,6 +97,8 @@ class Dispatcher:
         # both by mode and alert: for how many log events in a row it held (or FIRED), and for how many it stays silent
         self._streaks: Counter[tuple[str, str]] = Counter()
         self._silent: Counter[tuple[str, str]] = Counter()
+        # what both were before a log event that changed them: the run can go back
+        self._earlier: deque[tuple[int, tuple[str, str], int, int]] = deque(maxlen=KEPT)
         self._fired = fired
         self._events: Counter[str] = Counter()  # the number of log events by mode
         # by mode and route: the latest step and its events that the route did not take
@@ -113,6 +116,7 @@ class Dispatcher:
         return {
             "streaks": [[mode, alert, count] for (mode, alert), count in self._streaks.items()],
             "silent": [[mode, alert, count] for (mode, alert), count in self._silent.items()],
+            "earlier": [[step, *key, *counts] for step, key, *counts in self._earlier],
             "events": dict(self._events),
             "tables": self._samples.state(),
             "over_run": self._metrics.over_run.plain(),
@@ -124,6 +128,7 @@ class Dispatcher:
         """Restore a checkpoint; metrics that this plan does not have, or computes differently, begin anew."""
         self._streaks.update({(mode, alert): count for mode, alert, count in data["streaks"]})
         self._silent.update({(mode, alert): count for mode, alert, count in data.get("silent", ())})
+        self._earlier.extend((step, (mode, alert), *counts) for step, mode, alert, *counts in data.get("earlier", ()))
         self._events.update(data["events"])
         self._samples.load(data["tables"])
         self.inactive.silent.load(data.get("without_value", {}))  # one without them knows of no metric
@@ -136,9 +141,15 @@ class Dispatcher:
         kept = {key: op for key, op in self._outputs.items() if key not in other}
         self._metrics.over_run.load(data["over_run"], kept)
 
-    def rewind(self, mode: str, step: int) -> None:
-        """Take a mode back to an earlier step; its run continues behind that step."""
-        self._metrics.over_run.rewind(mode, step)
+    def rewind(self, step: int) -> None:
+        """Take the run back to an earlier step; it continues behind that step, and its alerts fire again."""
+        for mode in self._plan.modes:
+            self._metrics.over_run.rewind(mode, step)
+        for at, key, streak, silent in reversed(self._earlier):
+            if at > step:
+                self._streaks[key], self._silent[key] = streak, silent
+        self._earlier = deque((item for item in self._earlier if item[0] <= step), KEPT)
+        self._untaken = {key: events for key, events in self._untaken.items() if events[0] <= step}
 
     def dispatch(
         self, facts: EventFacts, due: Mapping[int, WindowState], *,
@@ -273,12 +284,17 @@ class Dispatcher:
             if not came and (stepless or key not in self._streaks):
                 continue
             cell_name = self._metrics.holds(op.when, cells, f"the alert `{op.id}`")
+            before = self._streaks[key], self._silent[key]
             if cell_name is None or self._streaks[key] != FIRED:
                 self._streaks[key] = 0 if cell_name is None else self._streaks[key] + 1
+            fires = not self._silent[key] and cell_name is not None and self._streaks[key] >= op.for_
             if self._silent[key] > 0:
                 self._silent[key] -= 1
-            elif cell_name is not None and self._streaks[key] >= op.for_:
+            elif fires:
                 self._streaks[key], self._silent[key] = FIRED, op.cooldown
+            if (self._streaks[key], self._silent[key]) != before:
+                self._earlier.append((step, key, *before))
+            if fires and cell_name is not None:
                 fields = dict(op.fields)
                 cells = self._metrics.logged(read(*fields.values()), results)
                 numbers = formulas.shown(fields, cells, cell_name)

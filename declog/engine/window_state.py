@@ -18,7 +18,7 @@ import numpy as np
 from declog.engine import filters
 from declog.engine.cells import MetricValues
 from declog.engine.evaluator import View
-from declog.engine.frame import EARLIER_GROUP, GROUP_ID, Frame, Projection, merged
+from declog.engine.frame import EARLIER_GROUP, GROUP_ID, Frame, Projection, merged, parted
 from declog.engine.layout import Layout
 from declog.engine.log_event import EventFacts
 from declog.engine.partials import State, aligned, source
@@ -60,6 +60,7 @@ class WindowState:
         self._states: dict[int, State] = {}  # states of folded rows, by the index of a block of metrics
         self._failed: set[str] = set()  # metrics whose states could not be computed
         self.folded = False  # whether any rows were folded
+        self._first: int | None = None  # the lowest step of the folded rows
         self._kept: list[Frames] = []  # folded rows that metrics without states still need
         self._picked: list[Frames] = []  # folded rows that tables still need
         self._reported = False
@@ -100,6 +101,18 @@ class WindowState:
         self.clear(self._count)
         return ended
 
+    def parted(self, step: int) -> tuple[WindowState, WindowState]:
+        """The finished window up to a step, and behind it; folded rows stay together, where the first of them is."""
+        before, behind = copy.copy(self), copy.copy(self)
+        if self.folded:
+            empty = behind if self._first is not None and self._first <= step else before
+            empty.folded, empty._parts = False, []
+            return before, behind
+        for window, frames in zip((before, behind), parted(merged(self._parts), step), strict=True):
+            window._parts = [frames] if frames else []
+            window.seconds = self.seconds * _steps(frames) / max(_steps(merged(self._parts)), 1)
+        return before, behind
+
     def __bool__(self) -> bool:
         return bool(self._parts or self.folded)
 
@@ -139,6 +152,10 @@ class WindowState:
         """Fold the rows: update the states, and drop the rows that nothing else needs."""
         frames = merged(self._parts)
         views = {name: View(frame, self._plan.function) for name, frame in frames.items()}
+        if self._first is None:
+            self._first = min(
+                (int(frame.batches.step.min()) for frame in frames.values() if len(frame.batches)), default=None
+            )
 
         def failed(op: MetricOp, error: BaseException) -> None:
             if op.key not in self._failed:
@@ -192,7 +209,7 @@ class WindowState:
         states = {op.key: state.plain() for op in self._folding if (state := self.state_of(op)) is not None}
         return frames, {
             "folded": self.folded, "states": states, "failed": sorted(self._failed), "partial": self.partial,
-            "seconds": self.seconds, "began": self._began,
+            "seconds": self.seconds, "began": self._began, "first": self._first,
         }  # fmt: skip
 
     def load(self, frames: Frames, data: Mapping[str, Any]) -> None:
@@ -207,6 +224,7 @@ class WindowState:
         self.partial = data.get("partial")
         self.seconds = data.get("seconds", 0.0)
         self._began = data.get("began", 0)
+        self._first = data.get("first")
         for number, block in enumerate(self._reductions.blocks):
             ops = {source(op): op for op in block.ops if op.key in data.get("states", {})}
             if ops:
@@ -247,6 +265,11 @@ def _read(*nodes: Node) -> set[str]:
 
 def _only(columns: Mapping[str, Projection], frames: Frames) -> dict[str, Frame]:
     return {phase: columns[phase].of(frame) for phase, frame in frames.items() if phase in columns}
+
+
+def _steps(frames: Frames) -> int:
+    """The number of steps that have rows."""
+    return len({int(step) for frame in frames.values() for step in frame.batches.step})
 
 
 def _size(frame: Frame) -> int:

@@ -150,7 +150,7 @@ class Answer:
             self._dispatcher.inactive.came(facts.mode, facts.event, facts.count, _came(frames, self.plan))
             self.evaluation.add(facts, frames)
             if facts.back is not None:
-                self.evaluation.rewind(facts.mode, facts.back)
+                self.evaluation.rewind(facts.back)
 
 
 def write(run: str | Path, late: Late) -> Path:

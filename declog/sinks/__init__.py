@@ -64,12 +64,13 @@ class Sink(Protocol):
 
 @runtime_checkable
 class Rewindable(Protocol):
-    """A sink that a resumed run can continue: one whose record can be cut off after a step."""
+    """A sink whose record can be cut off after a step: a run can be resumed, or go back, and has each step once."""
 
     def rewind(self, point: ResumePoint) -> None:
-        """Drop what ``point`` does not keep: later steps, at least; called after ``open`` and before any ``write``.
+        """Drop what ``point`` does not keep: later steps, at least.
 
-        Idempotent, also after a crash in the middle of it. Raise where it cannot be done.
+        Called after ``open`` when a run is resumed, and between two calls of ``write`` when it goes back. Idempotent,
+        also after a crash in the middle of it. Raise where it cannot be done.
         """
 
 

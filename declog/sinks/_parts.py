@@ -143,7 +143,7 @@ class PartDataset:
         Each part is removed or replaced in one atomic step. After a crash the remaining parts are unchanged, and the
         same call finishes the work.
         """
-        self._pending.clear()
+        self.flush()
         for part in self._all_parts():
             table = self._pq.ParquetFile(part).read()
             kept = table.filter(keeps(table))
@@ -157,6 +157,8 @@ class PartDataset:
         for block in self._folder.iterdir():
             if not any(block.iterdir()):
                 block.rmdir()
+        self._in_block, self._block_bytes = [], 0  # they are other rows than those of its files
+        self._block = 1 + max((int(part.parent.name) for part in self._all_parts()), default=-1)
 
     def _continue(self) -> None:
         """Continue the dataset of an earlier process: one schema, blocks of one file, and a new block for this run."""

@@ -54,6 +54,7 @@ class Contract:
                 checks["several log events at once are those one by one"] = self.several
             if isinstance(sink, Rewindable):
                 checks["a resumed run has each step once"] = self.resumed
+                checks["a run that goes back has each step once"] = self.taken_back
         return checks
 
     def declares(self) -> None:
@@ -175,6 +176,18 @@ class Contract:
             runner.submit(step, event(step + 100))
         _complete(runner.close(WAIT_S))
         self._same(run, [(step, event(step if step < 3 else step + 100)) for step in range(6)])
+
+    def taken_back(self) -> None:
+        """``rewind`` between two log events drops the steps that were just written, too."""
+        run = self._run()
+        runner = self._opened(run)
+        for number, steps in enumerate((range(5), range(3, 7), range(2, 6))):
+            if number:
+                runner.go_back(ResumePoint(steps[0] - 1))
+            for step in steps:
+                runner.submit(step, event(step + 100 * number))
+        _complete(runner.close(WAIT_S))
+        self._same(run, [(step, event(step if step < 2 else step + 200)) for step in range(6)])
 
     def _run(self) -> RunInfo:
         self._runs += 1

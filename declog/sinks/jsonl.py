@@ -151,6 +151,7 @@ class LineFile:
 
     def keep(self, keeps: Callable[[dict[str, Any]], bool]) -> None:
         """Keep only the lines for which ``keeps`` is true, unchanged."""
+        self._write()
         with open(self._path, "rb") as old, open(self._new, "wb") as target:
             for number, line in enumerate(old, 1):
                 if keeps(self._parsed(line, number)):

@@ -64,7 +64,8 @@ class SinkRunner:
         self._on_error = on_error
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)  # waited for by the sink's thread and the worker
-        self._queue: deque[tuple[int, Records, int]] = deque()
+        # log events, and points to which the run went back between them, with their sizes
+        self._queue: deque[tuple[int, Records | ResumePoint, int]] = deque()
         self._bytes = 0
         self._asked: Callable[[], None] | None = None
         self._where: Progress | None = None
@@ -184,10 +185,11 @@ class SinkRunner:
         size = estimate_bytes(records)
         with self._lock:
             self._raise_failure()
-            while self._queue and self._bytes + size > self._max_bytes and not self._closing:
+            while self._bytes and self._bytes + size > self._max_bytes and not self._closing:
                 if self._released:
-                    _, _, freed = self._queue.popleft()
-                    self._bytes -= freed
+                    oldest = next(at for at, item in enumerate(self._queue) if isinstance(item[1], Records))
+                    self._bytes -= self._queue[oldest][2]
+                    del self._queue[oldest]
                     self._drop(f"its queue was full ({self._max_bytes} bytes)")
                 else:
                     self._waiting_since = self._waiting_since or time.monotonic()
@@ -199,6 +201,13 @@ class SinkRunner:
             self._queue.append((step, records, size))
             self._bytes += size
             self._changed.notify_all()
+
+    def go_back(self, point: ResumePoint) -> None:
+        """Let the sink drop what the run has taken back, after what was submitted before; if it fails, report it."""
+        with self._lock:
+            if self._thread is not None and not self._closing and isinstance(self._sink, Rewindable):
+                self._queue.append((point.step, point, 0))
+                self._changed.notify_all()
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until all submitted log events are written; false when time runs out.
@@ -237,7 +246,7 @@ class SinkRunner:
             finished = self._done.wait(max(0.0, deadline_s))
         with self._lock:
             self._abandoned = not finished
-            pending = len(self._queue) + self._writing
+            pending = sum(isinstance(item[1], Records) for item in self._queue) + self._writing
             self._report = CloseReport(self._dropped, self._failed, pending, self._first_error, finished)
         self._log_report(self._report)
         return self._report
@@ -272,13 +281,28 @@ class SinkRunner:
             events, together = list[tuple[int, Records]](), 0
             most = TOGETHER if isinstance(self._sink, Coalescing) else 1
             while self._queue and len(events) < most and (not events or together + self._queue[0][2] <= TOGETHER_BYTES):
-                step, records, size = self._queue.popleft()
+                step, records, size = self._queue[0]
+                if isinstance(records, ResumePoint):
+                    break
+                self._queue.popleft()
                 events.append((step, records))
                 together += size
             self._bytes -= together
-            self._writing = len(events)
             self._changed.notify_all()
+            if not events:
+                _, point, _ = self._queue.popleft()
+                assert isinstance(point, ResumePoint)
+                self._writing = 1
+                return partial(self._go_back, point)
+            self._writing = len(events)
             return partial(self._write, events)
+
+    def _go_back(self, point: ResumePoint) -> None:
+        try:
+            if isinstance(self._sink, Rewindable):
+                self._sink.rewind(point)
+        except BaseException as error:  # noqa: BLE001  (isolated: the log events that follow are written)
+            self._fail(f"go back to step {point.step}", error)
 
     def _beat(self) -> None:
         """No log event has come for a while: the sink may show the progress."""

@@ -51,18 +51,24 @@ class TensorboardSink(FolderSink):
         module = "tensorboard.summary.writer.event_file_writer"
         self._writer_class = require(module, kind="tensorboard", extra="tensorboard").EventFileWriter
         self._writer: Any = None
+        self._config: Any = None  # the run config as a text
+        self._written = False  # whether its own file has log events
         self._earlier: list[Path] = []  # event files that were there before
 
     def begin(self, run: RunInfo) -> None:
         """Start an event file with the run config in it."""
         (self.folder / REWOUND).unlink(missing_ok=True)  # of a process that was killed
-        self._earlier = sorted(self.folder.glob(EVENT_FILES))
+        config = f"```json\n{json_text(tracker_config(run))}\n```"
+        self._config = self._text("declog/config", config)
+        self._start()
+
+    def _start(self) -> None:
+        self._earlier, self._written = sorted(self.folder.glob(EVENT_FILES)), False
         # Readers go by names: of two files of one second the later may come first.
         while any(file.match(f"*.tfevents.{int(time.time()):010d}.*") for file in self._files_of_run()):
             time.sleep(0.05)
         self._writer = self._writer_class(str(self.folder), flush_secs=FLUSH_S, filename_suffix=f".{self.run_id}")
-        config = f"```json\n{json_text(tracker_config(run))}\n```"
-        self._add(0, time.time(), [self._text("declog/config", config)])
+        self._add(0, time.time(), [self._config])
 
     def move(self, run: RunInfo) -> None:
         """Remove the event file that was started, and start one of ``run``."""
@@ -72,7 +78,13 @@ class TensorboardSink(FolderSink):
         super().move(run)
 
     def rewind(self, point: ResumePoint) -> None:
-        """Write this run's earlier event files again without the events of later steps, each in one atomic rename."""
+        """Write this run's earlier event files again without the events of later steps, each in one atomic rename.
+
+        A file that has log events is an earlier one from now on.
+        """
+        if self._written:
+            self._writer.close()
+            self._start()
         for path in self._files_of_run():
             new = path.with_name(REWOUND)
             with open(path, "rb") as old, open(new, "wb") as target:
@@ -109,6 +121,7 @@ class TensorboardSink(FolderSink):
         values += [image for table in records.tables for image in self._images(table)]
         values += [self._text(f"alerts/{alert.name}", _alert(alert)) for alert in records.alerts]
         self._add(step, records.time, values)
+        self._written = True
 
     def end(self) -> None:
         """Flush and close the file."""

@@ -23,6 +23,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -100,6 +101,8 @@ class TrackioSink(BaseSink):
         self._with_traces = traces
         self._trackio: Any = None
         self._run: Any = None
+        self._start: Any = None  # opens the run
+        self._written = False  # whether anything was logged since the run was opened
         self._joined = None if run == "new" else _open_run()  # only the thread that opened a run sees it
         self._alone = self._joined is None  # nobody else logs into the run
         if run == "join" and self._joined is None:
@@ -126,23 +129,31 @@ class TrackioSink(BaseSink):
                 raise SinkError.of("DL601.trackio_variable", variable=variable)
         folder = None if self._dir is None else below(run.output_dir, str(Path(self._dir).expanduser()))
         self._trackio = import_trackio(folder)
+        self._start = partial(
+            self._trackio.init,
+            project=self._project or run.project,
+            name=self._name or "-".join(dict.fromkeys((run.shown_name, run.run_id))),
+            group=self._group,
+            config=tracker_config(run),
+            embed=False,
+            auto_log_cpu=self._system_metrics,
+            auto_log_gpu=self._system_metrics,
+        )
+        self._begin(self._resume)
+
+    def _begin(self, resume: str) -> None:
         with quiet():
-            self._run = self._trackio.init(
-                project=self._project or run.project,
-                name=self._name or "-".join(dict.fromkeys((run.shown_name, run.run_id))),
-                group=self._group,
-                config=tracker_config(run),
-                resume=self._resume,
-                embed=False,
-                auto_log_cpu=self._system_metrics,
-                auto_log_gpu=self._system_metrics,
-            )
+            self._run = self._start(resume=resume)
         _opened.add(self._run)
 
     def rewind(self, point: ResumePoint) -> None:
         """Delete the run's records of later steps, in one transaction."""
         if self._joined is not None:  # the program decides about the steps of its run
             return
+        if self._written:  # trackio stores what it was given when the run is finished
+            self.close()
+            self._begin("allow")
+            self._written = False
         storage = require("trackio.sqlite_storage", kind="trackio", extra="trackio").SQLiteStorage
         path = storage.get_project_db_path(self._run.project)
         if not path.exists():
@@ -153,6 +164,7 @@ class TrackioSink(BaseSink):
 
     def write(self, step: int, records: Records) -> None:
         """Log one event in one call, and its alerts."""
+        self._written = True
         values: dict[str, Any] = {clean_text(scalar.name): finite_width(scalar.value) for scalar in records.scalars}
         for histogram in records.histograms:
             pair = (list(histogram.counts), list(histogram.edges))

@@ -13,6 +13,7 @@ import declog
 from declog.replay import capture_reader
 from declog.runtime.recording.recorder import Recorder
 from declog.testing import MemorySink
+from tests.running import Tracker
 
 PROFILE: dict[str, Any] = {
     "run": {"name": "captured"},
@@ -91,7 +92,7 @@ def plain(events: Any) -> list[Any]:
 
 def test_a_capture_of_tasks_and_threads_is_played_again(tmp_path: Path) -> None:
     """Event by event the same values and rows, and nothing fails."""
-    sink = MemorySink()
+    sink = Tracker()
     with declog.start(PROFILE, sinks=[sink], output_dir=tmp_path, capture=True) as log:
         asyncio.run(train(log))
         failures = dict(log.failures)

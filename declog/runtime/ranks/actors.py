@@ -223,7 +223,7 @@ class Merger:
         tail = all(part.event.tail for part in parts.values())
         complete = {rank for rank, part in parts.items() if self._collector.opened(part.event, tail=tail)}
         complete -= self._collector.ended(event.mode, {rank: part.event.last for rank, part in parts.items()})
-        item = LogEvent(event.number, first.step, first.steps, event.mode, tail=tail, part=first.part)
+        item = LogEvent(event.number, first.step, first.steps, event.mode, tail=tail, part=first.part, back=first.back)
         self._last[event.mode] = item, complete
         self._collect(item, {rank: part.frames for rank, part in parts.items()}, complete)
 

@@ -20,7 +20,7 @@ GREATEST = 2**62
 SENT = (
     "event", "mode", "step", "steps", "tail", "part", "last", "sent", "error", "intact", "figures", "arrivals",
 )  # fmt: skip
-RARE = ("consumed", "unused")  # fields that most messages leave out
+RARE = ("consumed", "unused", "back")  # fields that most messages leave out
 _NOTHING: Mapping[str, Any] = {}
 _NO_ROWS = Window()
 
@@ -89,7 +89,8 @@ class LogEvent(NamedTuple):
 
     def meta(self) -> dict[str, Any]:
         """The facts for its message, as JSON."""
-        return {name: getattr(self, name) for name in (*SENT, *(name for name in RARE if getattr(self, name)))}
+        rare = [name for name in RARE if getattr(self, name) not in (None, (), [])]
+        return {name: getattr(self, name) for name in (*SENT, *rare)}
 
     @classmethod
     def read(cls, meta: Any) -> LogEvent:

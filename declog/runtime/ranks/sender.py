@@ -5,7 +5,7 @@ Imports the window, evaluation and the plan; torch only through the window.
 
 from __future__ import annotations
 
-from declog.engine.frame import Frame, of_mode
+from declog.engine.frame import Frame, of_mode, parted
 from declog.engine.local_columns import with_locals
 from declog.errors import error_text
 from declog.plans.ops import Plan
@@ -43,7 +43,11 @@ class Sender:
         of_mode(frames, event.mode)
         frames = with_locals(frames, self._plan)
         if self._local is not None:
-            self._local.write(event.step, event.mode, frames)
+            if event.back is None or event.back >= event.step:
+                self._local.write(event.step, event.mode, frames)
+            else:  # sinks keep the steps that are not taken back
+                for step, rows in zip((event.back, event.step), parted(frames, event.back), strict=True):
+                    self._local.write(step, event.mode, rows)
         return frames
 
     def message(self, event: LogEvent) -> bytes:

@@ -245,7 +245,8 @@ class Recorder(Observing):
     def rewind(self, step: int) -> None:
         """Go back to a step, for instance after a checkpoint was loaded: the next step may be ``step`` + 1.
 
-        Everything recorded so far is logged. Call it between two steps, and on every rank.
+        Everything recorded so far is logged; sinks that can then drop what came behind the step, as where a run is
+        resumed there. Call it between two steps, and on every rank.
         """
         if self._records():
             self._session.rewind(step_number(step))

@@ -116,6 +116,11 @@ class Outlets:
                 except SinkError as error:  # the run goes on: its own sinks could go back
                     log.warning("%s has values behind step %d that the run has no more: %s", answer, point.step, error)
 
+    def go_back(self, step: int) -> None:
+        """Let the sinks drop what is behind a step, after what they were given before: the run makes it again."""
+        for runner in self.runners.values():
+            runner.go_back(ResumePoint(step))
+
     def configure(self, values: Mapping[str, Any]) -> Callable[[], None] | None:
         """Add to the trainer's configuration; the function writes it into the run's folder (None: not here)."""
         run, folder = self.run, self.folder

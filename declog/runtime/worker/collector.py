@@ -65,10 +65,12 @@ class Collector:
         unused: Callable[[], int],
         rows: RowKeeper | None,
         live: LiveMetrics | None,
+        go_back: Callable[[int], None],
     ) -> None:
         self.wait_s = wait_s
         self.rows = rows
         self._live = live
+        self._go_back = go_back  # lets the sinks drop what is behind a step
         self._plan = plan
         self._comm = comm
         self._dispatcher = dispatcher
@@ -125,8 +127,6 @@ class Collector:
         if unused and self._figures:  # the last window has no rows, so no log event showed the count
             figures = self_metrics.greatest(self._figures)
             self._dispatcher.pass_through(item.step, item.mode, Beside(), figures)
-        if item.back is not None:
-            self.evaluation.rewind(item.mode, item.back)
         return logged
 
     def skip(self, mode: str, ranks: Sequence[int], *, has_rows: bool) -> None:
@@ -167,8 +167,12 @@ class Collector:
         logged = self.evaluation.add(
             facts, without_kept(frames), figures=self._cost, beside=item.window.beside, asked=item.answer is not None
         )
+        if item.back is not None:
+            self.evaluation.rewind(item.back)
         if event is not None and self._live is not None:
             self._live.take(event)
+        if item.back is not None:
+            self._go_back(item.back)
         return logged
 
     def _cost(self) -> Figures:

@@ -49,7 +49,7 @@ class Worker:
 
     def __init__(
         self, comm: Comm, sender: Sender, collector: Collector | None, failures: Failures, backlog: Backlog,
-        stop: Stop | None = None,
+        stop: Stop | None = None, *, go_back: Callable[[int], None],
     ) -> None:  # fmt: skip
         self._comm = comm
         self._sender = sender
@@ -57,6 +57,7 @@ class Worker:
         self._failures = failures
         self._backlog = backlog
         self._stop = stop
+        self._go_back = go_back  # lets the sinks of a rank without a collector drop what is behind a step
         self._meter = Meter()
         self._ended = False
         self._over = Latch()
@@ -147,6 +148,8 @@ class Worker:
         with np.errstate(all="ignore"):
             if self._collector is None:
                 self._comm.send(event.key, self._sender.message(event))
+                if event.back is not None:
+                    self._go_back(event.back)
                 if event.answer is not None:
                     text = self._comm.answer(event.key, event.answer.remaining)
                     event.answer.give(None if text is None else json.loads(text))

@@ -20,7 +20,7 @@ from declog.engine.joins import Carryover
 from declog.late import ask
 from declog.records import Records
 from declog.testing import FakeComm, MemorySink, run_ranks
-from tests.running import profile
+from tests.running import Tracker, profile
 
 CONFIG = profile(
     {"x": "completion"},
@@ -120,7 +120,7 @@ def test_it_is_asked_late(tmp_path: Path) -> None:
 
 def test_a_run_that_is_taken_back(tmp_path: Path) -> None:
     """What was open ends there; steps that are made again count on, as they do for windows of any loop."""
-    sink = MemorySink()
+    sink = Tracker()
     with declog.start(CONFIG, sinks=[sink], output_dir=tmp_path) as log:
         for number in range(13):
             with log.step(number):

@@ -303,7 +303,10 @@ class Ledger:
             self._log(number, number)
 
     def rewind(self, number: int) -> None:
-        """The trainer goes back."""
+        """The trainer goes back: what is open is logged in two, and the second part is taken back."""
+        self.finish()
+        if self.last is not None and number < self.last:
+            self._log(number, number)
         self.flush(None)
         self.last = number
 

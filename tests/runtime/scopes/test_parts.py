@@ -18,6 +18,7 @@ import declog
 from declog.runtime.recording.recorder import Recorder
 from declog.testing import MemorySink
 from tests.conftest import examples
+from tests.running import Tracker
 
 Cell = tuple[str, str | None]  # a signal, or a member of a family
 SIGNALS: dict[str, Any] = {
@@ -282,7 +283,7 @@ def test_tasks_of_trio_are_tasks(tmp_path: Path) -> None:
 @pytest.mark.parametrize("block", ["closed", "open"])
 def test_rows_above_a_rewind_are_of_their_step(block: str, tmp_path: Path) -> None:
     """What was given for a step that was not made yet is logged with it, whether its block is open or closed."""
-    sink = MemorySink()
+    sink = Tracker()
     with declog.start(PROFILE, sinks=[sink], output_dir=tmp_path) as log:
         for step in (0, 1):
             with log.step(step):

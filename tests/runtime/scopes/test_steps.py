@@ -14,6 +14,7 @@ import torch
 import declog
 from declog.runtime.recording.recorder import Recorder
 from declog.testing import MemorySink
+from tests.running import Tracker
 from tests.runtime.scopes.running import LATE, OUTSIDE, UNBOUND, run
 
 
@@ -82,7 +83,7 @@ def test_numbers_that_do_not(number: Any, message: str, tmp_path: Path) -> None:
 
 def test_a_trainer_that_goes_back(tmp_path: Path) -> None:
     """`rewind` logs what is open, and lets the numbers begin again: also a cell of a notebook that is run twice."""
-    sink = MemorySink()
+    sink = Tracker()
     config = {
         "run": {"name": "r"},
         "every": 2,
