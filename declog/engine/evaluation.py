@@ -70,7 +70,7 @@ class Evaluation:
                 windows[period].clear(event.count)
             raise
         if not any(due.values()):  # no rows came since the last log event
-            if event.mode == "train" and not event.part:
+            if event.mode == "train" and not event.part and event.back is None:  # a resumed run may go back at once
                 periods = self._plan.periods if tail else tuple(due)
                 self._dispatcher.inactive.judge(event, periods, MetricValues())
             return {}

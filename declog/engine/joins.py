@@ -62,20 +62,29 @@ class Carryover:
         self._previous: dict[str, dict[int, deque[tuple[int, float]]]] = {op.name: {} for op in plan.previous}
 
     def state(self) -> tuple[dict[str, Frame], dict[str, Any]]:
-        """The state for a checkpoint: rows by phase, and the previous values."""
+        """The state for a checkpoint: rows by phase, and the previous values, as far as a run can go back."""
+        for phase, frames in self._steps.items():
+            if frames:
+                self._steps[phase] = deque([_last_steps(_held(*frames))], KEPT)
+        rows = self._rows | {phase: frames[0] for phase, frames in self._steps.items() if frames}
         held = {
-            name: [[rank, *steps[-1]] for rank, steps in values.items() if steps]
-            for name, values in self._previous.items()
+            name: [[rank, *zip(*steps, strict=True)] for rank, steps in by_rank.items() if steps]
+            for name, by_rank in self._previous.items()
         }
-        return dict(self._rows), {"previous": held}
+        return rows, {"previous": held}
 
     def load(self, rows: Mapping[str, Frame], data: Mapping[str, Any]) -> None:
-        """Restore the state of a checkpoint."""
-        self._rows = dict(rows)
+        """Restore the state of a checkpoint; those of earlier versions have one previous value of each rank."""
+        self._rows = {phase: _latest_step(frame) if phase in self._steps else frame for phase, frame in rows.items()}
         for phase in self._steps.keys() & rows.keys():
             self._steps[phase].append(rows[phase])
-        for name, values in data.get("previous", {}).items():
-            self._previous[name] = {rank: deque([(step, value)], KEPT) for rank, step, value in values}
+        for name, by_rank in data.get("previous", {}).items():
+            self._previous[name] = {
+                rank: deque(
+                    zip(steps, values, strict=True) if isinstance(steps, list | tuple) else [(steps, values)], KEPT
+                )
+                for rank, steps, values in by_rank
+            }
 
     def rewind(self, step: int) -> None:
         """Forget all steps after ``step``; the run continues behind it."""
@@ -412,6 +421,12 @@ def _held(*frames: Frame | None) -> Frame:
     ]
     texts = {key: (axis, values[latest(*key)]) for key, (axis, values) in frame.texts.items()}
     return replace(frame, batches=batches, blocks=blocks, texts=texts)
+
+
+def _last_steps(frame: Frame) -> Frame:
+    """The batches of the last steps, as many as a run can go back by."""
+    steps = np.unique(frame.batches.step)[-KEPT:]
+    return frame if len(steps) < KEPT else frame.take(np.flatnonzero(frame.batches.step >= steps[0]))
 
 
 def _latest_step(frame: Frame) -> Frame:

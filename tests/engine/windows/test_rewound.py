@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -40,26 +41,58 @@ ABANDONED: list[Given] = [(3, [50.0, 60.0], 70.0), (4, None, 80.0), (5, [90.0, 9
 SECOND: list[Given] = [(3, [7.0, 8.0], None), (4, None, None), (5, [5.0, 6.0], 9.0), (6, None, None), (7, None, 11.0)]
 
 
+@pytest.mark.parametrize("cut", [False, True])
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("every", [1, 3])
-def test_what_follows_is_as_if_the_abandoned_steps_had_not_been(every: int, ranks: int, tmp_path: Path) -> None:
-    """Of values of the step before, of those that hold, and of rows of an earlier generation."""
+def test_what_follows_is_as_if_the_abandoned_steps_had_not_been(
+    every: int, ranks: int, cut: bool, tmp_path: Path
+) -> None:
+    """Of values of the step before, of those that hold, and of rows of an earlier generation.
+
+    ``cut``: the run is resumed from the abandoned steps, twice, and goes back behind them at once.
+    """
     config = profile(ROW, METRICS, signals=SIGNALS, axes={"completion": {"ids": "row"}}, every=every, sinks=[])
 
     def logged(name: str, runs: Sequence[Sequence[Given]]) -> list[tuple[int, dict[str, float]]]:
         found: list[Any] = []
+        states: list[Any] = [None] * ranks
 
-        def rank(comm: FakeComm) -> None:
-            sink = run(config, lambda log: body(runs, log), tmp_path / name, comm=comm)
-            found.append(sink) if comm.rank == 0 else None
+        def rank(comm: FakeComm, part: Sequence[Sequence[Given]]) -> Any:
+            state: list[Any] = []
 
-        run_ranks(ranks, rank)
+            def steps(log: Recorder) -> None:
+                body(part, log)
+                state.append(log.state_dict())
+
+            sink = run(config, steps, tmp_path / name, comm=comm, resume=states[comm.rank])
+            found[:] = [sink] if comm.rank == 0 else found
+            return state[0]
+
+        for part in [runs[:2], [[]], [[], *runs[2:]]] if cut and len(runs) > 2 else [runs]:
+            states = run_ranks(ranks, partial(rank, part=part))
         shown = [(step, {item.name: item.value for item in records.scalars}) for step, records in found[0].events]
         events = [event for event in shown if event[1]]
         back = [place for place, (one, other) in enumerate(pairwise(events), 1) if other[0] <= one[0]]
         return [event for event in events[back[0] if back else 0 :] if event[0] > 2]
 
     assert logged("back", [FIRST, ABANDONED, SECOND]) == logged("straight", [FIRST, SECOND])
+
+
+def test_a_resumed_run_that_goes_back_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It has the values of the step behind which it goes on, and says of no metric that its signals did not come."""
+    config = profile({}, {"drift": METRICS["drift"]}, signals={"control": {"beta": "step"}})
+    state: list[Any] = []
+
+    def steps(log: Recorder, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            with log.step(number):
+                log.observe(beta=float(number**2))
+        state.append(log.state_dict())
+
+    run(config, lambda log: steps(log, range(6)), tmp_path)
+    resumed = run(config, lambda log: (log.rewind(2), steps(log, [3, 4])), tmp_path, resume=state[0])
+    assert {step: values["drift"] for step, values in resumed.scalars.items()} == {3: 9.0 - 4.0, 4: 16.0 - 9.0}
+    assert "inactive" not in caplog.text
 
 
 def test_a_step_that_a_flush_cuts_is_not_before_itself(tmp_path: Path) -> None:
