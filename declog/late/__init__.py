@@ -111,6 +111,8 @@ def ask(
         for event, reader in answer.history():
             answer.take(event, reader)
             late.through, has_logged = event.facts.number + 1, has_logged or bool(event.facts.count)
+            if (back := event.facts.back) is not None:
+                late.events = [item for item in late.events if item[0] <= back]
     late.state = encode(*answer.evaluation.state())
     with places(typed):
         declared = late.plan.config["metrics"]

@@ -20,7 +20,7 @@ import numpy as np
 
 from declog.engine.publish import Route
 from declog.errors import DeclogError, error_text
-from declog.late import ASKED, PROFILE, SHOWN, Answer, Late, info_of
+from declog.late import ASKED, PROFILE, SHOWN, Answer, Columns, Late, info_of
 from declog.late.lines import Line
 from declog.plans.ops import Plan
 from declog.records import Records, ResumePoint, RunInfo
@@ -97,6 +97,11 @@ class Live:
         replace_text(answer, json.dumps({"taken": event.facts.number, "step": event.facts.step}))
         self.told({name: line for metrics in self._metrics for name, line in metrics.lines.items()})
 
+    @property
+    def folders(self) -> set[Path]:
+        """The folders of the metrics that it continues."""
+        return {metrics.folder for metrics in self._metrics}
+
     def close(self) -> None:
         """Close the files: no more log events will come."""
         for metrics in self._metrics:
@@ -108,6 +113,7 @@ class _Metrics:
 
     def __init__(self, plan: Plan, run: RunInfo, folder: Path, routes: Sequence[Route], event: RowEvent) -> None:
         request = _read(folder / REQUEST)
+        self.folder = folder
         self.lines: Mapping[str, str] = request["lines"]
         self._catches_up = True
         in_folder = {op.id for op in plan.sinks if traits(op.kind).in_folder}
@@ -131,7 +137,7 @@ class _Metrics:
             self._files.rewind(ResumePoint(BEFORE_ALL if through is None else request["step"]), SINK_S)
             with np.errstate(all="ignore"):
                 for earlier, reader in self._answer.history(through, number):
-                    self._answer.take(earlier, reader)
+                    self._take(earlier, reader)
         except BaseException:
             self.close()
             raise
@@ -140,7 +146,12 @@ class _Metrics:
     def take(self, event: RowEvent) -> None:
         """Evaluate the next log event."""
         reader = self._answer.columns[-1]
-        self._answer.take(RowEvent(event.facts, picked(event.frames, reader.read)), reader)
+        self._take(RowEvent(event.facts, picked(event.frames, reader.read)), reader)
+
+    def _take(self, event: RowEvent, reader: Columns) -> None:
+        self._answer.take(event, reader)
+        if event.facts.back is not None:
+            self._files.go_back(ResumePoint(event.facts.back))
 
     def close(self) -> None:
         """Write the rest, and close the files."""

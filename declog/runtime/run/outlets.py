@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from logging import getLogger
 from pathlib import Path
@@ -107,19 +107,31 @@ class Outlets:
             runner.rewind(point, seconds)
         if self.folder is not None and self.run is not None:
             self.folder.say(resumed_after=point.step)
-            for answer in (self.folder.path / LATE).glob("*/parquet"):
-                try:
-                    runner = SinkRunner(answer.name, make_sink(answer.name, {}))
-                    runner.open(replace(self.run, output_dir=answer.parent), seconds)
-                    runner.rewind(point, seconds)
-                    runner.close(seconds)
-                except SinkError as error:  # the run goes on: its own sinks could go back
-                    log.warning("%s has values behind step %d that the run has no more: %s", answer, point.step, error)
+        self._rewind_answers(point, seconds)
 
-    def go_back(self, step: int) -> None:
-        """Let the sinks drop what is behind a step, after what they were given before: the run makes it again."""
+    def go_back(self, seconds: float, step: int, live: Collection[Path] = ()) -> None:
+        """Let the sinks drop what is behind a step, after what they were given before: the run makes it again.
+
+        So it is with answers to late questions, but for those in the folders of ``live`` ones, which others write.
+        """
         for runner in self.runners.values():
             runner.go_back(ResumePoint(step))
+        self._rewind_answers(ResumePoint(step), seconds, live)
+
+    def _rewind_answers(self, point: ResumePoint, seconds: float, live: Collection[Path] = ()) -> None:
+        """Drop what answers to late questions have of later steps."""
+        if self.folder is None or self.run is None:
+            return
+        for answer in (self.folder.path / LATE).glob("*/parquet"):
+            if answer.parent in live:
+                continue
+            try:
+                runner = SinkRunner(answer.name, make_sink(answer.name, {}))
+                runner.open(replace(self.run, output_dir=answer.parent), seconds)
+                runner.rewind(point, seconds)
+                runner.close(seconds)
+            except SinkError as error:  # the run goes on: its own sinks could go back
+                log.warning("%s has values behind step %d that the run has no more: %s", answer, point.step, error)
 
     def configure(self, values: Mapping[str, Any]) -> Callable[[], None] | None:
         """Add to the trainer's configuration; the function writes it into the run's folder (None: not here)."""

@@ -70,7 +70,7 @@ class Background:
             self._collector = Collector(
                 plan, comm, self._dispatcher, failures, wait_s=wait_s, queued=self._queued,
                 unused=lambda: self._unused(fates.lost(id(self))), rows=rows,
-                live=metrics, go_back=outlets.go_back,
+                live=metrics, go_back=partial(outlets.go_back, close_s),
             )  # fmt: skip
         self.merger: actors.Merger | None = None  # of a driver, for its actors' exports
         if isinstance(comm, actors.DriverComm) and self._collector is not None:
@@ -80,7 +80,7 @@ class Background:
         sender = Sender(plan, comm.rank, failures, self._local)
         self.backlog = Backlog(plan, failures, wait_s + close_s)
         self._worker = Worker(
-            comm, sender, self._collector, failures, self.backlog, self._stop, go_back=outlets.go_back
+            comm, sender, self._collector, failures, self.backlog, self._stop, go_back=partial(outlets.go_back, close_s)
         )
         self.submit = self._worker.submit  # a log event, or a task that runs after it
         self._alarm = Alarm(lambda: self.submit(Task(self._merge, report=failures.report)))

@@ -12,6 +12,7 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from declog.engine.evaluation import Evaluation, Frames
@@ -43,6 +44,10 @@ REPLICAS_WATCHED = 3  # the number of log events in which the rows of ranks are 
 class LiveMetrics(Protocol):
     """Metrics that were asked for while the run goes on; see ``declog.late.live``."""
 
+    @property
+    def folders(self) -> Collection[Path]:
+        """The folders of their files, which go back by themselves when the run does."""
+
     def take(self, event: RowEvent) -> None:
         """Take a log event of all ranks whose rows were kept."""
 
@@ -65,7 +70,7 @@ class Collector:
         unused: Callable[[], int],
         rows: RowKeeper | None,
         live: LiveMetrics | None,
-        go_back: Callable[[int], None],
+        go_back: Callable[[int, Collection[Path]], None],
     ) -> None:
         self.wait_s = wait_s
         self.rows = rows
@@ -172,7 +177,7 @@ class Collector:
         if event is not None and self._live is not None:
             self._live.take(event)
         if item.back is not None:
-            self._go_back(item.back)
+            self._go_back(item.back, () if self._live is None else self._live.folders)
         return logged
 
     def _cost(self) -> Figures:
