@@ -44,12 +44,13 @@ class Evaluation:
 
     def add(
         self, event: EventFacts, frames: Frames, *, figures: Callable[[], Mapping[str, float]] = dict,
-        beside: Beside | None = None, asked: bool = True,
+        beside: Beside | None = None, asked: bool = True, came: bool = False,
     ) -> dict[str, float]:  # fmt: skip
         """Add a log event's rows to all windows, and evaluate the windows that end with it.
 
         Returns the logged scalars by name. ``figures`` returns declog's own costs. ``asked``: the caller uses the
-        returned values, so the warning about missing sinks is not needed.
+        returned values, so the warning about missing sinks is not needed. ``came``: the log event had rows, maybe of
+        phases that the plan does not have.
         """
         windows, tail = self._windows[event.mode], event.tail
         over = {period for period, window in windows.items() if tail or (not event.part and window.ends(event))}
@@ -62,7 +63,7 @@ class Evaluation:
             self._dispatcher.inactive.ungrouped(event.mode, frames)
             self._split_groups.judge(frames)
             for period, window in windows.items():
-                window.add(event, frames)
+                window.add(event, frames, came=came)
                 if period in over and (window or not tail):  # an empty window at the tail ended with the last step
                     due[period] = window.end()
         except BaseException:  # the next window must not start with the rows of the failed one
@@ -80,12 +81,11 @@ class Evaluation:
         if event.back is not None and event.back < event.step:  # sinks keep the steps that are not taken back
             parts = {period: window.parted(event.back) for period, window in due.items()}
             before, behind = ({period: sides[side] for period, sides in parts.items()} for side in (0, 1))
-            if any(before.values()):
-                earlier = replace(event, step=event.back)
-                logged = self._dispatcher.dispatch(earlier, before, beside=None if any(behind.values()) else beside)
-            if not any(behind.values()):
-                return logged
-            due = behind
+            if any(before.values()) and any(behind.values()):
+                self._dispatcher.dispatch(replace(event, step=event.back), before)
+                due = behind
+            elif any(before.values()):
+                event, due = replace(event, step=event.back), before
         return self._dispatcher.dispatch(event, due, figures=figures(), beside=beside)
 
     def rewind(self, step: int) -> None:

@@ -77,13 +77,13 @@ class WindowState:
             return self._plan.ends(event.mode, event.count, self._period)
         return not self._period or event.count // self._period > self._began // self._period
 
-    def add(self, event: EventFacts, frames: Frames) -> None:
-        """Add the rows of a log event, or of a part of one."""
+    def add(self, event: EventFacts, frames: Frames, *, came: bool = False) -> None:
+        """Add the rows of a log event, or of a part of one; ``came``: others came that the plan does not have."""
         self._count = event.count
         self.seconds, self.elapsed = self.seconds + event.seconds, max(self.elapsed, event.elapsed)
         if event.partial is not None:
             self.partial = event.partial if self.partial is None else min(self.partial, event.partial)
-        if not frames:
+        if not frames and not came:
             return
         if self._parts or self.folded:  # a window of several log events: keep only the columns that it will read
             frames = _only(self._all, frames)
@@ -210,6 +210,7 @@ class WindowState:
         return frames, {
             "folded": self.folded, "states": states, "failed": sorted(self._failed), "partial": self.partial,
             "seconds": self.seconds, "began": self._began, "first": self._first,
+            "came": bool(self),
         }  # fmt: skip
 
     def load(self, frames: Frames, data: Mapping[str, Any]) -> None:
@@ -220,6 +221,8 @@ class WindowState:
             if stored:
                 parts.append(stored)
         self._bytes = sum(_size(frame) for part in self._parts for frame in part.values())
+        if data.get("came") and not self._parts:
+            self._parts.append({})
         self.folded = bool(data.get("folded"))
         self.partial = data.get("partial")
         self.seconds = data.get("seconds", 0.0)

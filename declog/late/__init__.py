@@ -150,7 +150,7 @@ class Answer:
         facts, frames = event.facts, reader.ready(event.frames)
         if facts.mode in self.plan.modes:
             self._dispatcher.inactive.came(facts.mode, facts.event, facts.count, _came(frames, self.plan))
-            self.evaluation.add(facts, frames)
+            self.evaluation.add(facts, frames, came=bool(event.frames))
             if facts.back is not None:
                 self.evaluation.rewind(facts.back)
 
