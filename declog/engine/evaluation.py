@@ -89,11 +89,16 @@ class Evaluation:
         return self._dispatcher.dispatch(event, due, figures=figures(), beside=beside)
 
     def rewind(self, step: int) -> None:
-        """Take the run back to an earlier step; it continues behind that step. Evaluations are made again, too."""
+        """Take the run back to an earlier step; it continues behind that step, and counts the steps of windows anew.
+
+        Evaluations are made again, too.
+        """
         for carry in self._carries.values():
             carry.rewind(step)
         self._dispatcher.rewind(step)
         self._dispatcher.inactive.rewind("train", step)
+        for window in self._windows["train"].values():
+            window.clear()
 
     # -- checkpoints
 

@@ -112,12 +112,11 @@ class Inactive:
                 misfits[phase] = f"{frame.misfit.message}; observe whole groups" + f", or {ids}" * bool(ids)
 
     def rewind(self, mode: str, step: int) -> None:
-        """Take a mode back to an earlier step; its run continues behind that step."""
+        """Take a mode back to an earlier step; its run continues behind that step, and counts steps anew."""
         state = self._modes[mode]
-        state.spans = {
-            need: span._replace(first=min(span.first, step), last=min(span.last, step))
-            for need, span in state.spans.items()
-        }
+        state.counts, state.begun = dict.fromkeys(state.counts, 0), None
+        for need, span in state.spans.items():
+            state.spans[need] = span._replace(first=min(span.first, step), last=min(span.last, step))
 
     # -- signals that do not come
 

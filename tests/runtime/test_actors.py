@@ -496,3 +496,26 @@ def test_blocks_of_modes_that_overlap(differ: str, tmp_path: Path) -> None:
     else:
         assert values == [(0, {"x": 0.0, "declog/ranks": 1}), (1, {"x": 10.0, "declog/ranks": 1})]
         assert ["DL603" in each and "actor 1 sent another log event" in each for each in log.failures] == [True, True]
+
+
+def test_actors_that_go_back(tmp_path: Path) -> None:
+    """The driver's sinks drop what all of them take back, as those of ranks do."""
+    sink, ranks = MemorySink(), MemorySink()
+
+    def steps(log: Recorder, rank: int) -> None:
+        for number in (0, 1, 2, 3, 4, -1, 2, 3):
+            log.rewind(1) if number < 0 else step(log, number, rank)
+
+    def body(comm: FakeComm) -> None:
+        sinks = [ranks] if comm.rank == 0 else []
+        with declog.start(CONFIG, sinks=sinks, output_dir=tmp_path / "ranks", comm=comm) as log:
+            steps(log, comm.rank)
+
+    run_ranks(ACTORS, body)
+    with declog.start(CONFIG, role="driver", world_size=ACTORS, sinks=[sink], output_dir=tmp_path / "driver") as driver:
+        logs = actors()
+        for rank, log in enumerate(logs):
+            steps(log, rank)
+            log.close()
+        driver.merge(log.export() for log in logs)
+    assert plain(sink) == plain(ranks) and {*sink.scalars} == {1, 3}

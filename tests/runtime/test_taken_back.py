@@ -148,3 +148,48 @@ def test_a_trainer_that_trains_twice(tmp_path: Path) -> None:
         assert [*declog.read(log)["x"]] == [(1, 7.0), (2, 7.0)]
     assert [*declog.read(tmp_path)["x"]] == [(1, 7.0), (2, 7.0)]
     assert declog.read(tmp_path)["all"].values[-1] == 19.0  # totals have all that was observed
+
+
+@pytest.mark.parametrize("cut", [False, True])
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("before", [3, 7, 40])
+def test_windows_begin_anew(
+    before: int, ranks: int, cut: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Class: counts of steps, of the config's windows, longer ones and a shorter first one, and since a signal came.
+
+    Behind its beginning a run that goes back logs as a new one; ``cut``: also where it is resumed before its next step.
+    """
+    plain = {name: metric for name, metric in WINDOWS["metrics"].items() if name != "all"}
+    config = {**WINDOWS, "metrics": plain, "modes": {"train": {"first": 1}}}
+    states: dict[int, Any] = {}
+
+    def steps(log: Recorder, count: int, comm: Comm) -> None:
+        for step in range(count):
+            with log.step(step):
+                log.observe(x=[10.0 * step + comm.rank])
+
+    def logged(name: str, *, back: bool) -> list[Any]:
+        sink = MemorySink()
+
+        def process(comm: Comm, *, again: bool) -> None:
+            sinks = [sink] if comm.rank == 0 else []
+            with declog.start(
+                config, sinks=sinks, output_dir=tmp_path / name, comm=comm, resume=states.pop(comm.rank, None)
+            ) as log:
+                if back and not again:
+                    steps(log, before, comm)
+                    log.rewind(-1)
+                    assert log.last_step == -1
+                if again or not (back and cut):
+                    steps(log, 29, comm)
+                else:
+                    states[comm.rank] = log.state_dict()
+
+        run_ranks(ranks, lambda comm: process(comm, again=False))
+        if back and cut:
+            run_ranks(ranks, lambda comm: process(comm, again=True))
+        return [(step, records.scalars, records.tables) for step, records in sink.events if records.scalars]
+
+    assert logged("back", back=True) == logged("new", back=False)
+    assert "stopped" not in caplog.text and "inactive" not in caplog.text

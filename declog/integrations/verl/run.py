@@ -122,6 +122,8 @@ class Run:
         self._number: int | None = None  # the step that is open
         self._calls = 0  # of Tracking.log for it
         self._rows: list[Batch] = []
+        self._last_rows: list[Batch] = []  # of the step that ended last
+        self._last_reported: Mapping[str, Any] = {}
         self._reported: dict[str, Any] = {}
         self._parts = False  # whether a step came in several calls
         self._left_out: set[str] = set()
@@ -246,9 +248,12 @@ class Run:
         rows, reported = self._rows, self._reported
         self._number, self._calls, self._rows, self._reported = None, 0, [], {}
         last = log.last_step
-        if last is not None and number <= last:  # verl goes back, or logs more of a step
+        if last is not None and number <= last:  # verl goes back, or logs more of a step, which is logged again
             self._parts = self._parts or number == last
+            if number == last:
+                rows, reported = [*self._last_rows, *rows], {**self._last_reported, **reported}
             log.rewind(number - 1)
+        self._last_rows, self._last_reported = rows, reported
         with log.step(number):
             for batch in rows:
                 with log.batch():

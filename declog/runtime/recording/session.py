@@ -331,7 +331,7 @@ class Session:
                 self.events.advance(stream)
 
     def rewind(self, step: int) -> None:
-        """Go back to a step: log everything recorded so far; the next step may be ``step`` + 1."""
+        """Go back to a step: log everything recorded so far; the next step may be ``step`` + 1, and begins a window."""
         with self.lock:
             stream = self.train
             if self.step is not None:
@@ -339,6 +339,7 @@ class Session:
             if stream.last is not None:
                 self.events.finish(stream)
                 self.events.log(stream, self._label(stream), stream.upto(stream.last), tail=True, back=step)
+                self.events.counts[stream.mode] = 0
             self.last_step = step
             stream.rewind(step)
 

@@ -51,7 +51,7 @@ def load(
         session.events.load({**of_all["sent"], **progress.sent}, {**of_all["counts"], **progress.counts})
         session.intake.seen.update(progress.seen)
         session.clock.resume(progress.elapsed)
-        if progress.counts.get("train"):
+        if progress.train is not None or progress.counts.get("train"):
             train.last = session.start = progress.step if progress.train is None else progress.train
             train.watermark, train.spent = progress.edge, progress.spent
         session.modes.update(progress.sent, progress.counts)

@@ -308,7 +308,7 @@ class Ledger:
         if self.last is not None and number < self.last:
             self._log(number, number)
         self.flush(None)
-        self.last = number
+        self.last, self._count = number, 0
 
     def close(self) -> None:
         """The run is over."""
