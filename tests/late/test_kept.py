@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextvars
 import json
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from declog.records import Records
 from declog.runtime.ranks.comm import Comm
 from declog.runtime.ranks.fake_comm import run_ranks
 from declog.runtime.recording.recorder import Recorder
+from declog.runtime.rows.kept import BESIDE
 from declog.testing import MemorySink
 
 SOURCES = ["math", "code", None]
@@ -147,10 +150,15 @@ def test_what_does_not_fit_is_left_out_and_told_once(tmp_path: Path, caplog: pyt
         record.message.partition(" is left out: ")[::2] for record in caplog.records if "left out" in record.message
     ]
     assert sorted(told) == [
-        ("`alone`", "it was to be kept, and no completions came with it"),
+        ("`alone`", f"it was to be kept, and no completions came with it{BESIDE}"),
         ("`few`", "it has 1 values to keep, and its batch 2 completions"),
+        (
+            "`label`",
+            "it was kept as texts before, and numbers came: keep them under another name, log.keep(label_2=...)",
+        ),
         ("`lists`", "the column `lists` is kept as numbers or as texts, and list values came"),
         ("`mixed`", "the column `mixed` is kept as numbers or as texts, and mixed values came"),
+        ("`nowhere`", f"no step is open{BESIDE}"),
         ("`one`", "the column `one` needs one value per completion, and float came"),
         ("`shape`", "the column `shape` is kept as numbers or as texts, and a tensor of the shape [2, 2] came"),
     ]
@@ -204,3 +212,103 @@ def test_a_checkpoint_has_what_waits_in_open_windows(tmp_path: Path) -> None:
                 log.keep(source=["a", "b"])
     late = ask(tmp_path / "run", {"by_source": "{expr: reward, by: source, reduce: sum}"})
     assert numbers(late.events) == {(2, "train", "by_source/a"): "7.0", (2, "train", "by_source/b"): "10.0"}
+
+
+TEXTS, NUMBERS, NEITHER = ["x", None], [1, 2], [None, None]
+TOLD = "it was kept as {before} before, and {now} came: keep them under another name, log.keep(s_2=...)"
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Why columns are left out."""
+    return [item.message.partition(" is left out: ")[2] for item in caplog.records if "left out: " in item.message]
+
+
+@pytest.mark.parametrize("every", [1, 4])
+@pytest.mark.parametrize("together", ["one batch", "one step", "several steps"])
+@pytest.mark.parametrize(("first", "second"), [(TEXTS, NUMBERS), (NUMBERS, TEXTS)], ids=["texts", "numbers"])
+def test_texts_and_numbers_under_one_name(
+    first: list[Any], second: list[Any], together: str, every: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What came first stays, wherever the other type comes, which is told with what to do; None is of either type."""
+    parts: dict[str, list[list[tuple[list[Any], ...]]]] = {
+        "one batch": [[(NEITHER, first, second)], [(first,)]],
+        "one step": [[(NEITHER,), (first,), (second,)], [(first,)]],
+        "several steps": [[(NEITHER,)], [(first,)], [(second,)], [(NEITHER,)], [(first,)]],
+    }
+    with declog.start(config({"n": "count(reward)"}) | {"every": every}, sinks=[], output_dir=tmp_path) as log:
+        for number, batches in enumerate(parts[together]):
+            with log.step(number):
+                for columns in batches:
+                    for column in columns:
+                        log.keep(s=column)
+                    log.observe(reward=[1.0, 1.0], prompt_id=[0, 0])
+    words = ["texts", "numbers"] if first is TEXTS else ["numbers", "texts"]
+    assert told(caplog) == [TOLD.format(before=words[0], now=words[1])]
+    late = ask(tmp_path, {"kept": "{expr: reward, by: s, reduce: count}"})
+    counts: dict[str, float] = {}
+    for _, records in late.events:
+        for item in records.scalars:
+            counts[item.name] = counts.get(item.name, 0) + item.value
+    assert counts == {f"kept/{value}": 2 for value in first if value is not None}
+
+
+@pytest.mark.parametrize("how", ["ranks", "resumed"])
+def test_texts_and_numbers_of_several_processes(how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A name has one type in the whole run, of all ranks, and where it is resumed."""
+    data = config({"n": "count(reward)"}) | {"every": 1}
+    states: list[Any] = [None, None]
+
+    def process(comm: Comm, column: list[Any], start: int) -> Any:
+        state = states[comm.rank]
+        with declog.start(data, sinks=[], output_dir=tmp_path, comm=comm, resume=state) as log:
+            for step in range(start, start + 2):
+                with log.step(step):
+                    log.observe(reward=[1.0, 1.0], prompt_id=[comm.rank, comm.rank])
+                    log.keep(s=column)
+            return log.state_dict()
+
+    if how == "ranks":
+        run_ranks(2, lambda comm: process(comm, TEXTS if comm.rank else NUMBERS, 0))
+    else:
+        states = run_ranks(1, lambda comm: process(comm, TEXTS, 0))
+        run_ranks(1, lambda comm: process(comm, NUMBERS, 2))
+    (why,) = told(caplog)
+    assert why.startswith("it is kept as ") and why.endswith("came: keep one type under a name")
+    late = ask(tmp_path, {"kept": "{expr: reward, by: s, reduce: count}"})
+    assert {item.name for _, records in late.events for item in records.scalars} == (
+        {"kept/1", "kept/2"} if how == "ranks" else {"kept/x"}
+    )
+
+
+def test_where_no_step_is_open(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Before the first step, between two and behind the last, and in a task of a step that has ended."""
+    with declog.start(config({"n": "count(reward)"}), sinks=[], output_dir=tmp_path / "run") as log:
+        log.keep(before=[1])
+        with log.step(0):
+            log.observe(reward=[1.0], prompt_id=[0])
+            task = contextvars.copy_context()
+        log.keep(between=[1])
+        task.run(partial(log.keep, ended=[1]))
+        with log.step(1):
+            log.observe(reward=[1.0], prompt_id=[0])
+        declog.keep(behind=[1])
+        failures = dict(log.failures)
+    assert told(caplog) == [f"no step is open{BESIDE}"] * 4
+    assert failures == {}
+    columns = json.loads((tmp_path / "run/rows/rows.json").read_text())["runs"][-1]["columns"]["default"]
+    assert columns["kept"] == {}
+
+
+def test_a_loop_that_commits_its_steps(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What is kept belongs to the step that is committed next; behind the last one it is told."""
+    with declog.start(config({"n": "count(reward)"}), sinks=[], output_dir=tmp_path, steps="commit") as log:
+        for step in range(2):
+            log.keep(early=["a", "b"])
+            log.observe(reward=[1.0, 2.0], prompt_id=[0, 0])
+            log.keep(late=["c", "d"])
+            log.commit(step)
+        log.keep(behind=[1])
+    late = ask(tmp_path, {"early": "{expr: reward, by: early}", "late": "{expr: reward, by: late}"})
+    values = {item.name: item.value for _, records in late.events for item in records.scalars}
+    assert values == {"early/a": 1.0, "early/b": 2.0, "late/c": 1.0, "late/d": 2.0}
+    assert told(caplog) == [f"it was to be kept, and no completions came with it{BESIDE}"]

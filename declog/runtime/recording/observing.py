@@ -17,6 +17,7 @@ from declog.runtime.recording import timing
 from declog.runtime.recording.in_trainer import InTrainer
 from declog.runtime.recording.logged_numbers import LoggedNumbers
 from declog.runtime.recording.session import Session
+from declog.runtime.rows.kept import BESIDE
 from declog.runtime.rows.packets import Argument, Packet, named, rows_of
 from declog.runtime.rows.scopes import Recording, Scope, innermost, origin, usable
 from declog.runtime.worker.background import Background
@@ -211,15 +212,19 @@ class Observing(InTrainer, Recording):
         """Keep columns for later questions, one value per completion each; no metric of the run needs to read them.
 
         Values are numbers, bools or texts, in lists, arrays or tensors. ``declog add`` reads them later, as signals of
-        these names. They belong to the open batch, or to the next one, and never change it: a column that does not
-        fit is left out, which is reported once.
+        these names. They belong to the open batch, or to the next one of the step, and never change it: a column that
+        does not fit is left out, which is reported once. So are texts under a name that had numbers, or numbers under
+        one that had texts, and columns that come outside of any step.
         """
-        scope = self._here()
+        scope, session = self._here(), self._session
         if self.closed or self._idle or not self._records():
             return
-        with self._session.lock:
-            if scope is not None and not scope.closed:
-                self._session.intake.keep(self._session.batches(scope, origin()), columns)
+        with session.lock:
+            if session.commits if scope is None else scope.step is not None:
+                session.intake.keep(session.batches(scope, origin()), columns)
+                return
+            for name in columns:
+                session.intake.leave_out(name, f"no step is open{BESIDE}")
 
     def _extra_in(self, scope: Scope | None, column: str, values: Any) -> None:
         if self.closed or self._idle or not self._records():

@@ -428,7 +428,7 @@ class Session:
             refused.add(waiting.first)
         if rows := self.pending.rows:
             self.dropped.never_bound(rows)
-        self.pending.close_columns(refused)
+        self.pending.end(refused)
 
     def _label(self, stream: Stream, *, ahead: bool = False) -> int:
         """The step of a log event that is made now; ``ahead``: that of the last rows, if they are later."""

@@ -23,7 +23,7 @@ from declog.runtime.rows.batch import Batch, repeated
 from declog.runtime.rows.calls import LearnedCall, LearnedCalls, Stack, observations, of_phase
 from declog.runtime.rows.folds import Folds
 from declog.runtime.rows.homes import fitting, homes_of, intended_signals
-from declog.runtime.rows.kept import PREFIX, SIGNALS
+from declog.runtime.rows.kept import BESIDE, PREFIX, SIGNALS, plain_name
 from declog.runtime.rows.observation import Observation, ReadObservation
 from declog.runtime.rows.paired_rows import PairedRows
 from declog.runtime.rows.steps import OpenBatches
@@ -59,6 +59,7 @@ class Intake:
         self._elapsed = elapsed
         self._failures = failures
         self._keep = keep
+        self._kept_texts: dict[str, bool] = {}  # whether a column of `log.keep` has texts, by its name
         self._locate = locate
         self._pieces: dict[str, set[str]] = {}  # by phase: the signals that came in partial batches so far
         self._homes = homes_of(plan)
@@ -190,7 +191,7 @@ class Intake:
         try:
             call.add(op, value)
         except InputError as error:
-            self._leave_out(op.source, error.message)
+            self.leave_out(op.source, error.message)
         else:
             _await_end(batches, call)
 
@@ -210,15 +211,16 @@ class Intake:
                 call.add(op, {name: plain})
                 self._take(batches, [call])
             if plain is None and value is not None:
-                self._leave_out(name, f"{describe(value)} is neither a number nor a list, array or tensor of values")
+                self.leave_out(name, f"{describe(value)} is neither a number nor a list, array or tensor of values")
             elif kind is not Axis.STEP and plain is not None and self._plan.extra is not None:
                 Intake.extra(self, batches, name, plain)  # not `self.extra`: a capture must not see it as another call
                 if (batch := batches.get(self._plan.extra)) is not None:
                     batch.loose = True
         except InputError as error:  # another number of rows than the batch's
-            self._leave_out(name, error.message)
+            self.leave_out(name, error.message)
 
-    def _leave_out(self, name: str, why: str) -> None:
+    def leave_out(self, name: str, why: str) -> None:
+        """Say once of a column why it is not kept."""
         if name not in self._left_out:
             self._left_out.add(name)
             log.warning("`%s` is left out: %s", name, why)
@@ -311,9 +313,11 @@ class Intake:
             return
         for name, values in columns.items():
             try:
-                column = kept_column(name, values)
+                column = kept_column(name, values, self._kept_texts)
             except InputError as error:
-                self._leave_out(name, error.message)
+                self.leave_out(name, error.message)
+                continue
+            if column is None:
                 continue
             key: Key = (PREFIX + name, None)
             call = Observation(self._plan.phases[self._plan.kept], {key[0]})
@@ -336,7 +340,7 @@ class Intake:
                 count = call.counts.get("completions", 0)
                 for name in sorted(call.names):
                     why = f"it has {count} values to keep, and its batch {batch.completions} completions"
-                    self._leave_out(_plain(name), why)
+                    self.leave_out(plain_name(name), why)
             earlier, names = [*earlier, call], names | call.names
         batches.kept = later
 
@@ -390,9 +394,13 @@ class Intake:
             except Exception as error:  # noqa: BLE001  (raised after all are closed)
                 refused.add(error)
         if only is None and batches.kept:
-            for name in sorted(name for call, _ in batches.kept for name in call.names if not name.startswith(SIGNALS)):
-                self._leave_out(_plain(name), "it was to be kept, and no completions came with it")
-            batches.kept = ()
+            self.leave_kept(batches)
+
+    def leave_kept(self, batches: OpenBatches) -> None:
+        """Leave out kept columns that still wait for a batch."""
+        for name in sorted(name for call, _ in batches.kept for name in call.names if not name.startswith(SIGNALS)):
+            self.leave_out(plain_name(name), "it was to be kept, and no completions came with it" + BESIDE)
+        batches.kept = ()
 
     def close(self, batches: OpenBatches, phase: str, *, partly: bool = False) -> None:
         """Close the open batch of a phase; ``partly``: the step failed midway, so signals may be missing."""
@@ -433,11 +441,6 @@ def _await_end(batches: OpenBatches, call: Observation) -> None:
     """Copy kept columns, which wait for the end of their batch."""
     call.copy()
     batches.kept = [*batches.kept, (call, NO_STREAMS.noted(call.devices))]
-
-
-def _plain(name: str) -> str:
-    """The name of a kept column as it was passed, without its prefix."""
-    return name.removeprefix(SIGNALS).removeprefix(PREFIX)
 
 
 def _forget_frames(error: BaseException | None) -> None:

@@ -27,8 +27,14 @@ from declog.sinks._shared import clean_text
 PREFIX = KEPT  # the prefix of their names in frames
 SIGNALS = PREFIX + "signals/"  # the prefix of those that are signals
 TEXT, FLOAT = "text", "float"
+BESIDE = ": call `log.keep` in `with log.step(k):`, once beside the `log.observe` of each batch"
 # the dtype in the words of signals, by the kind of numpy's dtype
 _TYPES = {"b": "bool", "i": "int", "u": "int", "f": FLOAT}
+
+
+def plain_name(name: str) -> str:
+    """The name of a kept column as it was passed, without its prefix."""
+    return name.removeprefix(SIGNALS).removeprefix(PREFIX)
 
 
 def type_of(dtype: np.dtype[Any]) -> str:
@@ -38,7 +44,7 @@ def type_of(dtype: np.dtype[Any]) -> str:
 
 def redacted_texts(plan: Plan, name: str, values: NDArray[Any]) -> NDArray[Any]:
     """The texts of a column, redacted as the config says for the signal of its name."""
-    patterns = tuple(plan.redactions.get(name.removeprefix(SIGNALS).removeprefix(PREFIX), ()))
+    patterns = tuple(plan.redactions.get(plain_name(name), ()))
     texts = [None if item is None else clean_text(str(item)) for item in values]
     return texts_of([redacted(item, patterns) if item is not None and patterns else item for item in texts])
 

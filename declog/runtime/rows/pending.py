@@ -55,6 +55,12 @@ class Pending:
             for phase in [phase for phase, batch in batches.items() if not batch.names]:
                 self._intake.close_all(batches, refused, only=phase)
 
+    def end(self, refused: Refused) -> None:
+        """Close what no step will have any more: the run ends."""
+        self.close_columns(refused)
+        for batches in self.batches.values():
+            self._intake.leave_kept(batches)
+
     def absorb(self, step: Step, refused: Refused, *, only: str | None = None, owner: Origin | None = None) -> None:
         """Add everything to a step that ends now, or ``only`` one phase if a window ends.
 

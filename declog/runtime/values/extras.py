@@ -94,11 +94,25 @@ def plain_values(items: Iterable[Any]) -> list[Any]:
     ]
 
 
-def kept_column(name: str, values: Any) -> torch.Tensor | list[Any]:
-    """A copy of a column of `log.keep`: a tensor of numbers if possible, else a list of texts.
+def kept_column(name: str, values: Any, texts: dict[str, bool]) -> torch.Tensor | list[Any] | None:
+    """A copy of a column of `log.keep`: a tensor of numbers if possible, else a list of texts; None: no values came.
 
-    Raises ``InputError`` for other values.
+    Raises ``InputError`` for other values, and for texts where a column of the name had numbers, or numbers where it
+    had texts: ``texts`` says which it had.
     """
+    column = _kept(name, values)
+    if not isinstance(column, torch.Tensor) and all(value is None for value in column):
+        return None
+    is_text = not isinstance(column, torch.Tensor)
+    if texts.setdefault(name, is_text) != is_text:
+        raise InputError.of("DL509.kept_type", column=name, before=_KINDS[not is_text], now=_KINDS[is_text])
+    return column
+
+
+_KINDS = {True: "texts", False: "numbers"}
+
+
+def _kept(name: str, values: Any) -> torch.Tensor | list[Any]:
     plain = plain_column(name, values)
     if isinstance(plain, torch.Tensor):
         if plain.ndim != 1:

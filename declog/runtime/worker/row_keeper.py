@@ -21,7 +21,7 @@ from declog.distribution import VERSION
 from declog.engine.frame import Frame, Projection
 from declog.engine.layout import FAILURE, KIND, Layout
 from declog.engine.log_event import EventFacts
-from declog.errors import RuntimeFailure
+from declog.errors import InputError, RuntimeFailure
 from declog.language.dtypes import Axis, DType
 from declog.language.nodes import definition
 from declog.plans.ops import TRACE, FoldOp, LocalOp, Plan, SignalOp
@@ -77,6 +77,7 @@ class RowKeeper:
         self._came: dict[str, set[str]] = {name: set() for name in plan.phases}
         # types of the columns of `log.keep`, by phase
         self._kept_types: dict[str, dict[str, str]] = {name: {} for name in plan.phases}
+        self._left_out: set[str] = set()
         self._projections = {name: Projection(partial(self._kept_name, name)) for name in plan.phases}
         self._outdated = False  # whether `rows.json` lacks columns of a layout that is new
         self._after: int | None = None  # a resumed run continues behind so many log events
@@ -157,6 +158,10 @@ class RowKeeper:
         types = self._kept_types[phase]
         declared = types.setdefault(plain, type)
         if declared != type and TEXT in (declared, type):
+            if plain not in self._left_out:
+                self._left_out.add(plain)
+                error = InputError.of("DL509.kept_ranks", before=declared, now=type)
+                log.warning("`%s` is left out: %s", plain, error.message)
             return None
         types[plain] = type if declared == type else FLOAT
         return plain
@@ -191,6 +196,9 @@ class RowKeeper:
         cuts = list(before.get("cuts", ()))
         if self._after is not None and run.run_id in run_ids and self._after < total:
             cuts.append([self._after, total])
+        for phase, columns in (before["runs"][-1]["columns"] if run.run_id in run_ids[-1:] else {}).items():
+            if phase in self._kept_types:
+                self._kept_types[phase] = {**columns["kept"], **self._kept_types[phase]}
         facts = {
             "run_id": run.run_id, "from": total, "after": self._after, "fingerprint": self._plan.fingerprint,
             "declog": VERSION, "world_size": run.world_size, "config": self._plan.config,

@@ -89,8 +89,12 @@ def test_a_resumed_run_that_goes_back_at_once(tmp_path: Path, caplog: pytest.Log
                 log.observe(beta=float(number**2))
         state.append(log.state_dict())
 
+    def back(log: Recorder) -> None:
+        log.rewind(2)
+        steps(log, [3, 4])
+
     run(config, lambda log: steps(log, range(6)), tmp_path)
-    resumed = run(config, lambda log: (log.rewind(2), steps(log, [3, 4])), tmp_path, resume=state[0])
+    resumed = run(config, back, tmp_path, resume=state[0])
     assert {step: values["drift"] for step, values in resumed.scalars.items()} == {3: 9.0 - 4.0, 4: 16.0 - 9.0}
     assert "inactive" not in caplog.text
 
