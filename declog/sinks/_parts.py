@@ -26,6 +26,7 @@ from typing import Any
 
 from declog.errors import SinkError
 from declog.sinks._files import Exchange, exchange, finish_swap, fsync, put, swap_folder
+from declog.sinks._rows import EVENT_STEP
 from declog.sinks._shared import require
 
 logger = logging.getLogger("declog")
@@ -137,14 +138,16 @@ class PartDataset:
         self._in_block, self._block_bytes = [], 0
         self._block = 1 + max((int(block.name) for block in blocks), default=-1)
 
-    def keep(self, keeps: Callable[[Any], Any]) -> None:
-        """Keep only the rows in ``keeps(table)``, a mask of a part's rows.
+    def keep(self, keeps: Callable[[Any], Any], *, until: int) -> None:
+        """Keep only the rows in ``keeps(table)``, a mask of a part's rows; it keeps all up to the step ``until``.
 
         Each part is removed or replaced in one atomic step. After a crash the remaining parts are unchanged, and the
         same call finishes the work.
         """
         self.flush()
         for part in self._all_parts():
+            if self._ends_by(part, until):
+                continue
             table = self._pq.ParquetFile(part).read()
             kept = table.filter(keeps(table))
             if not len(kept):
@@ -159,6 +162,20 @@ class PartDataset:
                 block.rmdir()
         self._in_block, self._block_bytes = [], 0  # they are other rows than those of its files
         self._block = 1 + max((int(part.parent.name) for part in self._all_parts()), default=-1)
+
+    def _ends_by(self, part: Path, until: int) -> bool:
+        """Whether the statistics of a part say that it has no later step."""
+        metadata = self._pq.read_metadata(part)
+        names = metadata.schema.names
+        name = next((name for name in (EVENT_STEP, "step") if name in names), None)
+        if name is None:
+            return False
+        groups = [metadata.row_group(group).column(names.index(name)) for group in range(metadata.num_row_groups)]
+        return all(
+            group.is_stats_set and group.statistics.has_min_max and not group.statistics.null_count
+            and type(group.statistics.max) is int and group.statistics.max <= until
+            for group in groups
+        )  # fmt: skip
 
     def _continue(self) -> None:
         """Continue the dataset of an earlier process: one schema, blocks of one file, and a new block for this run."""

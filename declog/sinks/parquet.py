@@ -79,7 +79,7 @@ class ParquetSink(FolderSink):
     def rewind(self, point: ResumePoint) -> None:
         """Drop this run's rows that are logged again, part by part; a kill leaves complete files."""
         for name, dataset in self._datasets.items():
-            dataset.keep(partial(self._kept, point, name))
+            dataset.keep(partial(self._kept, point, name), until=point.step - 1)
 
     def _kept(self, point: ResumePoint, dataset: str, rows: Any) -> Any:
         """A mask of the rows to keep: those that ``point`` keeps, and those of other runs."""

@@ -297,3 +297,63 @@ def test_the_sink_for_tests_rewinds_like_a_file(tmp_path: Path) -> None:
     run(lambda: sink, tmp_path, *((step, event(step)) for step in range(4)))
     run(lambda: sink, tmp_path, *((step, event(step)) for step in (2, 3)), rewind=1)
     assert [step for step, _ in sink.events] == [0, 1, 2, 3]
+
+
+def test_a_run_goes_back_in_the_order_of_the_queue(tmp_path: Path) -> None:
+    """What was submitted before is dropped, and what comes behind stays, however many log events wait together."""
+    gate = threading.Event()
+
+    class Slow(JsonlSink):
+        def write_many(self, events: Any) -> dict[int, Exception]:
+            gate.wait(30)
+            return super().write_many(events)
+
+    runner = SinkRunner("log", Slow())
+    runner.open(run_info(tmp_path))
+    for back in (None, 1, 0):
+        if back is not None:
+            runner.go_back(ResumePoint(back))
+        for step in range(0 if back is None else back + 1, 4):
+            runner.submit(step, Records(scalars=(Scalar("back", -1 if back is None else back, "back"),)))
+    gate.set()
+    assert runner.flush(30)
+    lines = jsonl_rows(tmp_path / "log")["scalars.jsonl"]
+    assert [(line["step"], line["scalars"]["back"]) for line in lines] == [(0, -1), (1, 0), (2, 0), (3, 0)]
+    assert (report := runner.close(30)).finished and not report.failed
+
+
+def test_a_sink_that_cannot_go_back_gets_what_follows(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Where it fails, that is reported; a full queue drops log events, and no point to which the run went back."""
+    runner = SinkRunner("tape", sink := Stubborn(refuse), max_bytes=1)
+    runner.open(run_info(tmp_path))
+    runner.release()
+    records = Records(scalars=(Scalar("a", 1, "a"),))
+    runner.submit(0, records)
+    runner.go_back(ResumePoint(-1))
+    assert runner.flush(30)
+    runner.submit(1, records)
+    report = runner.close(30)
+    assert (sink.steps, report.failed, report.dropped) == ([0, 1], 1, 0)
+    assert "sink `tape` could not go back to step -1" in caplog.text
+    console = SinkRunner("screen", sink_class("console")())
+    console.open(run_info(tmp_path))
+    console.go_back(ResumePoint(3))  # it is no `Rewindable`
+    assert console.close(30).failed == 0
+
+
+def test_parts_that_are_kept_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that goes back by a few steps reads the rows of these: of the others it knows the last step."""
+    sink = ParquetSink()
+    sink.open(run_info(tmp_path, sink="log"))
+    for step in range(9):
+        sink.write(step, replace(event(step), histograms=(), alerts=(), tables=()))
+        sink.write(step, windowed(step))
+    read: list[str] = []
+    real = pq.ParquetFile
+    monkeypatch.setattr(pq, "ParquetFile", lambda part, **how: (read.append(Path(part).name), real(part, **how))[1])
+    sink.rewind(ResumePoint(6))
+    assert sorted(set(read)) == [f"part-{number:06d}.parquet" for number in (6, 7, 8)]
+    sink.close()
+    monkeypatch.undo()
+    for name, steps in (("scalars", "step"), ("tables/w", "declog_step")):
+        assert sorted({*pl.read_parquet(tmp_path / "log" / name)[steps]}) == [*range(7)]
