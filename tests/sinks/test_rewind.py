@@ -350,7 +350,12 @@ def test_parts_that_are_kept_are_not_read(tmp_path: Path, monkeypatch: pytest.Mo
         sink.write(step, windowed(step))
     read: list[str] = []
     real = pq.ParquetFile
-    monkeypatch.setattr(pq, "ParquetFile", lambda part, **how: (read.append(Path(part).name), real(part, **how))[1])
+
+    def opened(part: Any, **how: Any) -> Any:
+        read.append(Path(part).name)
+        return real(part, **how)
+
+    monkeypatch.setattr(pq, "ParquetFile", opened)
     sink.rewind(ResumePoint(6))
     assert sorted(set(read)) == [f"part-{number:06d}.parquet" for number in (6, 7, 8)]
     sink.close()
