@@ -140,7 +140,7 @@ def test_a_trainer_that_trains_twice(tmp_path: Path) -> None:
     """Class: what goes back by itself; the second training is read, from its first step on."""
     with declog.start({**WINDOWS, "every": 1, "sinks": ["jsonl"]}, output_dir=tmp_path) as log:
         for value, steps in ((1.0, 5), (7.0, 2)):
-            open_step = OpenStep(log)
+            open_step = OpenStep(log, 1)
             for step in range(steps):
                 open_step.begin(SimpleNamespace(global_step=step, max_steps=steps))
                 log.observe(x=[value])
