@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
-
-import numpy as np
 
 import declog
 from declog.errors.habits import meant, no_attribute
-from declog.integrations.logged import number_of
+from declog.integrations.logged_tables import (
+    LoggedTables,
+    TeeCall,
+    declared_columns,
+    is_histogram,
+    is_table,
+    kind_of,
+)
 
 log = logging.getLogger("declog")
 
@@ -59,64 +62,46 @@ class LeftToLogger:
     """What went to a logger alone, since declog keeps numbers only: each name is told of once, and kept with the run.
 
     Names with other digits are one, as those that hold a step. ``logger`` is what it is called, "" where there is none
-    and nobody keeps them. A table is told of with the edit by which declog has its rows.
+    and nobody keeps them, ``config`` the tee's. A table or a histogram is told of with the call of the tee by which
+    declog has its rows, and those that were told of before.
     """
 
-    def __init__(self, logger: str) -> None:
-        self._logger = logger
+    def __init__(self, logger: str, config: Any) -> None:
+        self._logger, self._config = logger, config
+        self._call: TeeCall | None = None
         self._kinds = dict[str, str]()
         self._edits = dict[str, str]()
+        self._tables = LoggedTables()
+
+    def rows(self, values: Mapping[str, Any], recorder: declog.Recorder) -> dict[str, list[Any]]:
+        """The rows of tables that the config declares, which are declog's too."""
+        return self._tables.columns(values, recorder.plan.signal_names)
 
     def tell(self, values: Mapping[str, Any], recorder: declog.Recorder) -> None:
         """Say it of names that are new."""
-        kinds = {re.sub(r"\d+", "0", name): name for name in values}
+        signals = recorder.plan.signal_names
+        names = [name for name, value in values.items() if not declared_columns(name, value, signals)]
+        kinds = {kind_of(name): name for name in names}
         untold = sorted(kinds[kind] for kind in kinds.keys() - self._kinds.keys())
         self._kinds.update(kinds)
         if untold:
-            edits = {name: edit for name in untold if (edit := _edit(name, values[name], self._logger))}
-            self._edits |= edits
             shown = ", ".join(f"`{name}`" for name in untold)
-            fixes = "".join(f"\n  fix: {edit}" for edit in edits.values())
+            fix = self._edit({name: values[name] for name in untold})
             went = f"{shown} went to {self._logger} alone" if self._logger else f"left out: {shown}"
-            log.warning("declog keeps numbers, in %s; %s%s", recorder.output_dir, went, fixes)
-            names = {name: self._edits.get(name, "") for name in sorted(self._kinds.values())}
-            recorder.note(left_to_logger={self._logger: names})
+            log.warning(
+                "declog keeps numbers, in %s; %s%s", recorder.output_dir, went, f"\n  fix: {fix}" if fix else ""
+            )
+            edits = {name: self._edits.get(name, "") for name in sorted(self._kinds.values())}
+            recorder.note(left_to_logger={self._logger: edits})
 
-
-def _edit(name: str, value: Any, logger: str) -> str:
-    """The lines by which declog keeps the rows of a logger's table; empty for any other value. They are tried here."""
-    names, rows = getattr(value, "columns", None), getattr(value, "data", None)
-    if not isinstance(names, list) or not isinstance(rows, list):
-        return ""
-    types = {str(column): _type(row[at] for row in rows) for at, column in enumerate(names)}
-    ids = {column: _id(column) for column, type_ in types.items() if type_ and column != "step"}  # declog has the step
-    table, it = _id(name), "wandb" if logger == "wandb" else "logger"
-    overrides = [f"signals.{table}.{id}=completion {types[column]}" for column, id in ids.items()]
-    overrides.append(f"tables.{table}={{columns: [{', '.join(ids.values())}]}}")
-    try:
-        declog.plan(declog.compose("tee", overrides))
-    except declog.ConfigError:
-        return ""
-    columns = {id: f"table.get_column({json.dumps(column, ensure_ascii=False)})" for column, id in ids.items()}
-    if not logger:  # where no run is open before the first log
-        logged = ", ".join(f'"{id}": {column}' for id, column in columns.items())
-        return f"overrides={json.dumps(overrides)}, and log its columns as well: {{{logged}}}"
-    observed = ", ".join(f"{id}={column}" for id, column in columns.items())
-    return (
-        f"{it} = declog.tee({it}, overrides={json.dumps(overrides)}), and before each log: declog.observe({observed})"
-    )
-
-
-def _id(name: str) -> str:
-    return re.sub(r"\W+", "_", name.lower()).strip("_")
-
-
-def _type(values: Iterable[Any]) -> str:
-    """The type of a signal with these values; empty of images and the like."""
-    types = {
-        "text" if isinstance(value, str) else "bool" if isinstance(value, bool | np.bool_) else type(number_of(value))
-        for value in values if value is not None
-    }  # fmt: skip
-    if types and types <= {int, float}:
-        return "int" if types == {int} else "float"
-    return str(types.pop()) if types in ({"text"}, {"bool"}) else ""
+    def _edit(self, values: Mapping[str, Any]) -> str:
+        """The call that keeps the rows of all tables and histograms up to now; empty if none of these is one."""
+        if not any(is_table(value) or is_histogram(value) for value in values.values()):
+            return ""
+        call = self._call = self._call or TeeCall(self._config)
+        added = [name for name, value in values.items() if call.declare(name, value)]
+        edit = call.text(self._logger and ("wandb" if self._logger == "wandb" else "logger")) if added else ""
+        if lines := ", ".join(f"{name!r}: values" for name in added if is_histogram(values[name])):
+            edit += f", and log the values in place of their histogram: {{{lines}}}"
+        self._edits |= dict.fromkeys(added, edit)
+        return edit

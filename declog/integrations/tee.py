@@ -123,7 +123,7 @@ class Tee(Stands):
         self._unnumbered: set[str] = set()  # names that came without a step since the last one began
         self._calls: Counter[str] = Counter()  # of the logger's methods
         self._names: set[str] = set()  # of the numbers that the loop has logged
-        self._untaken = LeftToLogger("" if logger is None else type(logger).__name__)
+        self._untaken = LeftToLogger("" if logger is None else type(logger).__name__, config)
         self._again: Callable[[Mapping[str, Any], int], Any] | None = None  # calls the logger as the loop did last
         self._until_dump: dict[str, Any] = {}  # numbers that wait for a dump
         self._times: Counter[str] = Counter()  # how often each of them came
@@ -219,7 +219,7 @@ class Tee(Stands):
 
     def _numbers(self, values: Mapping[str, Any], step: int, *, commit: bool) -> Mapping[str, Any]:
         """Record the numbers among values; the others are returned."""
-        return self.recorder.scalars(values, step, commit=commit)
+        return self.recorder.scalars({**values, **self._untaken.rows(flat(values), self.recorder)}, step, commit=commit)
 
     def _number(self, call: logger_calls.Call, names: set[str]) -> int:
         """The step that a call is recorded in: of a call without one the next, if a name repeats or it is complete."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -27,11 +28,16 @@ class _RunSink(WandbSink):
         super().__init__(*args, **kwargs)
         self._rows: dict[int, dict[str, Any]] = {}  # the loop's numbers that are not written yet
         self._written = -1
+        self._of_loop: set[str] = set()  # the names of the loop's own tables and the like
         self._lock = threading.Lock()
 
-    def take(self, step: int, numbers: Mapping[str, Any]) -> None:
-        """Keep numbers of the loop until their row is written; a row that was written takes none, as wandb has it."""
+    def take(self, step: int, numbers: Mapping[str, Any], rest: Iterable[str]) -> None:
+        """Keep numbers of the loop until their row is written; a row that was written takes none, as wandb has it.
+
+        A table whose name is in ``rest`` is in the row as the loop logs it.
+        """
         with self._lock:
+            self._of_loop.update(rest)
             if step > self._written:
                 self._rows.setdefault(step, {}).update(numbers)
 
@@ -40,7 +46,8 @@ class _RunSink(WandbSink):
         numbers = self._taken(step)
         shown = {scalar.name for scalar in records.scalars}
         unshown = [_scalar(name, value) for name, value in numbers.items() if name not in shown]
-        super().write(step, replace(records, scalars=(*unshown, *records.scalars)))
+        tables = tuple(table for table in records.tables if table.name not in self._of_loop)
+        super().write(step, replace(records, scalars=(*unshown, *records.scalars), tables=tables))
 
     def write_rows(self, step: int) -> None:
         """Write the rows up to a step that have no log event of their own."""
@@ -63,12 +70,13 @@ def _scalar(name: str, value: Any) -> Scalar:
 
 
 def _numbers(values: Mapping[str, Any], rest: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers of a call by name, whose ``rest`` are none; copies of those that may change."""
+    """The numbers of a call by name, without its ``rest`` and rows of signals; copies of those that may change."""
     no_numbers = flat(rest, ".")
+    numbers = {name: value for name, value in flat(values, ".").items() if name not in no_numbers and value is not None}
     return {
         name: value.detach().clone() if isinstance(value, torch.Tensor)
         else value if isinstance(value, int) else np.asarray(value).item()
-        for name, value in flat(values, ".").items() if name not in no_numbers and value is not None
+        for name, value in numbers.items() if math.prod(np.shape(value)) == 1
     }  # fmt: skip
 
 
@@ -99,7 +107,7 @@ class RunTee(Stands):
                     **{"steps": "commit", "run_config": dict(run.config), **alone(options), **options},
                 )
         self._row = 0 if self.recorder is None else int(run.step)
-        self._untaken = LeftToLogger("wandb")
+        self._untaken = LeftToLogger("wandb", config)
         self._shared = False  # whether wandb itself logs into the rows
         self._finish = run.finish
         run.finish = self.finish
@@ -141,9 +149,10 @@ class RunTee(Stands):
         number = self._row if step is None else int(step)
         rest: dict[str, Any] = dict(data)
         with recorder.guard("what the loop logs could not be recorded"):
-            rest = recorder.scalars(data, number, between=".")
+            beside = flat(data, ".")
+            rest = recorder.scalars({**data, **self._untaken.rows(beside, recorder)}, number, between=".")
             if self._rows is not None:
-                self._rows.take(number, _numbers(data, rest))
+                self._rows.take(number, _numbers(data, rest), flat(rest, "."))
             self._untaken.tell(flat(rest, "."), recorder)
         self._row = max(self._row, number)
         self._beside(rest, number)

@@ -109,42 +109,111 @@ def test_one_import_is_changed(tmp_path: Path) -> None:
 
 
 TABLES = """
+import numpy as np
 import declog
-{wandb}
+{tee}
 run = wandb.init(project="mine")
-for step in range(3):
-    data = [["2+2", "4", 1.0, True, step], ["3+3", None, 0, False, step]]
-    table = wandb.Table(columns=["prompt", "Model answer", "reward", "ok", "step"], data=data)
-    {observe}
-    wandb.log({{"reward": 0.5, "val/samples": table}}, step=step)
+for step in range(4):
+    reward = np.arange(4.0) + step
+    declog.observe(reward=reward, prompt=["of the loop"] * 4)
+    lengths = np.arange(8) + step
+    wandb.log({{"reward": reward.mean(), "lengths": {lengths}}}, step=step, commit=False)
+    if step % 2:
+        data = [["2+2", "4", 1.0, True, step], ["3+3", None, 0, False, step]]
+        table = wandb.Table(columns=["prompt", "Model answer", "reward", "ok", "step"], data=data)
+        wandb.log({{"val/samples": table, f"step_{{step}}": wandb.Table(columns=["a"], data=[[step]])}}, step=step)
 wandb.finish()
-try:
-    print(list(declog.read(run).tables["val/samples"]))
-except KeyError as error:
-    print(list(declog.read(run).tables.get("val_samples", [error])))
+back = declog.read(run)
+print([[float(value) for value in back["mean_reward"].values], [sum(row["counts"]) for row in back.histograms]])
+for name in ("val_samples", "val/samples", "step_0"):
+    try:
+        print(list(back.tables[name]))
+    except KeyError as error:
+        print([error.args[0]])
+"""
+OF_LOOP = """
+from declog.integrations import wandb
+wandb = declog.tee(wandb, "tee", ["signals.any.reward=completion", "signals.any.prompt=completion text",
+                                  "metrics.mean_reward={expr: reward, reduce: mean}"])
 """
 
 
 @pytest.mark.slow
-def test_the_edit_for_a_table_of_the_logger(tmp_path: Path) -> None:
-    """The note where it is logged, and the error where it is read, hold two lines that can be pasted: they work."""
+def test_the_edit_for_what_is_no_number(tmp_path: Path) -> None:
+    """The last note, and the error where a table is read, hold the call that keeps the rows of all tables.
+
+    They are rows of the step in which the loop logs them, whatever it observes under the titles of their columns.
+    """
     env = {"WANDB_MODE": "offline", "WANDB_CONSOLE": "off", "WANDB_SILENT": "true", "HOME": str(tmp_path)}
 
-    def looped(wandb: str, observe: str = "") -> tuple[str, str]:
-        code = TABLES.format(wandb=wandb, observe=observe)
+    def looped(tee: str, lengths: str) -> tuple[list[Any], str]:
+        code = TABLES.format(tee=tee, lengths=lengths)
         done = forks.run(["-c", code], cwd=tmp_path, env=forks.environment(env))
         assert done.returncode == 0, done.stderr
-        return done.stdout, done.stderr
+        return [ast.literal_eval(line) for line in done.stdout.splitlines()], done.stderr
 
-    error, note = looped("from declog.integrations import wandb")
-    edit = next(line for line in note.splitlines() if "  fix: " in line).removeprefix("  fix: ")
-    assert f"`val/samples` went to wandb alone\n  fix: {edit}" in note and edit in error
-    tee, observe = edit.split(", and before each log: ")
-    rows = ast.literal_eval(looped(f"import wandb\n{tee}", observe)[0])
-    columns = ("step", "prompt", "model_answer", "reward", "ok")
+    means = [1.5, 2.5, 3.5, 4.5]
+    (values, _, (error,), _), note = looped(OF_LOOP, "wandb.Histogram(lengths)")
+    assert values == [means, []]
+    in_place = ", and log the values in place of their histogram: {'lengths': values}"
+    first, edit = [line.removeprefix("  fix: ") for line in note.splitlines() if "  fix: " in line]
+    assert first.endswith(in_place) and "`step_1`, `val/samples` went to wandb alone" in note and edit in error
+
+    (values, rows, _, steps), note = looped(f"import wandb\n{edit}", "lengths")
+    assert values == [means, [8] * 4] and not note
+    assert [(row["step"], row["a"]) for row in steps] == [(1, 1), (3, 3)]
+    columns = ("step", "prompt", "Model answer", "reward", "ok")
     assert [tuple(row.get(name) for name in columns) for row in rows] == [
-        (step, *row) for step in range(3) for row in (("2+2", "4", 1.0, True), ("3+3", None, 0.0, False))
+        (step, *row) for step in (1, 3) for row in (("2+2", "4", 1.0, True), ("3+3", None, 0.0, False))
     ]
+    *_, run = read_runs(tmp_path)
+    names = {name for row in run.rows for name in row}
+    assert names >= {"mean_reward", "lengths", "val/samples", "step_1"} and "step_0" in names
+
+
+class Table:
+    """As wandb's."""
+
+    def __init__(self, columns: list[str], data: list[list[Any]]) -> None:
+        self.columns, self.data = columns, data
+
+
+@pytest.mark.parametrize("config, overrides", [
+    ("tee", ["+signals.any={reward: completion, x: step}", "metrics.r=mean(reward)"]),
+    ("tee", ["signals.rollout.reward=completion", "signals.samples.samples_reward=completion", "metrics.r=mean(reward)",
+             "metrics.s=mean(samples_reward)"]),
+    ("grpo", ["axes.group.size=2", "every=1", "sinks=[parquet]", "metrics.r=mean(reward)"]),
+])  # fmt: skip
+def test_a_table_beside_what_a_config_has(
+    config: str, overrides: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its titles are names of signals, its name is a table's and a phase's; a table that grows is not counted twice."""
+
+    def looped(overrides: list[str], folder: str) -> Any:
+        logger = declog.tee(Logger(), config, overrides, output_dir=tmp_path / folder)
+        growing = Table(["text"], [])
+        for step in range(3):
+            declog.observe(reward=torch.arange(4.0) + step)
+            logger.log({"acc": 1.0}, step)
+            growing.data.append([f"row {step}"])
+            logger.log(
+                {"samples": Table(["text", "reward"], [[f"{n}", 9.0] for n in range(3)]), "growing": growing}, step
+            )
+        logger.close()
+        return declog.read(logger)
+
+    run = looped(overrides, "first")
+    edit = caplog.text.partition("fix: logger = declog.tee(logger, ")[2].splitlines()[0].removesuffix(")")
+    name, added = ast.literal_eval(f"({edit})")
+    caplog.clear()
+    again = looped(added, "second")
+    assert name == config and "alone" not in caplog.text
+    assert list(again["r"].values) == list(run["r"].values) == [1.5, 2.5, 3.5]
+    (table,) = [again.tables[id] for id in ("samples", "logged_samples") if f"tables.{id}={{" in edit]
+    assert [(row["step"], row["text"], row["reward"]) for row in table] == [
+        (step, f"{n}", 9.0) for step in range(3) for n in range(3)
+    ]
+    assert [(row["step"], row["text"]) for row in again.tables["growing"]] == [(n, f"row {n}") for n in range(3)]
 
 
 READ = """
@@ -411,13 +480,11 @@ def test_what_nobody_keeps_without_a_logger(way: str, tmp_path: Path, caplog: py
 
     from declog.integrations.accelerate import DeclogTracker
 
-    def logged(folder: str, more: Any = None, **options: Any) -> Any:
+    def logged(folder: str, **options: Any) -> Any:
         overrides = [*options.pop("overrides", ()), "sinks=[parquet]"]
         options = {"output_dir": tmp_path / folder, "overrides": overrides}
         log = declog.tee(None, **options) if way == "tee" else DeclogTracker("trainer", **options)
-        table = Table()
-        columns = {} if more is None else eval(more, {"table": table})
-        log.log({"loss": 1.0, "txt": "hello", "tab": table, **columns}, 0)
+        log.log({"loss": 1.0, "txt": "hello", "tab": Table()}, 0)
         log.finish()
         return declog.read(tmp_path / folder)
 
@@ -427,8 +494,8 @@ def test_what_nobody_keeps_without_a_logger(way: str, tmp_path: Path, caplog: py
     assert "left out: `tab`, `txt`\n  fix: overrides=[" in said and "None" not in said and "alone" not in said
     with pytest.raises(KeyError, match="it was left out: declog keeps the numbers"):
         run["txt"]
-    overrides, columns = re.search(r"fix: overrides=(\[.*\]), and log its columns as well: (\{.*\})", said).groups()  # type: ignore[union-attr]
-    run = logged("second", columns, overrides=json.loads(overrides))
+    (overrides,) = re.findall(r"fix: overrides=(\[.*\])", said)
+    run = logged("second", overrides=ast.literal_eval(overrides))
     assert run.tables["tab"].arrow().column("prompt").to_pylist() == ["a", "b"]
     with pytest.raises(AttributeError, match="a tee without a logger has no `nope`"):
         _ = declog.tee(None, output_dir=tmp_path / "third").nope

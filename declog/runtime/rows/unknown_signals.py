@@ -47,7 +47,8 @@ def unknown_signals(plan: Plan, signals: Mapping[str, Any]) -> UnknownSignalErro
             undeclared.append(name)
     undeclared = [name for name in undeclared if WORD.match(name) and name not in RESERVED and not iskeyword(name)]
     if undeclared:
-        in_config, overrides = _declarations({name: words_of(signals[name]) for name in undeclared})
+        phase = "rollout" if plan.project == TEE else "any"  # a logger's tables are phases, too, and have rows apart
+        in_config, overrides = _declarations({name: words_of(signals[name]) for name in undeclared}, phase)
         call = f"wandb = declog.tee(wandb, {TEE!r}, {overrides})" if plan.project == TEE else overrides
         fixes += [f"one of your own, in the config: {in_config}", f"or as overrides: {call}"]
     if not fixes or any(near[name] is None for name in undeclared):
@@ -56,12 +57,12 @@ def unknown_signals(plan: Plan, signals: Mapping[str, Any]) -> UnknownSignalErro
     return UnknownSignalError.of("DL501.signal", config=plan.name, names=quoted, fix="\n".join(fixes))
 
 
-def _declarations(words: Mapping[str, str]) -> tuple[str, str]:
-    """The edits that declare and log signals, as lines of a config and as overrides of a preset."""
+def _declarations(words: Mapping[str, str], phase: str) -> tuple[str, str]:
+    """The edits that declare and log signals of a phase, as lines of a config and as overrides of a preset."""
     metrics = {name: f"mean({name})" for name, said in words.items() if not said.endswith(("text", "object"))}
-    sections = {"signals": {"any": words}, "metrics": metrics} if metrics else {"signals": {"any": words}}
+    sections = {"signals": {phase: words}, "metrics": metrics} if metrics else {"signals": {phase: words}}
     lines = ", ".join(f"{name}: {in_flow(value)}" for name, value in sections.items())
-    overrides = [f"signals.any.{name}={said}" for name, said in words.items()]
+    overrides = [f"signals.{phase}.{name}={said}" for name, said in words.items()]
     overrides += [f"metrics.{name}={reduction}" for name, reduction in metrics.items()]
     hydra = sys.modules.get("hydra.core.hydra_config")
     if hydra is not None and hydra.HydraConfig.initialized():  # an application: on its command line
