@@ -215,7 +215,7 @@ class _Metric:
             return f"did you mean `{short}`?"
         if metrics_of_metrics.again(draft, parsed.body):
             return metrics_of_metrics.of_metrics(draft, self.id, self.spec, parsed.body)
-        several = code != "DL304" or reduced_parts.chooses_rows(parsed.body)
+        several = code != "DL304" or reduced_parts.chooses_rows(parsed.body) or library_calls.is_spelt_out(parsed.body)
         return reduced_parts.as_formula(draft, self.id, self.spec, parsed.body, FACTS) if several else None
 
     def _compile(self, text: str | None, path: Path) -> Node | None:
@@ -263,7 +263,8 @@ class _Metric:
                     compiler.fail(keyword.value, "DL304.number", name=keyword.arg)
                 constants[keyword.arg] = value.param("value")
                 continue
-            clause = suggestions.clause(reduction.name, inside, keyword, call, compiler, constants)
+            pvar = partial(reduced_parts.of_spelt_out, self.draft, self.id, self.spec, "pvar", [inside])
+            clause = suggestions.clause(reduction.name, inside, keyword, call, compiler, constants, pvar)
             if clause is not None and keyword.arg not in constants:
                 compiler.fail(keyword, "DL304.clause", function=reduction.name, name=keyword.arg, fix=clause)
             if keyword.arg in idioms.AXES:
@@ -308,11 +309,9 @@ class _Metric:
             if reduction is None:
                 if (several := idioms.of_reductions(text)) is not None:
                     refuse("DL311.several", text, (0, len(text)), text=text, fix=several)
-                fix = library_calls.of_levels(parsed.body)
+                fix = library_calls.of_levels(parsed.body) or library_calls.reduction(parsed.body)
                 if fix or (fix := reduced_parts.of_spelt_out(self.draft, self.id, self.spec, name)):
                     refuse("DL311.level", text, (0, len(text)), name=name, fix=fix)
-                if (level := library_calls.reduction(parsed.body)) is not None:
-                    refuse("DL311.level", text, (0, len(text)), name=name, fix=f"did you mean `{level}`?")
                 names = [*self.draft.reductions.names(), "p50", "p95", "p99.9"]
                 fix = library_calls.as_reducer(name, parse(str(self.spec.expr or self.id)).body)
                 refuse("DL311.name", text, (0, len(name)), name=name, known=names, fix=fix)

@@ -263,7 +263,7 @@ def reduction(call: ast.Call, reductions: Collection[str], functions: Collection
     """
     name = call.func.id if isinstance(call.func, ast.Name) else ""
     argument = ast.unparse(call.args[0]) if call.args else None
-    if argument is None:
+    if argument is None or library_calls.is_spelt_out(call):
         return None
     level = call.args[1] if len(call.args) == 2 else next((item.value for item in call.keywords), None)
     if name in library_calls.QUANTILES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import reduce
@@ -202,14 +202,17 @@ def _of_tail(id: str, spec: MetricSpec, per_token: bool) -> str | None:
 
 
 def clause(
-    reduction: str, inside: str, keyword: ast.keyword, call: ast.Call, compiler: Compiler, takes: Collection[str]
-) -> str | None:
-    """``mean(x, where=c)`` as the keys of a metric, and ``std(x, ddof=0)`` as `pstd(x)`.
+    reduction: str, inside: str, keyword: ast.keyword, call: ast.Call, compiler: Compiler, takes: Collection[str],
+    of_all: Callable[[], str | None],
+) -> str | None:  # fmt: skip
+    """``mean(x, where=c)`` as the keys of a metric, ``std(x, ddof=0)`` as `pstd(x)`, its square as ``of_all`` has it.
 
     None for an axis, and for a keyword that is nearly one of those that it ``takes``.
     """
-    if keyword.arg in ("ddof", "unbiased", "correction") and reduction == "std":
-        return f"pstd({inside}), which divides by n"
+    if keyword.arg in library_calls.DIVISORS and reduction in ("std", "var"):
+        if not library_calls.divides_by_n(call):
+            return f"{reduction}({inside}), which divides by n-1"
+        return f"pstd({inside}), which divides by n" if reduction == "std" else of_all()
     if ast.unparse(keyword.value).strip("'\"") in ("group", "prompt"):
         return None  # an aggregate, not labels
     if keyword.arg in library_calls.SPANS and isinstance(keyword.value, ast.Constant):

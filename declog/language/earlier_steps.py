@@ -12,7 +12,7 @@ from statistics import NormalDist
 from typing import Any
 
 from declog.errors.elsewhere import SYNONYMS
-from declog.language.idioms import MODULES
+from declog.language.library_calls import MODULES
 from declog.language.smoothing import Smoothing
 from declog.language.syntax import names_in, tree_of
 

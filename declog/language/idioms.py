@@ -11,9 +11,8 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 from declog.errors import elsewhere
-from declog.language.library_calls import of_library, quantile
+from declog.language.library_calls import divides_by_n, is_of_module, of_library, quantile
 
-MODULES = frozenset({"np", "numpy", "torch", "math", "jnp", "F", "tf", "pd", "re", "pl", "wandb"})
 AXES = frozenset({"axis", "dim", "dims", "keepdim", "keepdims", "by", "per", "group_by", "groupby"})
 _CONVERSIONS = frozenset({
     "item", "float", "double", "long", "int", "bool", "cpu", "cuda", "detach", "numpy", "tolist", "to", "clone",
@@ -55,7 +54,7 @@ def of_call(node: ast.Call) -> str:
         if match[2] in ("group", "prompt", "group_id", "prompt_id"):
             return f"{reduction(match[3])}({match[1]}, over=completion)"
         return f"{{expr: {match[1]}, reduce: {match[3]}, by: {match[2]}}}"
-    module = isinstance(node.func.value, ast.Name) and node.func.value.id in MODULES
+    module = is_of_module(node.func)
     arguments = list(map(_plain, [*([] if module else [node.func.value]), *node.args]))
     name = node.func.attr.lower() if module else node.func.attr
     if name in _CONVERSIONS and not module:
@@ -67,7 +66,8 @@ def of_call(node: ast.Call) -> str:
     if len(arguments) == 1 and (inside := ast.unparse(arguments[0])).startswith("{"):  # a map is a metric by itself
         of_last = name in ("max", "min", "median", "std", "sum", "var")  # and no mean
         return inside.replace("rolling(", f"rolling_{name}(") if of_last else inside
-    return of_library(name, arguments) or f"{reduction(name)}({', '.join(map(ast.unparse, arguments))})"
+    word = "pstd" if name in ("std", "nanstd") and divides_by_n(node) else reduction(name)
+    return of_library(name, arguments) or f"{word}({', '.join(map(ast.unparse, arguments))})"
 
 
 def with_plain_calls(tree: ast.expr) -> str | None:

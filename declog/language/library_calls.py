@@ -48,6 +48,8 @@ def of_library(name: str, arguments: Sequence[ast.expr], *, of_metrics: bool = F
     steps = last.value if isinstance(last, ast.Constant) else None
     if name in AGGREGATES and len(arguments) == 2 and steps in (0, 1):  # numpy's axis of rows
         return f"{name}({ast.unparse(arguments[0])})"
+    if name in _ALL_VALUES and len(arguments) == 2:
+        return f"square(pstd({ast.unparse(arguments[0])}, over={ast.unparse(arguments[1])}))"
     if isinstance(steps, bool) or not isinstance(steps, int) or steps <= 1:
         steps = None
     elif name == "mean" or (of_metrics and name in ("max", "min") and steps >= WINDOW):
@@ -164,11 +166,17 @@ def quantile(name: str, level: ast.expr | None) -> str | None:
 
 
 def reduction(call: ast.expr) -> str | None:
-    """The reduction that a quantile with its level is: `p30` of ``quantile(0.3)``; None for anything else."""
+    """The fix for a reduction of a library: `p30` of ``quantile(0.3)``, `pstd` of ``np.std``; None for another."""
+    name = ast.unparse(call)
+    if name in ("np.std", "numpy.std", "np.nanstd", "numpy.nanstd"):
+        return "did you mean `pstd`?"
+    if name == "variance":
+        return "did you mean `var`? It divides by n-1; by n it is the square of `pstd`"
     levels = [*call.args, *(keyword.value for keyword in call.keywords)] if isinstance(call, ast.Call) else []
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or len(levels) != 1:
         return None
-    return quantile(call.func.id, levels[0])
+    level = quantile(call.func.id, levels[0])
+    return None if level is None else f"did you mean `{level}`?"
 
 
 def of_levels(call: ast.expr) -> str | None:
@@ -188,12 +196,33 @@ def of_levels(call: ast.expr) -> str | None:
     return in_flow({"expr": ast.unparse(values[0]), "reduce": levels})
 
 
+MODULES = frozenset({"np", "numpy", "torch", "math", "jnp", "F", "tf", "pd", "re", "pl", "wandb"})
+_ALL_VALUES = ("pvar", "pvariance", "popvar", "pop_var", "var_pop", "varp", "population_variance", "population_var")
+DIVISORS = ("ddof", "correction", "unbiased")  # arguments that choose between n and n-1
 _PRODUCT = "mean(x * y) - mean(x + 0 * y) * mean(y + 0 * x)"
 _SPELT_OUT: Mapping[str, str] = {  # of two values: of the rows of the finer one that have both
+    **dict.fromkeys(_ALL_VALUES, "square(pstd(x))"),
     **dict.fromkeys(("sem", "stderr", "stderror", "std_err", "std_error", "standard_error"), "std(x) / sqrt(count(x))"),
     **dict.fromkeys(("cov", "covariance"), f"({_PRODUCT}) * count(x * y) / (count(x * y) - 1)"),
     "corr_of_tokens": f"({_PRODUCT}) / (pstd(x + 0 * y) * pstd(y + 0 * x))",
 }
+
+
+def is_of_module(func: ast.expr) -> bool:
+    """Whether it is a function of a library, such as ``np.mean``, and no method of a value."""
+    return isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and func.value.id in MODULES
+
+
+def divides_by_n(call: ast.Call) -> bool:
+    """Whether a deviation or a variance is that of all values: by ``ddof=0`` and the like, or numpy's by default."""
+    said = {item.arg: ast.unparse(item.value) for item in call.keywords}
+    chosen = next((said[word] for word in DIVISORS if word in said), None)
+    return ast.unparse(call.func).partition(".")[0] in ("np", "numpy") if chosen is None else chosen in ("0", "False")
+
+
+def _along(call: ast.Call) -> bool:
+    """Whether a call has arguments beside those that choose what it divides by."""
+    return any(item.arg not in DIVISORS for item in call.keywords)
 
 
 def is_spelt_out(body: ast.expr) -> bool:
@@ -211,7 +240,11 @@ class _SpeltOut(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         """What computes a call, or the call."""
-        template = _SPELT_OUT.get(ast.unparse(node.func), "")
+        name = ast.unparse(node.func)
+        if name.rpartition(".")[2] in ("var", "nanvar", "variance") and divides_by_n(node) and not _along(node):
+            of = [node.func.value] if isinstance(node.func, ast.Attribute) and not is_of_module(node.func) else []
+            name, node = "pvar", ast.Call(ast.Name("pvar"), [*of, *node.args], [])
+        template = _SPELT_OUT.get(name, "")
         if not template or len(node.args) != 1 + ("y" in template) or node.keywords:
             return self.generic_visit(node)  # type: ignore[return-value]
         values = dict(zip("xy", node.args, strict=False))

@@ -37,6 +37,7 @@ UNANSWERED = {
     "eighteenth_stranger": 0,
     "nineteenth_stranger": 0,
     "twentieth_stranger": 0,
+    "twenty_second_stranger": 0,
     "thirteenth_stranger": 0,
     "fourteenth_stranger": 0,
     "fifteenth_stranger": 0,

@@ -112,6 +112,22 @@ def test_moments_beside_each_other_are_of_the_same_tokens(key: str, entry: str, 
     assert pasted({key: entry})["m"] == pytest.approx(expected(*pairs("advantages", "logprobs")), rel=1e-5)
 
 
+@pytest.mark.parametrize("entry", [
+    "pvar(reward)", "var(reward, ddof=0)", "var(reward, unbiased=False)", "np.var(reward)", "reward.var(correction=0)",
+    {"expr": "reward", "reduce": "pvar"}, {"expr": "reward", "reduce": "var(ddof=0)"},
+    {"expr": "reward", "reduce": "np.var"}, {"expr": "reward", "reduce": "population_variance"},
+])  # fmt: skip
+def test_variances_of_all_values(entry: Any) -> None:
+    """Class: a variance that is said to divide by n is no sample's; alone, beside a mean, and with a condition."""
+    values = REWARD[~np.isnan(REWARD)]
+    assert pasted(entry)["m"] == pytest.approx(values.var())
+    if isinstance(entry, dict):
+        some = {**entry, "where": "length > 1"}
+        assert pasted(some)["m"] == pytest.approx(values.var())
+    else:
+        assert pasted(f"{entry} / mean(reward)")["m"] == pytest.approx(values.var() / values.mean())
+
+
 def test_sums_of_completions_stay_those_of_completions() -> None:
     """A sum and a count beside tokens are no moments: so much for each completion."""
     expected = (ADVANTAGES[:, None] * LOGPROBS)[MASK].sum() / 6
