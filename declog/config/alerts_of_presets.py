@@ -25,6 +25,8 @@ def without_presets(problem: Problem, composed: Composed) -> Problem:
 
     A bound or a condition of a layer below is none of what the answer says: where both cannot stand, it is null.
     """
+    if problem.code == "DL203" and problem.path[:1] == ("alerts",) and len(problem.path) == 2:
+        return _instead(problem, composed)
     if problem.code != "DL201" or problem.path[:1] != ("alerts",) or len(problem.path) != 3:
         return problem
     (_, name, key), alert = map(str, problem.path), problem.path[:2]
@@ -53,6 +55,23 @@ def without_presets(problem: Problem, composed: Composed) -> Problem:
     if not nulls and edit.keys() != {name}:
         return problem
     return replace(problem, fix=f"{name}: {in_flow({**said, **dict.fromkeys(nulls)})}")
+
+
+def _instead(problem: Problem, composed: Composed) -> Problem:
+    """The problem of a condition beside a preset's: an alert in its place, with its own text, level and count.
+
+    Those of the preset are about the preset's condition.
+    """
+    alert = problem.path
+    entry = {key: value for key, value in at(composed.data, alert).items() if value is not None}
+    tops = {key: layers[-1] for key in entry if (layers := composed.layers.get((*alert, key)))}
+    last = max((key for key in (*SIGNS, "when") if key in tops), key=lambda key: tops[key].rank, default="")
+    said = {key: value for key, value in entry.items() if last and key in tops and tops[key].file == tops[last].file}
+    if not last or {*SIGNS, "when"}.isdisjoint(entry.keys() - said.keys()):
+        return problem
+    instead = in_flow({**said, **dict.fromkeys(key for key in entry if key not in said)})
+    fix = f"{alert[1]}: {instead}, in place of the preset's; another id has both"
+    return replace(problem, path=(*alert, last), fix=fix)
 
 
 def _layers(composed: Composed, path: Path) -> list[str]:

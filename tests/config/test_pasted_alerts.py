@@ -113,3 +113,28 @@ def test_an_override_of_a_condition_on_an_evaluation_has_both_overrides(tmp_path
         declog.plan(declog.compose("grpo", ['+declog.alerts.ev="eval/reward < 0.4"']))
     (problem,) = raised.value.problems
     declog.plan(declog.compose("grpo", shlex.split(str(problem.fix))))
+
+
+@pytest.mark.parametrize(("alert", "steps"), [
+    ("{when: reward_spread > 1, for: 2}", [3]), ("{when: reward_spread > 1}", [2]), ("{above: 1.1}", [2]),
+])  # fmt: skip
+def test_a_condition_under_the_id_of_a_presets_alert(alert: str, steps: list[int], tmp_path: Path) -> None:
+    """Class: whichever says it by `when`; the pasted alert is the user's alone, with no text of the preset's."""
+    preset = "{below: 0, for: 3, level: error, text: 'of the preset: {reward}'}"
+    if "when" not in alert:
+        preset = preset.replace("below: 0", "when: reward < 0")
+    (tmp_path / "declog").mkdir()
+    metrics = "metrics: {reward: {observe: completion}, reward_spread: max(reward)}\n"
+    (tmp_path / "declog" / "base.yaml").write_text(f"run: {{name: base}}\n{metrics}alerts: {{reward: {preset}}}\n")
+    mine = tmp_path / "declog" / "mine.yaml"
+    header = "defaults: [base, _self_]\n"
+    (problem,) = problems_of(f"alerts: {{reward: {alert}}}\n", tmp_path, header)
+    edit = str(problem.fix).partition(", in place of the preset's; another id has both")[0]
+    mine.write_text(f"{header}alerts: {{{edit}}}\n", encoding="utf-8")
+    with declog.start(str(mine), ["declog.sinks=[]"], output_dir=tmp_path) as log:
+        for step in range(4):
+            with log.step(step):
+                log.observe(reward=[0.5, 0.9] if step < 2 else [1.2, 1.3])
+        log.written()
+        fired = [(step, alert.level, alert.text) for step, alert in log.alerts]
+    assert fired[0] == (steps[0], "warn", fired[0][2]) and "of the preset" not in fired[0][2]
