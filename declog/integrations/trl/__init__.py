@@ -111,6 +111,7 @@ def attach(
         raise CommError.of("DL603.attach", cause=error.message) from error
     if trainer.args.process_index == 0:
         _report(trainer, support, config, constants, plan)
+        _note_other_preset(trainer, support, config, constants, plan)
     hooks = Hooks(trainer, lambda: recorder)
     capture = Capture(trainer, hooks, support)
     if support.rollouts:
@@ -186,6 +187,7 @@ def _inside_a_window(trainer: Any, support: Support) -> bool:
 
 TRAINERS = {method: f"trl.{name}" for (_, name), method in HOMES.items()}  # in `run.config.trainer` of the presets
 MARK = "_declog"
+MOST = 4  # names that a note lists
 
 
 def _report(trainer: Any, support: Support, config: Any, constants: dict[str, Any], plan: declog.Plan) -> None:
@@ -202,3 +204,23 @@ def _report(trainer: Any, support: Support, config: Any, constants: dict[str, An
         "; ".join(support.missing),
         inactive,
     )
+
+
+def _note_other_preset(
+    trainer: Any, support: Support, config: Any, constants: dict[str, Any], plan: declog.Plan
+) -> None:
+    """Say once what the trainer logs and a config that is built on another preset lacks."""
+    of = ((declog.config_of(config).get("run") or {}).get("config") or {}).get("trainer")
+    if support.missing or support.method is None or of == TRAINERS[support.method]:
+        return
+    preset = declog.plan(f"trl_{support.method}", constants=constants)
+    absent = [f"`{name}`" for name in preset.names() if name not in plan.names() and "{" not in name]
+    names = {table.name for table in plan.tables}
+    tables = [f"the table `{table.name}`" for table in preset.tables if table.name not in names]
+    if absent or tables:
+        more = [f"{len(absent) - MOST} more"] if len(absent) > MOST + 1 else absent[MOST:]
+        shown = ", ".join([*absent[:MOST], *more, *tables])
+        log.warning(
+            "not all that %s logs is in `%s`, which is not built on `%s`: %s\n  fix: defaults: [%s, _self_], or "
+            "declog.attach(trainer)", type(trainer).__name__, plan.name, preset.name, shown, preset.name,
+        )  # fmt: skip

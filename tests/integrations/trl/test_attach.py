@@ -7,6 +7,7 @@ import inspect
 import logging
 import math
 import pickle
+import re
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -424,6 +425,33 @@ def test_windows_of_the_configs_own(model: Path, tmp_path: Path) -> None:
     }
     assert kept["2"] == kept["none"]
     assert [line["longest"] for line in logs["trainer"]] and "longest" not in logs["2"][0]
+
+
+def test_a_config_that_is_built_on_another_preset(
+    model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One note says which of TRL's numbers and tables it has not; with its edit they are there."""
+    mine = tmp_path / "mine.yaml"
+    text = "defaults: [grpo, _self_]\naxes: {group: {split: ranks}}\nmetrics: {p: p95(reward)}\nsinks: [parquet]\n"
+
+    def attached(name: str) -> tuple[list[str], Any, set[str]]:
+        trainer = cases.trainer_of(Case(args=SHORT), model, tmp_path / name)
+        caplog.clear()
+        with declog.attach(trainer, str(mine)) as log:
+            notes = [item.getMessage() for item in caplog.records if "is not built on" in item.getMessage()]
+            trainer.train()
+        logged = {name for entry in values(trainer.state.log_history, "train") for name in entry} - {"epoch", "step"}
+        return notes, declog.read(log), logged
+
+    mine.write_text(text, encoding="utf-8")
+    (note,), run, logged = attached("grpo")
+    first, fix = note.split("\n  fix: ")
+    shown = re.findall(r"`(.+?)`", first.partition(": ")[2])
+    assert "completions" in shown and "completions" not in run.tables
+    assert {*shown} - {"completions"} <= logged - {*run} and "num_tokens" in shown
+    mine.write_text(text.replace("defaults: [grpo, _self_]", fix.partition(", or ")[0]), encoding="utf-8")
+    notes, run, logged = attached("trl_grpo")
+    assert notes == [] and logged <= {*run} and "completions" in run.tables and "p" in run
 
 
 def test_predictions_are_no_part_of_the_log(model: Path, tmp_path: Path) -> None:
