@@ -264,7 +264,7 @@ def of_edges(draft: Draft, id: str, expr: str, call: ast.Call, compiler: Compile
     by = f"bucket({expr}, {', '.join(f'{edge:.12g}' for edge in inner)})"
     kept = spec.model_dump(exclude_unset=True, exclude={"expr", "reduce", "by"}, by_alias=True)
     entry = {"expr": expr, "reduce": "count", "by": by, **kept}
-    return f"metrics: {in_flow({id: entry})}: so many in each part"
+    return f"metrics: {in_flow({id: entry})}: so many in each part; the first and the last have all that is beyond"
 
 
 def _grow(edges: Sequence[Any]) -> bool:

@@ -232,9 +232,12 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
         return f"sections of metrics are prefixes of names: metrics: {{{name}_{key}: {in_flow(named)}}}"
     if key == "label" and " " in str(entry[key]):
         return f"about: {{{name}: {{title: {in_flow(entry[key])}}}}}"
-    if key in _OF_BINS and entry.get("reduce") == "histogram" and not isinstance(entry.get("bins"), list):
-        options = ", ".join(f"{word}={in_flow(entry[word])}" for word in entry if word in _OF_BINS)
-        return _rewritten(name, entry, key, expr=entry.get("expr", name), reduce=f"histogram({options})")
+    histogram = re.fullmatch(r"histogram(?:\((.*)\))?", str(entry.get("reduce")))
+    if key in _OF_BINS and histogram is not None and not isinstance(entry.get("bins"), list):
+        bins = re.sub(r"^(\d+)$", r"bins=\1", histogram[1] or "")
+        options = [bins, *(f"{word}={in_flow(entry[word])}" for word in entry if word in _OF_BINS)]
+        reduce = f"histogram({', '.join(filter(None, options))})"
+        return _rewritten(name, entry, key, expr=entry.get("expr", name), reduce=reduce)
     if (word := SYNONYMS.get(key, key)) in keys(AboutSpec):
         return f"about: {{{name}: {{{word}: {in_flow(entry.get(key))}}}}}"
     if key == "per" and entry[key] in ("second", "sec", "s"):
