@@ -13,7 +13,7 @@ from typing import Any
 from declog.engine.cells import MetricValues
 from declog.engine.frame import GROUP_ID, Frame, of_mode
 from declog.engine.joins import Carryover
-from declog.engine.log_event import EventFacts
+from declog.engine.log_event import RESTART, EventFacts
 from declog.engine.publish import Dispatcher
 from declog.engine.reduce import Report
 from declog.engine.split_groups import SplitGroups
@@ -93,6 +93,7 @@ class Evaluation:
 
         Evaluations are made again, too.
         """
+        step = -1 if step == RESTART else step
         for carry in self._carries.values():
             carry.rewind(step)
         self._dispatcher.rewind(step)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+RESTART = -(2**62)  # as ``back``: the run begins again, and what it has logged stays
+
 
 @dataclass(frozen=True, slots=True)
 class EventFacts:

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from declog.engine.log_event import RESTART
 from declog.engine.publish import Route
 from declog.errors import DeclogError, error_text
 from declog.late import ASKED, PROFILE, SHOWN, Answer, Columns, Late, info_of
@@ -150,7 +151,7 @@ class _Metrics:
 
     def _take(self, event: RowEvent, reader: Columns) -> None:
         self._answer.take(event, reader)
-        if event.facts.back is not None:
+        if event.facts.back not in (None, RESTART):
             self._files.go_back(ResumePoint(event.facts.back))
 
     def close(self) -> None:

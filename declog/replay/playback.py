@@ -191,8 +191,8 @@ class _Player:
     def _cut(self, call: Call) -> None:
         self._session.cut_logged()
 
-    def _rewind(self, call: Call, step: int) -> None:
-        self._session.rewind(step)
+    def _rewind(self, call: Call, step: int, restart: bool = False) -> None:
+        self._session.rewind(step, restart=restart)
 
     def _flush(self, call: Call) -> None:
         self._session.flush(self._scopes.get(call.scope))

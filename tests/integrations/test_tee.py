@@ -461,18 +461,6 @@ def test_a_logger_of_its_own(tmp_path: Path) -> None:
     log.log({"loss": 4})  # after its end it takes nothing
 
 
-class Table:
-    """What wandb.Table has."""
-
-    def __init__(self) -> None:
-        self.columns = ["prompt", "score"]
-        self.data = [["a", 1.0], ["b", 2.0]]
-
-    def get_column(self, name: str) -> list[Any]:
-        """The values of a column."""
-        return [row[self.columns.index(name)] for row in self.data]
-
-
 @pytest.mark.parametrize("way", ["tee", "tracker"])
 def test_what_nobody_keeps_without_a_logger(way: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """It is said to be left out, also where the run is read, and what is to be typed keeps a table."""
@@ -484,7 +472,7 @@ def test_what_nobody_keeps_without_a_logger(way: str, tmp_path: Path, caplog: py
         overrides = [*options.pop("overrides", ()), "sinks=[parquet]"]
         options = {"output_dir": tmp_path / folder, "overrides": overrides}
         log = declog.tee(None, **options) if way == "tee" else DeclogTracker("trainer", **options)
-        log.log({"loss": 1.0, "txt": "hello", "tab": Table()}, 0)
+        log.log({"loss": 1.0, "txt": "hello", "tab": Table(["prompt", "score"], [["a", 1.0], ["b", 2.0]])}, 0)
         log.finish()
         return declog.read(tmp_path / folder)
 

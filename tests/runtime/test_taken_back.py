@@ -5,6 +5,7 @@ Class: everything that is read of a run, of every kind of record, mode, sink and
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ import pytest
 
 import declog
 from declog.integrations.open_step import OpenStep
+from declog.late import ask
 from declog.runtime.ranks.comm import Comm
 from declog.runtime.recording.recorder import Recorder
 from declog.testing import MemorySink, run_ranks
@@ -136,8 +138,8 @@ def test_steps_that_are_not_taken_back_stay(limit: int, tmp_path: Path) -> None:
     assert values == [*run["x"]][:2] + [(4, 10_000.0)] * (limit > 1) + [(4, 0.5)]
 
 
-def test_a_trainer_that_trains_twice(tmp_path: Path) -> None:
-    """Class: what goes back by itself; the second training is read, from its first step on."""
+def test_a_trainer_that_trains_twice(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Class: what begins again by itself: nothing of the first training is lost, also for what is asked late."""
     with declog.start({**WINDOWS, "every": 1, "sinks": ["jsonl"]}, output_dir=tmp_path) as log:
         for value, steps in ((1.0, 5), (7.0, 2)):
             open_step = OpenStep(log, 1)
@@ -145,8 +147,13 @@ def test_a_trainer_that_trains_twice(tmp_path: Path) -> None:
                 open_step.begin(SimpleNamespace(global_step=step, max_steps=steps))
                 log.observe(x=[value])
             open_step.end()
-        assert [*declog.read(log)["x"]] == [(1, 7.0), (2, 7.0)]
-    assert [*declog.read(tmp_path)["x"]] == [(1, 7.0), (2, 7.0)]
+    both = [(step + 1, 1.0) for step in range(5)] + [(1, 7.0), (2, 7.0)]
+    lines = (tmp_path / "jsonl/scalars.jsonl").read_text().splitlines()
+    assert [(row["step"], row["scalars"]["x"]) for row in map(json.loads, lines) if "x" in row["scalars"]] == both
+    assert [*declog.read(tmp_path)["x"]] == sorted(dict(both).items())  # the latest of each step
+    late = ask(tmp_path, {"late": "max(x)"})
+    assert [(step, item.value) for step, records in late.events for item in records.scalars] == both
+    assert len([record for record in caplog.records if "trains again" in record.getMessage()]) == 1
     assert declog.read(tmp_path)["all"].values[-1] == 19.0  # totals have all that was observed
 
 

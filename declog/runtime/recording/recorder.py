@@ -251,6 +251,14 @@ class Recorder(Observing):
         if self._records():
             self._session.rewind(step_number(step))
 
+    def restart(self) -> None:
+        """Begin again, as a second training in one run does: the next step may be any, and what was logged stays.
+
+        Everything recorded so far is logged. Call it between two steps, and on every rank.
+        """
+        if self._records():
+            self._session.rewind(-1, restart=True)
+
     @property
     def last_step(self) -> int | None:
         """The last optimizer step that has ended; None before the first. The next number must be above it."""

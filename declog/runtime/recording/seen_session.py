@@ -88,9 +88,9 @@ class SeenSession(Session):
 
     # -- log events
 
-    def rewind(self, step: int) -> None:
-        with self.lock, self._capture.call("rewind", (step,)):
-            super().rewind(step)
+    def rewind(self, step: int, *, restart: bool = False) -> None:
+        with self.lock, self._capture.call("rewind", (step, restart)):
+            super().rewind(step, restart=restart)
 
     def _flush(self, scope: Scope | None, answer: Answer | None) -> None:
         ids = (0, 0) if scope is None else (scope.id, scope.origin)

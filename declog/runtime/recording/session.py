@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from declog.engine.log_event import RESTART
 from declog.errors import UsageError
 from declog.plans.ops import Plan
 from declog.runtime.ranks.log_event import Answer
@@ -330,15 +331,20 @@ class Session:
             for stream in self.streams.values() if not self.closed else ():
                 self.events.advance(stream)
 
-    def rewind(self, step: int) -> None:
-        """Go back to a step: log everything recorded so far; the next step may be ``step`` + 1, and begins a window."""
+    def rewind(self, step: int, *, restart: bool = False) -> None:
+        """Go back to a step: log everything recorded so far; the next step may be ``step`` + 1, and begins a window.
+
+        ``restart``: the run begins again, and what was logged stays.
+        """
         with self.lock:
             stream = self.train
             if self.step is not None:
                 raise UsageError.of("DL510.rewind", step=self.step.number)
             if stream.last is not None:
                 self.events.finish(stream)
-                self.events.log(stream, self._label(stream), stream.upto(stream.last), tail=True, back=step)
+                self.events.log(
+                    stream, self._label(stream), stream.upto(stream.last), tail=True, back=RESTART if restart else step
+                )
                 self.events.counts[stream.mode] = 0
             self.last_step = step
             stream.rewind(step)
