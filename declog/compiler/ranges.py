@@ -60,8 +60,9 @@ def of_outputs(outputs: Sequence[MetricOp | FormulaOp]) -> dict[str, Range]:
     ranges: dict[str, Range] = {}
     for op in outputs:
         low, high = of_node(op.expr, ranges) if isinstance(op, FormulaOp) else _reduced(op)
-        if op.combine in ("sum", "std", "var"):  # of several steps, batches or ranks
-            low, high = UP if low >= 0 or op.combine != "sum" else ANY
+        combine = op.combine if op.smoothing is None else op.smoothing.reduction
+        if combine in ("sum", "std", "var"):  # of several steps, batches or ranks
+            low, high = UP if low >= 0 or combine != "sum" else ANY
         ranges[op.key] = (low, high) if op.empty is None else (min(low, op.empty), max(high, op.empty))
     return ranges
 

@@ -125,10 +125,10 @@ class OverRun:
         members = dict.fromkeys([*(member for member, _ in values), *(window.members if window is not None else ())])
         table = [[values.get((member, label)) for label in names.all or [""]] for member in members or [""]]
         least = 1 if op.smoothing is None else op.smoothing.least
-        counted: Array = np.array([[[len(kept or ()) >= least] for kept in row] for row in table])
+        count: Array = np.array([[[len(kept or ())] for kept in row] for row in table])
         means = [[[_value(op, kept)] for kept in row] for row in table]
         cells = Cells(np.array(means, np.float64), tuple(members) if op.family else (), names.all, rest=names.rest)
-        return _shown(op, cells, counted & np.isnan(cells.values), counted, window)
+        return _shown(op, cells, (count >= least) & np.isnan(cells.values), count > 0, window)
 
     def rewind(self, mode: str, step: int) -> None:
         """Take a mode back to an earlier step: its next windows are not late, and later values are forgotten."""

@@ -7,13 +7,13 @@ needs. Imports the notation of metrics.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from statistics import NormalDist
 from typing import Any
 
 from declog.errors.elsewhere import SYNONYMS
 from declog.language.library_calls import MODULES
-from declog.language.smoothing import Smoothing
+from declog.language.smoothing import Reduction, Smoothing
 from declog.language.syntax import names_in, tree_of
 
 BEFORE = frozenset({"prev", "previous", "last_value", "lag", "shift", "before"})
@@ -24,6 +24,7 @@ RATIOS = frozenset({  # changes as parts of the value before
 })  # fmt: skip
 LONG = 50  # steps that say what is usual
 _EXTREMES = {"max": 0.99, "min": 0.01}  # of so many steps
+_REDUCTIONS: Mapping[str, Reduction] = {"mean": "", "std": "std", "var": "var"}
 
 Named = Callable[[str], str | None]  # what a formula writes for a value; None where it is none, or is not meant
 
@@ -148,10 +149,10 @@ class _Steps(ast.NodeTransformer):
         """The id of the value so many steps before."""
         return self._metric(f"{_stem(value)}_before{f'_{count}' if count > 1 else ''}", value, f"lag({count})")
 
-    def _mean(self, value: str, power: str = "") -> str:
-        """The id of the mean of the last values, or of their squares."""
-        id = f"{_stem(value)}_{'squares_' if power else ''}last_{LONG}"
-        return self._metric(id, f"{value}{power}", str(Smoothing.of_last(LONG)))
+    def _last(self, value: str, reduction: Reduction = "") -> str:
+        """The id of a reduction of the last values."""
+        id = f"{_stem(value)}_{f'{reduction}_' * bool(reduction)}last_{LONG}"
+        return self._metric(id, value, str(Smoothing("rolling", LONG, reduction)))
 
     def _metric(self, id: str, formula: str, combine: str) -> str:
         """The id of a hidden metric, with a number where another one has that id."""
@@ -166,15 +167,14 @@ class _Steps(ast.NodeTransformer):
         from declog.language.reductions import quantile_level  # numpy, which composing alone needs not
 
         level = _EXTREMES.get(reduction, quantile_level(reduction))
-        if reduction not in ("mean", "std", "pstd", "var", "pvar") and level is None:
-            return None
-        mean = self._mean(value)
-        if reduction == "mean" or (level is not None and 0.4 <= level <= 0.6):
-            return mean
-        variance = f"maximum({self._mean(value, ' ** 2')} - {mean} ** 2, 0)"
+        if reduction in _REDUCTIONS:
+            return self._last(value, _REDUCTIONS[reduction])
         if level is None:
-            return variance if "var" in reduction else f"sqrt({variance})"
-        return f"{mean} + {NormalDist().inv_cdf(min(max(level, 0.001), 0.999)):.3g} * sqrt({variance})"
+            return None
+        if level == 0.5:
+            return self._last(value, "median")
+        far = NormalDist().inv_cdf(min(max(level, 0.001), 0.999))
+        return f"{self._last(value)} + {far:.3g} * {self._last(value, 'std')}"
 
 
 def _tree(text: str) -> ast.expr:

@@ -13,7 +13,7 @@ from functools import cache
 from declog.errors import Problem, elsewhere, in_flow
 from declog.language.dtypes import AXES, Axis
 from declog.language.nodes import Node
-from declog.language.smoothing import Smoothing, spread_of_last
+from declog.language.smoothing import Smoothing
 
 QUANTILES = frozenset({"quantile", "percentile", "nanquantile", "nanpercentile", "histogram_quantile"})
 AGGREGATES = frozenset({"mean", "sum", "std", "var"})
@@ -24,9 +24,7 @@ SPANS = frozenset({  # words of other libraries for a number of last steps
     "moving_average", "sma", "last", "last_n", "over_last", "last_steps", "n", "n_steps", "num_steps", "trailing",
     "lookback", "smooth", "smoothing",
 })  # fmt: skip
-CURVE = re.compile(
-    r"\{.+, combine: (ema|rolling(?:_min|_max|_std|_stdev|_var)?|min|max)\b.*\}"
-)  # a metric over steps, as a fix shows it
+CURVE = re.compile(r"\{.+, combine: (ema|rolling\w*|min|max)\b.*\}")  # a metric over steps, as a fix shows it
 
 
 @cache
@@ -54,8 +52,6 @@ def of_library(name: str, arguments: Sequence[ast.expr], *, of_metrics: bool = F
         steps = None
     elif name == "mean" or (of_metrics and name in ("max", "min") and steps >= WINDOW):
         name = "sma"  # `mean(reward, 100)`
-    if steps is not None and (spread := re.fullmatch("(?:rolling|moving)_(std|stdev|var)", name)) is not None:
-        return f"{{expr: {ast.unparse(arguments[0])}, over: step, combine: rolling_{spread[1]}({steps})}}"
     if (call := _templates().get((name, len(arguments)))) is None:
         return None
     parameters, template = call
@@ -106,10 +102,7 @@ def with_metric(fix: str, call: ast.Call, text: str, taken: Container[str] = ())
         name = f"{name}_{ast.unparse([*call.args, *(word.value for word in call.keywords)][-1])}"
     name = f"{name}_of_steps" if name in taken else name
     here = text.replace(ast.get_source_segment(text.strip(), call) or ast.unparse(call), name).strip()
-    metrics = f"{{{name}: {fix}}}"
-    if (spread := spread_of_last(name, fix[fix.index("combine: ") + 9 :])) is not None:
-        metrics = f"{{{name}_value: {fix[: fix.index(', combine')]}, log: false}}, {in_flow(spread[0])[1:]}"
-    return f"write a metric and name it here: `metrics: {metrics}`, and `{here}`"
+    return f"write a metric and name it here: `metrics: {{{name}: {fix}}}`, and `{here}`"
 
 
 def ranked(call: ast.Call, text: str) -> str | None:

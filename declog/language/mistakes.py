@@ -21,7 +21,7 @@ from declog.language.library_calls import SPANS
 from declog.language.model import Scalar
 from declog.language.notation import is_reduction, reduced
 from declog.language.other_tools import at, of_other_tools
-from declog.language.smoothing import Smoothing, spread_of_last
+from declog.language.smoothing import Smoothing
 from declog.language.spec import COMBINE, AboutSpec, LogSpec, MetricSpec, ProfileSpec, RunSpec, SignalSpec
 from declog.language.spec_of_tables import TableSpec
 from declog.language.unknown_names import of_fewer_values
@@ -300,7 +300,7 @@ def _of_last_steps(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
 
 
 def _of_combine(name: str, entry: Mapping[str, Any]) -> str | None:
-    """The fix for `combine: delta`, a change since the step before, and `rolling_max(4)`, of the last steps' rows."""
+    """The fix for `combine: delta`, a change since the step before, and `rolling_p90(4)`, of the last steps' rows."""
     combine = str(entry["combine"])
     rest = {word: value for word, value in entry.items() if word != "combine"}
     said = re.fullmatch(r"([a-z_]+)(?:\((\d+)\))?", combine)
@@ -325,13 +325,11 @@ def _of_combine(name: str, entry: Mapping[str, Any]) -> str | None:
         edit = in_flow({**call, "reduce": other, **rest})
         return f"{name}: {edit}: of all rows of a log event" if call["reduce"] == "mean" else None
     count = int(said[2]) if said is not None and said[2] and said[1][:4] == "pool" else Smoothing.other(combine)
-    spread = spread_of_last(name, combine) if one_value else None
-    if spread is not None:
-        return f"metrics: {in_flow({**hidden, **spread[0], name: {**spread[0][name], **shown}})}{spread[1]}"
     if not count or Smoothing.meant(combine) is not None or "formula" in rest:
         return None
     rest = {word: value for word, value in rest.items() if word != "over"}
-    way = next((word for word in COMBINE if word in combine), "p50" if "med" in combine else None)
+    quantile = re.search(r"p\d+", combine)
+    way = next((word for word in COMBINE if word in combine), quantile and quantile[0])
     call = reduced(str(rest.get("expr"))) or {"reduce": rest.get("reduce", "mean")}
     if way in COMBINE and way != call["reduce"]:
         rest |= {"over": "step", "combine": way}

@@ -1,31 +1,43 @@
-"""Curves of the values of earlier steps: `combine: ema(0.9)`, `rolling(50)`, `rolling_max(50)` and `lag(1)`."""
+"""Curves of the values of earlier steps: `combine: ema(0.9)`, `rolling(50)`, `rolling_std(50)` and `lag(1)`."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 MOST = 10_000  # values of `rolling` and `lag`: each member and label keeps that many, and checkpoints have them
+Reduction = Literal["", "min", "max", "std", "var", "median"]
 
 _WEIGHT = re.compile(r"ema\(\s*(0?\.\d*[1-9]\d*)\s*\)\Z")
-_COUNT = re.compile(r"(rolling|lag)(?:(?<=g)_(min|max))?\(\s*([1-9]\d*)\s*\)\Z")
-_MEANT = re.compile(r"(?:rolling|moving|sliding|window|sma|(?:mean|avg|average|running|last)(?=\D*\d))\D*(\d+)?")
+_COUNT = re.compile(r"(?:(lag)|rolling(?:_(min|max|std|var|median))?)\(\s*([1-9]\d*)\s*\)\Z")
+_MEANT = re.compile(
+    r"(?:rolling|moving|mov(?=std|var|med)|sliding|window|sma|"
+    r"(?:mean|avg|average|running|last|p?std|stdev|stddev|p?var|variance|med|median|min|max)(?=\D*\d))"
+    r"(?:.*?\(\D*?(?=\d)|\D*)(\d+)?"
+)
+_WORDS: Mapping[str, Reduction] = {
+    "max": "max",
+    "min(?!_periods)": "min",
+    "med": "median",
+    "std|dev": "std",
+    "var": "var",
+}
 
 
 @dataclass(frozen=True)
 class Smoothing:
-    """A moving average of values, the mean or an extreme of the last few, or the one that came so many before.
+    """A moving average of values, a reduction of the last few, or the one that came so many before.
 
     ``number`` is the weight of the past for ``ema``, how many values count for ``rolling``, and how many came after it
-    for ``lag``. ``extreme`` is empty for a mean.
+    for ``lag``. ``reduction`` is empty for a mean.
     """
 
     way: Literal["ema", "rolling", "lag"]
     number: float
-    extreme: Literal["", "min", "max"] = ""
+    reduction: Reduction = ""
 
     @classmethod
     def of(cls, combine: str) -> Smoothing | None:
@@ -35,9 +47,8 @@ class Smoothing:
         count = _COUNT.match(combine)
         if count is None or int(count[3]) > MOST:
             return None
-        if count[1] == "lag":
-            return cls("lag", int(count[3]))
-        return cls("rolling", int(count[3]), _extreme(count[2] or ""))
+        curve = cls("lag" if count[1] else "rolling", int(count[3]), _reduction(count[2] or ""))
+        return curve if curve.least <= curve.most else None
 
     @classmethod
     def of_last(cls, steps: object) -> Smoothing:
@@ -49,13 +60,16 @@ class Smoothing:
 
     @classmethod
     def meant(cls, combine: str) -> Smoothing | None:
-        """The mean or extreme of the last values that another text means, such as ``sma(50)`` and ``rolling(0)``."""
-        said = None if re.search("med|std|var|sum|p\\d", combine) else _MEANT.match(combine)
-        return None if said is None else replace(cls.of_last(int(said[1] or 0)), extreme=_extreme(combine))
+        """The reduction of the last values that another text means, such as ``sma(50)`` and ``rolling(10, std)``."""
+        said = None if re.search("sum|p\\d", combine) else _MEANT.match(combine)
+        if said is None:
+            return None
+        curve = replace(cls.of_last(int(said[1] or 0)), reduction=_reduction(combine))
+        return replace(curve, number=max(curve.number, curve.least))
 
     @classmethod
     def other(cls, combine: str) -> int | None:
-        """Of how many last values a text speaks that means another reduction of them, such as ``rolling(20, max)``."""
+        """Of how many last values a text speaks that means another reduction of them, such as ``rolling(20, p90)``."""
         return None if (said := _MEANT.match(combine)) is None or said[1] is None else int(said[1])
 
     @property
@@ -66,7 +80,7 @@ class Smoothing:
     @property
     def least(self) -> int:
         """How many values it needs at least."""
-        return self.most if self.way == "lag" else 1
+        return self.most if self.way == "lag" else 2 if self.reduction in ("std", "var") else 1
 
     def following(self, before: float | None, value: float) -> float:
         """What is kept of a value behind the one that was kept before, if there is one."""
@@ -79,39 +93,36 @@ class Smoothing:
         last = values[-self.most :]
         if self.way == "lag":
             return last[0]
-        if not self.extreme:
+        if not self.reduction:
             return sum(last) / len(last)
-        if any(value != value for value in last):
-            return math.nan
-        return max(last) if self.extreme == "max" else min(last)
+        return math.nan if any(value != value for value in last) else _REDUCTIONS[self.reduction](last)
 
     @property
     def words(self) -> str:
         """What it takes of the last values, such as "mean"."""
-        return self.extreme or "mean"
+        return self.reduction or "mean"
 
     def __str__(self) -> str:
-        return f"{self.way}{f'_{self.extreme}' * bool(self.extreme)}({self.number:g})"
+        return f"{self.way}{f'_{self.reduction}' * bool(self.reduction)}({self.number:g})"
 
 
-def _extreme(text: str) -> Literal["", "min", "max"]:
-    """The extreme that a text speaks of; empty where it speaks of none."""
-    text = text.replace("min_periods", "")
-    return "max" if "max" in text else "min" if "min" in text else ""
+def _reduction(text: str) -> Reduction:
+    """The reduction that a text speaks of; empty where it speaks of none."""
+    return next((reduction for word, reduction in _WORDS.items() if re.search(word, text)), "")
 
 
-def spread_of_last(name: str, combine: str) -> tuple[dict[str, Any], str] | None:
-    """``rolling_std(4)`` of the metric `<name>_value`, as the metric `name` and those that it reads, and what it is.
+def _variance(values: Sequence[float]) -> float:
+    """By n - 1; exactly 0 of equal values."""
+    shifted = [value - values[-1] for value in values]
+    mean = sum(shifted) / len(shifted)
+    return sum((value - mean) * (value - mean) for value in shifted) / (len(shifted) - 1)
 
-    None for another reduction.
-    """
-    spread, count = re.search("(p?)(std|dev|var)", combine), Smoothing.other(combine) or 0
-    if spread is None or count < 2:
-        return None
-    value, mean, squares = (f"{name}_{part}" for part in ("value", "mean", "squares"))
-    curve = {"combine": str(Smoothing.of_last(count)), "log": False}
-    variance = f"maximum({squares} - {mean} * {mean}, 0)" + ("" if spread[1] else f" * {count} / {count - 1}")
-    formula = variance if spread[2] == "var" else f"sqrt({variance})"
-    entries = {mean: {"formula": value, **curve}, squares: {"formula": f"{value} * {value}", **curve}}
-    said = "" if spread[1] else f": by n - 1, as pandas, which has no value for the first {count - 1}"
-    return {**entries, name: {"formula": formula}}, said
+
+def _median(values: Sequence[float]) -> float:
+    ordered = sorted(values)
+    return ordered[(len(ordered) - 1) // 2] / 2 + ordered[len(ordered) // 2] / 2
+
+
+_REDUCTIONS: Mapping[str, Callable[[Sequence[float]], float]] = {
+    "min": min, "max": max, "median": _median, "var": _variance, "std": lambda values: math.sqrt(_variance(values)),
+}  # fmt: skip

@@ -219,7 +219,7 @@ class MetricSpec(Named, Conditional, Windowed):
     """The span of one value: the window by default; each step, batch or rank of it; the run; each step of the run."""
     combine: str | None = None
     """How values of steps, batches or ranks become one: mean, min, max, sum, first, last, var, std, `ema(0.9)`,
-    `rolling(50)`, `rolling_max(50)`, `lag(1)`."""
+    `rolling(50)`, `rolling_std(50)` (also var, median, min, max), `lag(1)`."""
     empty: Scalar | None = None
     """The value where no row counts; by default it is absent."""
     nan: Literal["skip", "propagate", "raise"] | None = None
@@ -245,11 +245,11 @@ class MetricSpec(Named, Conditional, Windowed):
         if combine.startswith("ema"):
             raise refused("DL202.ema", text=combine)
         if (meant := Smoothing.meant(combine)) is not None:
-            raise refused("DL202.rolling", text=combine, most=MOST, fix=meant)
+            raise refused("DL202.rolling", text=combine, least=meant.least, most=MOST, fix=meant)
         if (count := Smoothing.other(combine)) is not None:
             raise refused("DL202.rolling_other", text=combine, count=count)
         raise refused(
-            "DL202.combine_name", name=combine, known=[*COMBINE, "ema(0.9)", "rolling(50)", "rolling_max(50)", "lag(1)"]
+            "DL202.combine_name", name=combine, known=[*COMBINE, "ema(0.9)", "rolling(50)", "rolling_std(50)", "lag(1)"]
         )
 
     @property

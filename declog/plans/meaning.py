@@ -21,7 +21,7 @@ def meanings(plan: Plan) -> dict[str, str]:
 def pieces(op: MetricOp | FormulaOp) -> str:
     """Which pieces a metric has, and how they become one."""
     smoothing = (
-        "ema=None" if op.smoothing is None else f"{op.smoothing.way}{op.smoothing.extreme}={op.smoothing.number}"
+        "ema=None" if op.smoothing is None else f"{op.smoothing.way}{op.smoothing.reduction}={op.smoothing.number}"
     )
     return f"{op.pool} {op.combine} {smoothing}"
 

@@ -19,7 +19,7 @@ METRICS: dict[str, Any] = {
     "a": "mean(a)", "spread": {"expr": "a", "reduce": "std"}, "share": "mean(b)", "hit": "mean(1 if a > 0 else 0)",
     "n": {"expr": "a", "reduce": "count"}, "size": "mean(abs(a))", "odds": {"formula": "share if share > 0 else 1"},
     "cycle": {"formula": "step % 4"}, "tens": {"formula": "n // 10"},
-    "total": {"expr": "b", "reduce": "sum"},
+    "total": {"expr": "b", "reduce": "sum"}, "wobble": {"expr": "1 if a > 0 else 2", "combine": "rolling_std(4)"},
     "summed": {"expr": "b", "reduce": "mean", "over": "step", "combine": "sum"},
 }  # fmt: skip
 
@@ -48,6 +48,8 @@ ALERTS: Mapping[str, tuple[Any, str | None]] = {
     "a percentage": ("share > 90", "never holds: `share` is 0 to 1"),
     "a share of a conditional": ("hit < 0", "never holds: `hit` is 0 to 1"),
     "a spread below zero": ("spread < 0", "never holds: `spread` is at least 0"),
+    "a spread of the last steps below zero": ("wobble < 0", "never holds: `wobble` is at least 0"),
+    "a spread of the last steps": ("wobble < 1", None),
     "a spread at zero": ("spread <= 0", None),
     "a count": ("n >= 0", "always holds: `n` is at least 0"),
     "a mean of magnitudes": ("size < 0", "never holds: `size` is at least 0"),

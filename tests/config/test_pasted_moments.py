@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 import yaml
@@ -152,42 +154,46 @@ def test_a_weight_of_tokens_is_their_sum() -> None:
     assert logged({**CONFIG, "metrics": {"m": entry}})["m"] == pytest.approx(expected, rel=1e-5)
 
 
-VALUES = np.array([0.1, 0.9, 0.2, 0.4, 0.8, 0.3, 0.3])
-DEVIATION = [VALUES[:at].std() * np.sqrt(4 / 3) for at in (1, 2, 3)]  # of fewer values: the formula's, and no pandas'
-DEVIATION += [VALUES[at - 4 : at].std(ddof=1) for at in range(4, 8)]
-POPULATION = [VALUES[max(0, at - 3) : at + 1].std() for at in range(7)]
+VALUES = pd.Series([0.1, 0.9, 0.2, 0.4, 0.8, 0.3, 0.3])
+ROLLING = VALUES.rolling(4, min_periods=1)
 
 
 @pytest.mark.parametrize(
     ("entry", "expected"),
     [
-        ({"expr": "reward", "over": "step", "combine": "rolling(4, std)"}, DEVIATION),
-        ({"expr": "reward", "combine": "rolling_std(4)", "tags": ["core"]}, DEVIATION),
-        ({"expr": "reward", "combine": "rolling(4).var()"}, np.square(DEVIATION)),
-        ({"formula": "2 * reward", "combine": "rolling_var(4)"}, 4 * np.square(DEVIATION)),
-        (
-            {"expr": "reward", "combine": "rolling(4).pstd()"},
-            POPULATION,
-        ),
-        ("rolling_std(reward, 4)", DEVIATION),
-        ("reward.rolling(4).std()", DEVIATION),
-        ({"formula": "1 + rolling_std(reward, 4)"}, np.array(DEVIATION) + 1),
+        ({"expr": "reward", "over": "step", "combine": "rolling(4, std)"}, ROLLING.std()),
+        ({"expr": "reward", "combine": "rolling_stdev(4)", "tags": ["core"]}, ROLLING.std()),
+        ({"expr": "reward", "combine": "rolling(4).var()"}, ROLLING.var()),
+        ({"formula": "2 * reward", "combine": "moving_var(4)"}, 4 * ROLLING.var()),
+        ({"expr": "reward", "combine": "rolling(4).pstd()"}, ROLLING.std()),
+        ("rolling_std(reward, 4)", ROLLING.std()),
+        ("movstd(reward, 4)", ROLLING.std()),
+        ("reward.rolling(4).std()", ROLLING.std()),
+        ("reward.rolling(4).median()", ROLLING.median()),
+        ({"formula": "1 + rolling_std(reward, 4)"}, ROLLING.std() + 1),
+        ({"formula": "rolling_median(reward, 4)"}, ROLLING.median()),
     ],
 )
-def test_a_deviation_of_the_last_steps_is_that_of_each_step(entry: Any, expected: Any) -> None:
-    """Class: a deviation and a variance in each of the words for them; constant values have none."""
+def test_a_reduction_of_the_last_steps_is_that_of_each_step(entry: Any, expected: Any) -> None:
+    """Class: deviation, variance and median in each of the words for them; one value has no deviation."""
     config = {**CONFIG, "metrics": {"reward": "mean(reward)"}}
     with pytest.raises(declog.ConfigError) as caught:
         declog.plan({**config, "metrics": {**config["metrics"], "m": entry}})
-    match = re.search(r"metrics: (\{.+\})(?:`, and `(.+)`)?", str(caught.value.problems[0].fix))
-    assert match is not None
-    metrics = {**config["metrics"], **yaml.safe_load(match[1]), **({"m": {"formula": match[2]}} if match[2] else {})}
+    fix = str(caught.value.problems[0].fix)
+    match = re.search(r"metrics: (\{.+\})`, and `(.+)`", fix)
+    if match is not None:
+        further = {**yaml.safe_load(match[1]), "m": {"formula": match[2]}}
+    elif fix.startswith("{"):
+        further = {"m": yaml.safe_load(fix)}
+    else:
+        further = {"m": {**entry, "combine": fix}}
     sink = MemorySink()
-    with declog.start({**config, "metrics": metrics}, sinks=[sink]) as log:
+    with declog.start({**config, "metrics": {**config["metrics"], **further}}, sinks=[sink]) as log:
         for step, value in enumerate(VALUES):
             with log.step(step):
                 log.observe(reward=np.array([value, value]))
-    np.testing.assert_allclose([row["m"] for row in sink.scalars.values()], expected, atol=1e-6)
+    logged = [row.get("m", math.nan) for row in sink.scalars.values()]
+    np.testing.assert_allclose(logged, expected, atol=1e-6)
 
 
 FUNCTIONS, COLUMNS = Functions(functions.DEFAULT), RowFunctions(row_functions.DEFAULT)

@@ -42,6 +42,11 @@ METRICS: dict[str, Any] = {
     "who_before": {"expr": "x", "by": "who", "combine": "lag(1)"},
     "batch_before": {"expr": "x", "reduce": "sum", "over": "batch", "combine": "lag(1)"},
     "spread_before": {"formula": "most - mean", "combine": "lag(3)"},
+    "deviation": {"expr": "x", "combine": f"rolling_std({SPAN})"},
+    "who_deviation": {"expr": "x", "by": "who", "combine": "rolling_std(4)"},
+    "batch_variance": {"expr": "x", "reduce": "sum", "over": "batch", "combine": "rolling_var(3)"},
+    "maybe_median": {"expr": "maybe", "combine": "rolling_median(6)"},
+    "spread_deviation": {"formula": "most - mean", "combine": "rolling_std(5)"},
 }
 
 
@@ -108,7 +113,12 @@ def by_pandas(mode: str, every: int) -> dict[str, pd.Series]:
     labels |= {f"who_before/{name}": before(part.groupby("step").x.mean(), 1) for name, part in table.groupby("who")}
     lowest = {name: rolled(part.groupby("step").x.mean(), 4, "min") for name, part in table.groupby("who")}
     labels |= {f"who_lowest/{name}": curve for name, curve in lowest.items()}
+    spread = {name: rolled(part.groupby("step").x.mean(), 4, "std") for name, part in table.groupby("who")}
+    labels |= {f"who_deviation/{name}": curve for name, curve in spread.items()}
     return labels | {
+        "deviation": rolled(each.x.mean(), SPAN, "std"), "maybe_median": rolled(each.maybe.mean(), 6, "median"),
+        "batch_variance": rolled(table.groupby("batch").x.sum(min_count=1), 3, "var"),
+        "spread_deviation": rolled(of_event(events.x.max() - events.x.mean()), 5, "std"),
         "highest": rolled(each.x.mean(), SPAN, "max"),
         "before": before(each.x.mean(), 2), "batch_before": before(table.groupby("batch").x.sum(min_count=1), 1),
         "spread_before": before(of_event(events.x.max() - events.x.mean()), 3),
@@ -168,6 +178,39 @@ def test_it_begins_with_the_values_that_there_are(tmp_path: Path) -> None:
 
     sink = run(profile({"x": ROWS}, {"m": {"expr": "x", "combine": "rolling(3)"}}), body, tmp_path)
     assert [sink.scalars[step]["m"] for step in range(7)] == [8.0, 5.0, 5.0, math.inf, math.inf, math.inf, 2.0]
+
+
+@pytest.mark.parametrize("empty", [None, -1])
+def test_a_spread_needs_two_values(empty: float | None, tmp_path: Path) -> None:
+    """Class: one value, also after others that are missing; equal values; an infinity among the last, and behind them.
+
+    With `empty`, a spread that is absent is that.
+    """
+    steps = [math.nan, 8.0, math.nan, 2.0, 0.1, 0.1, 0.1, math.inf, 3.0, 4.0, 4.0]
+    metrics = {
+        how: {"expr": "x", "combine": f"rolling_{how}(3)", **({} if empty is None else {"empty": empty})}
+        for how in ("std", "var", "median")
+    }
+
+    def body(log: Recorder) -> None:
+        for step, value in enumerate(steps):
+            with log.step(step):
+                log.observe(x=[value])
+
+    sink = run(profile({"x": ROWS}, metrics), body, tmp_path)
+    rolling = pd.Series(steps).replace(math.inf, math.nan).dropna().rolling(3, min_periods=1)
+    for how in metrics:
+        logged = {step: row[how] for step, row in sink.scalars.items() if how in row}
+        assert math.isnan(logged.pop(0))  # no value ever, and one that is missing
+        expected = rolling.agg(how).reindex(range(len(steps))).ffill()
+        if how == "median":
+            expected[[7, 8, 9]] = [0.1, 3.0, 4.0]
+        else:
+            assert [logged.pop(step) for step in (7, 8, 9)] == pytest.approx([math.nan] * 3, nan_ok=True)
+            expected = expected.drop([7, 8, 9])
+            expected[[1, 2]] = math.nan if empty is None else empty
+        assert logged == pytest.approx(expected.dropna().to_dict(), abs=1e-12)
+        assert how == "median" or logged[6] == 0  # of equal values, exactly
 
 
 def test_what_it_keeps_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,6 +273,7 @@ def test_it_is_shown_in_words() -> None:
     metrics = {
         "steps": rolling, "batches": {**rolling, "over": "batch", "reduce": "max"},
         "events": {**rolling, "over": "window"}, "of": {"formula": "steps - events", "combine": "rolling(3)"},
+        "deviation": {"expr": "x", "combine": "rolling_std(10)"},
     }  # fmt: skip
     words = output_words(declog.plan(profile({"x": ROWS}, metrics, every=10)))
     assert {name: words[name] for name in metrics} == {
@@ -237,7 +281,11 @@ def test_it_is_shown_in_words() -> None:
         "batches": "mean of the last 50 batch maxima of x, over the completions of each batch",
         "events": "mean of the last 50 values of mean of x, over the completions of 10 steps",
         "of": "mean of the last 3 values of the formula steps - events",
+        "deviation": "std of the last 10 step means of x, over the completions of each step",
     }
+
+
+P90 = "m: {expr: x, reduce: p90, every: 10}: one value for each 10 steps"
 
 
 @pytest.mark.parametrize(
@@ -247,6 +295,13 @@ def test_it_is_shown_in_words() -> None:
         ("rolling(2.5)", "rolling(2)"), (f"rolling({MOST + 1})", f"rolling({MOST})"),
         ("rolling(window=20)", "rolling(20)"),
         ("rolling_mean(20)", "rolling(20)"), ("sma(20)", "rolling(20)"), ("moving_average", "rolling(50)"),
+        ("rolling(10, std)", "rolling_std(10)"), ("rolling(10).std()", "rolling_std(10)"),
+        ("rolling(window=10, min_periods=2).var()", "rolling_var(10)"), ("movstd(10)", "rolling_std(10)"),
+        ("moving_stddev(10)", "rolling_std(10)"), ("std(10)", "rolling_std(10)"), ("rolling_std", "rolling_std(50)"),
+        ("rolling_std(1)", "rolling_std(2)"), (f"rolling_std({MOST + 1})", f"rolling_std({MOST})"),
+        ("rolling(10, median)", "rolling_median(10)"), ("median(9)", "rolling_median(9)"), ("max(4)", "rolling_max(4)"),
+        ("rolling(5, min)", "rolling_min(5)"), ("rolling(10, p90)", P90),
+        ("rolling_p90(10)", P90),
         ("mean(20)", "rolling(20)"), ("last 20", "rolling(20)"), ("window: 20", "rolling(20)"), ("ema(50)", "ema(0.9)"),
         ("avg", "did you mean `mean`?"), ("lst", "did you mean `last`?"),
     ],

@@ -102,7 +102,7 @@ def test_a_member_of_a_family_is_no_column(metric: Any, fix: str) -> None:
         ({"ema": 0.9}, ["combine: ema(0.9)"]),
         (
             {"combine": "product"},
-            ["ways: ema(0.9), first, lag(1), last, max, mean, min, rolling(50), rolling_max(50), std, sum, var"],
+            ["ways: ema(0.9), first, lag(1), last, max, mean, min, rolling(50), rolling_std(50), std, sum, var"],
         ),
         ({"combine": "avg"}, ["did you mean `mean`?"]),
         ({"combine": "ema(9)"}, ["ema(0.9)"]),

@@ -182,7 +182,8 @@ class Declared:
         if one and (plain or (quantile and pieces)) and over != "rank" and self.maybe(0.3):
             spec["over"] = f"run_{over}" if pieces else "run"
         elif one and (plain or quantile) and over in ("window", "step", "batch") and self.maybe(0.15):
-            spec["combine"] = random.choice(("ema(0.9)", "rolling(3)", "rolling_max(3)", "rolling_min(2)"))
+            of_last = ("rolling(3)", "rolling_max(3)", "rolling_min(2)", "rolling_std(3)", "rolling_median(4)")
+            spec["combine"] = random.choice(("ema(0.9)", *of_last))
         if self.maybe(0.1):
             spec["ranks"] = "main"
         if self.maybe(0.2):

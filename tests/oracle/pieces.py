@@ -62,14 +62,16 @@ def over_run(spec: Mapping[str, Any], pieces: dict[Piece, Any], window: list[int
     if not values:
         return {(): spec["empty"]} if "empty" in spec else {}
     way, _, number = smooth(spec).removesuffix(")").partition("(")
-    if way.startswith("rolling"):
-        return {(): together(way.removeprefix("rolling").removeprefix("_") or "mean", values[-int(number) :])}
     if way == "ema":
         found, past = values[0], float(number)
         for value in values[1:]:
             found = past * found + (1 - past) * value
         return {(): found}
-    found = together(spec.get("combine", "mean"), values)
+    if way.startswith("rolling"):
+        how = way.removeprefix("rolling").removeprefix("_").replace("median", "p50")
+        found = together(how or "mean", values[-int(number) :])
+    else:
+        found = together(spec.get("combine", "mean"), values)
     found = spec.get("empty") if found is None else found
     return {} if found is None else {(): found}
 
