@@ -313,7 +313,7 @@ class _Metric:
                 if fix or (fix := reduced_parts.of_spelt_out(self.draft, self.id, self.spec, name)):
                     refuse("DL311.level", text, (0, len(text)), name=name, fix=fix)
                 names = [*self.draft.reductions.names(), "p50", "p95", "p99.9"]
-                fix = library_calls.as_reducer(name, parse(str(self.spec.expr or self.id)).body)
+                fix = library_calls.as_reducer(name, parsed.body, parse(str(self.spec.expr or self.id)).body)
                 refuse("DL311.name", text, (0, len(name)), name=name, known=names, fix=fix)
             compiler, body = self._compiler(text), parsed.body
             call = body if isinstance(body, ast.Call) else ast.copy_location(ast.Call(body, [], []), body)

@@ -76,9 +76,10 @@ def of_yours(what: str) -> str:
     return Problem.of("DL303.yours", what=what).message
 
 
-def as_reducer(name: str, expr: ast.expr) -> str:
+def as_reducer(name: str, reduce: ast.expr, expr: ast.expr) -> str:
     """The fix for an unknown reduction of an expression: what another library means by it, or one of the user's."""
-    return of_library(name, [expr]) or of_yours(f"`@declog.reducer` above `def {name}(values): ...`")
+    steps = reduce.args if isinstance(reduce, ast.Call) else []
+    return of_library(name, [expr, *steps]) or of_library(name, [expr]) or of_yours(f"`@declog.reducer` above `def {name}(values): ...`")
 
 
 def weighing(steps: object) -> str:
