@@ -79,7 +79,8 @@ def of_yours(what: str) -> str:
 def as_reducer(name: str, reduce: ast.expr, expr: ast.expr) -> str:
     """The fix for an unknown reduction of an expression: what another library means by it, or one of the user's."""
     steps = reduce.args if isinstance(reduce, ast.Call) else []
-    return of_library(name, [expr, *steps]) or of_library(name, [expr]) or of_yours(f"`@declog.reducer` above `def {name}(values): ...`")
+    yours = of_yours(f"`@declog.reducer` above `def {name}(values): ...`")
+    return of_library(name, [expr, *steps]) or of_library(name, [expr]) or yours
 
 
 def weighing(steps: object) -> str:
