@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
-from declog.errors import Path, Problem, UsageError
+from declog.errors import Path, Problem, UsageError, in_flow
 from declog.language.dtypes import NUMERIC, Axis, DType, Type, any_of, per
 from declog.language.functions import Functions
 from declog.language.functions.rules import of_quotient, of_type
@@ -67,6 +67,15 @@ class Signal:
     def comes_in(self, phase: str) -> bool:
         """Whether a phase may observe it."""
         return not self.homes or phase in self.homes
+
+    @property
+    def declaration(self) -> str:
+        """How it is declared, in short: `completion int`, `{axis: completion, from: scores}`."""
+        if not isinstance(self.spec, Observed):
+            return "..."
+        keys = self.spec.model_dump(include={*Observed.model_fields}, exclude_defaults=True, by_alias=True, mode="json")
+        words = str(keys["axis"]) if self.spec.type is DType.FLOAT else f"{keys['axis']} {self.spec.type.value}"
+        return in_flow(keys) if keys.keys() - {"axis", "type"} else words
 
 
 @dataclass

@@ -12,6 +12,7 @@ from typing import Any
 from declog.compiler import metrics_of_metrics, reduced_parts, suggestions, token_labels
 from declog.compiler.axis_labels import refuse_axis
 from declog.compiler.draft import PREFERRED, Draft, fits
+from declog.compiler.metric_phase import phase_of
 from declog.compiler.names import RANK, of_output
 from declog.compiler.scopes import FACTS, SignalScope, typed
 from declog.errors import Path, Problem, nearest
@@ -19,7 +20,7 @@ from declog.language import idioms, library_calls
 from declog.language.dtypes import NUMERIC, Axis, DType
 from declog.language.expression import Compiler
 from declog.language.functions import REQUIRED
-from declog.language.nodes import LOGGED, PLAIN, SIGNAL, Node, walk
+from declog.language.nodes import LOGGED, PLAIN, Node, walk
 from declog.language.notation import SEVERAL
 from declog.language.phases import labels
 from declog.language.reductions import Reduction, out_of_range, quantile_level
@@ -396,7 +397,7 @@ class _Metric:
         dtype = first.type.dtype if reduction.keeps_dtype or reduction.histogram else DType.FLOAT
         if (reduction.name in ("sum", "count") and first.type.dtype is DType.BOOL) or reduction.name == "count":
             dtype = DType.INT
-        pool, nan = spec.pool, spec.nan or "skip"
+        pool, nan, phase = spec.pool, spec.nan or "skip", phase_of(draft, self.id, spec, args, clauses)
         combine = "mean" if pool == "window" or spec.smoothing is not None else spec.combine or "mean"
         if spec.over == "run" and not (reduction.foldable or reduction.ordered):
             self.report("DL312.cumulative", "over", reduction=reduction.name)
@@ -407,27 +408,11 @@ class _Metric:
         if reduction.histogram and pool != "window":
             self.report("DL312.combine", reduce, reduction=reduction.name, combine=combine)
         return MetricOp(
-            suffix=suffix, reduction=reduction, params=params, args=args, fold=None, phase=self._phase(args, clauses),
+            suffix=suffix, reduction=reduction, params=params, args=args, fold=None, phase=phase,
             axis=axis, dtype=dtype, every=draft.window(spec.every), pool=pool, combine=combine, nan=nan,
             cumulative=spec.cumulative, ranks=spec.ranks, max_labels=spec.max_labels, **clauses,
             **of_output(draft, self.id, spec, suffix, family=first.type.family, labels=self._labelled()),
         )  # fmt: skip
-
-    def _phase(self, args: tuple[Node, ...], clauses: Clauses) -> str:
-        """The phase whose rows the metric has: the latest that it reads; values of earlier ones are looked up."""
-        draft = self.draft
-        nodes = [node for node in (*args, *clauses.values()) if node is not None]
-        phases = {node.type.phase for node in nodes if node.type.phase is not None}
-        if not phases:
-            named = [draft.signals[item.param("name")].homes for item in walk(*args) if item.op == SIGNAL]
-            named = [phases for phases in named if phases]
-            shared = [phase for phase in (named or [()])[0] if all(phase in phases for phases in named)]
-            return (shared or [draft.default_phase])[0]
-        target = draft.latest(phases, self.path("expr"))
-        fixed = next((node for node in nodes if node.type.axis is Axis.TOKEN), None)
-        if fixed is not None and fixed.type.phase not in (None, target):
-            self.report("DL313.metric", "expr", name=fixed, phase=fixed.type.phase, metric=self.id, other=target)
-        return target
 
     def _sketched(self, reduction: Reduction, args: tuple[Node, ...], clauses: Clauses, reduce: str) -> None:
         """Over tokens, a reduction without a mergeable state needs a sketch: one histogram per batch."""

@@ -18,7 +18,6 @@ from declog.language.absence import asks
 from declog.language.dtypes import Axis, DType
 from declog.language.moments import FORMULAS
 from declog.language.nodes import CARRIED, FOLD, JOIN, LEAVES, PLAIN, SIGNAL, TEXTVALUE, Node, reads_other_ranks, walk
-from declog.language.spec import Observed
 from declog.plans.ops import FoldOp, JoinOp, LocalOp, PreviousOp
 
 _STATS = ("n", "total", "m2", "min", "max", "first", "last", "hist", "trace")
@@ -79,10 +78,8 @@ class Placement:
         """A signal that is read in a phase, where it must be observed."""
         signal = self.draft.signals[name]
         if not signal.comes_in(phase):
-            words = f"{signal.spec.axis} {signal.spec.type.value}" if isinstance(signal.spec, Observed) else "..."
-            self.draft.report(
-                "DL313.signal", signal.path, name=name, phase=phase, homes=", ".join(signal.homes), words=words
-            )
+            homes, words = ", ".join(signal.homes), signal.declaration
+            self.draft.report("DL313.signal", signal.path, name=name, phase=phase, homes=homes, words=words)
         return phase, name
 
     # -- worker nodes

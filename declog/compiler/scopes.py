@@ -115,6 +115,9 @@ class SignalScope(ConstantScope):
         nulls = in_flow({"signals": {home: {attribute: None} for home in signal.homes if home != name}})[1:-1]
         return Problem.of("DL307.phase", name=attribute, phase=name, nulls=nulls)
 
+    def declaration(self, signal: str) -> str:
+        return self.draft.signals[signal].declaration if signal in self.draft.signals else "..."
+
     def names(self) -> Iterable[str]:
         return [*self.draft.signal_names, *self.draft.constants]
 

@@ -421,11 +421,12 @@ class Compiler:
             target = latest(phases, self.scope.phase_order)
         except ExpressionError as error:
             raise ExpressionError(replace(error.problem, source=self.text, span=self.span(places[0]))) from None
-        tokens = next((arg for arg in args if arg.type.axis is Axis.TOKEN), None)
+        of_tokens = [arg for arg in args if arg.type.axis is Axis.TOKEN]
+        tokens = next((arg for arg in of_tokens if arg.type.phase == target), of_tokens[0] if of_tokens else None)
         for arg, part in zip(args, places, strict=True):
             if tokens is not None and arg.type.phase not in (None, tokens.type.phase):
-                fix = in_one_phase(self.text, part, arg, tokens)
                 phase, other = tokens.type.phase, arg.type.phase
+                fix = in_one_phase(self.text, part, arg, phase, self.scope.declaration)
                 self.fail(part, "DL313.expression", name=tokens, phase=phase, other=arg, other_phase=other, fix=fix)
         return [join(self.graph, arg, target, self.scope.phase_order) for arg in args]
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from declog.errors import Problem
-from declog.language.dtypes import Axis, DType, Type, finest
-from declog.language.nodes import COMBINED, JOIN, SIGNAL, WRITTEN, Graph, Node
-from declog.language.syntax import ExpressionError
+from declog.language.dtypes import AXES, Axis, DType, Type, finest
+from declog.language.nodes import COMBINED, JOIN, WRITTEN, Graph, Node
+from declog.language.syntax import ExpressionError, names_in
 
 
 def labels(graph: Graph, nodes: Sequence[Node], order: Callable[[str], int]) -> Node:
@@ -48,17 +48,19 @@ def join(graph: Graph, node: Node, phase: str | None, order: Callable[[str], int
     return graph.make(JOIN, [node], type=replace(node.type, axis=axis, phase=phase), phase=phase)
 
 
-def in_one_phase(text: str, part: ast.expr, value: Node, tokens: Node) -> str:
+def in_one_phase(text: str, part: ast.expr, value: Node, phase: str | None, declared: Callable[[str], str]) -> str:
     """The fix for a value of another phase than the tokens beside it; ``part`` is where ``text`` says it.
 
-    A length beside a place among the tokens is how many there are.
+    A length is how many tokens there are. ``declared`` says how a signal is declared.
     """
-    names = [node.id for node in ast.walk(part) if isinstance(node, ast.Name)]
-    if tokens.op == "index" and len(names) == 1 and "len" in names[0]:
+    names = sorted({*names_in(part)} - AXES.keys())
+    if len(names) == 1 and _LENGTH.fullmatch(names[0]):
         written = re.sub(rf"\b{names[0]}\b", "size(token)", text)
         return f"write `{written}`"
-    plain = value.op == SIGNAL and value.type.axis is not None and names == [str(value)]
-    dtype = "" if value.type.dtype is DType.FLOAT else f" {value.type.dtype}"
-    words = f"{value.type.axis.label}{dtype}" if plain and value.type.axis is not None else "..."
-    phase = tokens.type.phase
-    return f"observe it in `{phase}` too, and declare it there: signals: {{{phase}: {{{value}: {words}}}}}"
+    name = names[0] if len(names) == 1 else str(value)
+    return f"observe it in `{phase}` too, and declare it there: signals: {{{phase}: {{{name}: {declared(name)}}}}}"
+
+
+_LENGTH = re.compile(
+    r"(?:(?:completion|response|output|answer|given|seq|sequence|gen\w*)_)?len(?:gth)?s?|(?:n|num)_tokens"
+)

@@ -75,6 +75,10 @@ class Scope:
     def definition(self, name: str) -> str | None:
         """The lines that define what a name speaks of; None where it is defined, or speaks of nothing."""
 
+    def declaration(self, signal: str) -> str:
+        """How a signal is declared, in short."""
+        return "..."
+
     def names(self) -> Iterable[str]:
         """The names that can be used, for suggestions."""
         return ()

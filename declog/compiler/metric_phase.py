@@ -1,0 +1,47 @@
+"""The phase whose rows a metric has; tokens of another phase in it are refused."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+
+from declog.compiler.draft import Draft
+from declog.compiler.scopes import SignalScope
+from declog.language.dtypes import Axis
+from declog.language.nodes import SIGNAL, Node, walk
+from declog.language.phases import in_one_phase
+from declog.language.spec import MetricSpec
+from declog.language.syntax import parse
+
+
+def phase_of(draft: Draft, id: str, spec: MetricSpec, args: Sequence[Node], clauses: Mapping[str, Node | None]) -> str:
+    """The latest phase that a metric reads; values of earlier ones are looked up."""
+    nodes = [node for node in (*args, *clauses.values()) if node is not None]
+    phases = {node.type.phase for node in nodes if node.type.phase is not None}
+    if not phases:
+        named = [draft.signals[item.param("name")].homes for item in walk(*args) if item.op == SIGNAL]
+        named = [phases for phases in named if phases]
+        shared = [phase for phase in (named or [()])[0] if all(phase in phases for phases in named)]
+        return (shared or [draft.default_phase])[0]
+    target = draft.latest(phases, ("metrics", id, "expr"))
+    for key, node in (*(("expr", arg) for arg in args), *clauses.items()):
+        if node is not None and node.type.axis is Axis.TOKEN and node.type.phase not in (None, target):
+            _refuse(draft, id, spec, key, node, target)
+            break
+    return target
+
+
+def _refuse(draft: Draft, id: str, spec: MetricSpec, key: str, node: Node, target: str) -> None:
+    """Report tokens of an earlier phase: those of the metric, or those of a condition that reads a value of it."""
+    text, scope = getattr(spec, key), SignalScope(draft)
+    if key != "expr" and isinstance(text, str):
+        for part in ast.walk(parse(text).body):
+            value = scope.resolve(part.id) if isinstance(part, ast.Name) else None
+            if isinstance(part, ast.Name) and isinstance(value, Node) and value.type.phase not in (None, target):
+                fix = in_one_phase(text, part, value, target, scope.declaration)
+                draft.report(
+                    "DL313.condition", ("metrics", id, key), name=part.id, phase=target, metric=id,
+                    other=value.type.phase, fix=fix,
+                )  # fmt: skip
+                return
+    draft.report("DL313.metric", ("metrics", id, "expr"), name=node, phase=node.type.phase, metric=id, other=target)
