@@ -420,14 +420,18 @@ class _Metric:
             fix = reduced_parts.of_tokens(self.draft, self.id, self.spec, reduction.name, args)
             self.report("DL312.tokens", reduce, reduction=reduction.name, fix=fix)
             return
-        fix = f"per completion it is another number, and possible: `mean({args[0]}, over=token)`"
+        condition = clauses["where"]
+        fix = reduced_parts.beside_others(self.draft, self.id, self.spec, args, condition, sketched=True)
+        fix = fix or f"per completion it is another number, and possible: `mean({args[0]}, over=token)`"
         if clauses["by"] is not None:
-            self.report("DL312.token_labels", "by", reduction=reduction.name, fix=fix)
-        where = () if clauses["where"] is None else tuple(walk(clauses["where"]))
+            problem = Problem.of("DL312.token_labels", reduction=reduction.name, fix=fix)
+            self.draft.report_first(problem, self.path("by"))
         if any(
-            (node.type.text and node.op not in PLAIN) or node.type.axis in (Axis.GROUP, Axis.BATCH) for node in where
+            (node.type.text and node.op not in PLAIN) or node.type.axis in (Axis.GROUP, Axis.BATCH)
+            for node in (() if condition is None else walk(condition))
         ):
-            self.report("DL312.token_where", "where", reduction=reduction.name, fix=fix)
+            problem = Problem.of("DL312.token_where", reduction=reduction.name, fix=fix)
+            self.draft.report_first(problem, self.path("where"))
 
     def _labelled(self) -> tuple[str, ...]:
         """The names that `by` reads; an expression has none."""

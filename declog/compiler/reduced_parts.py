@@ -19,7 +19,7 @@ from declog.language import earlier_steps, library_calls, unknown_names, wrong_c
 from declog.language.dtypes import Axis
 from declog.language.expression import compile_expression
 from declog.language.nodes import Node
-from declog.language.notation import both
+from declog.language.notation import SEVERAL, both
 from declog.language.reductions import BUILTIN, quantile_level
 from declog.language.spec import MetricSpec
 from declog.language.syntax import ExpressionError, names_in, tree_of
@@ -67,7 +67,44 @@ def of_spelt_out(draft: Draft, id: str, spec: MetricSpec, word: str, values: Seq
 def of_tokens(draft: Draft, id: str, spec: MetricSpec, reduction: str, values: Sequence[Node]) -> str:
     """The fix for a reduction that tokens have not: a formula of others, or that of means of completions."""
     fix = of_spelt_out(draft, id, spec, f"{reduction}_of_tokens", values)
-    return fix or library_calls.of_reduced_tokens(reduction, values)
+    return fix or beside_others(draft, id, spec, values) or library_calls.of_reduced_tokens(reduction, values)
+
+
+def beside_others(
+    draft: Draft,
+    id: str,
+    spec: MetricSpec,
+    values: Sequence[Node],
+    where: Node | None = None,
+    *,
+    sketched: bool = False,
+) -> str | None:
+    """The fix for some of several reductions, which tokens have not: the others stay, and means of completions have it.
+
+    ``sketched`` reductions are among them. ``where`` is the metric's condition. None for a metric of one reduction.
+    """
+    if not isinstance(spec.reduce, list):
+        return None
+
+    def is_refused(item: str | dict[str, str]) -> bool:
+        text = item if isinstance(item, str) else next(iter(item.values()))
+        reductions = [draft.reductions.get(part.partition("(")[0].strip()) for part in SEVERAL.get(text, (text,))]
+        return any(one and not one.foldable and (sketched or one.sketch is None) for one in reductions)
+
+    stay, apart = ([item for item in spec.reduce if is_refused(item) is refused] for refused in (False, True))
+    rest = spec.model_dump(include=spec.model_fields_set - {"expr", "reduce"}, by_alias=True)
+    exprs, written = list(map(str, values)), {key: value for key, value in rest.items() if key != "alias"}
+    if where is not None and where.type.axis is Axis.TOKEN:
+        condition = written.pop("where")
+        exprs = [f"{expr} if {condition} else missing" for expr in exprs]
+    means = [f"mean({expr}, over=token)" for expr in exprs]
+    new = {"expr": means[0] if len(means) == 1 else means, "reduce": apart, **written}
+    if not stay:
+        return f"metrics: {in_flow({id: new})}: per completion, which is another number"
+    first = next(item if isinstance(item, str) else next(iter(item)) for item in apart)
+    name = f"{id}_{first.partition('(')[0].replace('.', '_')}"
+    same = {"expr": spec.expr or id, "reduce": stay, **rest}
+    return f"metrics: {in_flow({id: same, name: new})}: per completion, which is another number"
 
 
 def in_metrics(

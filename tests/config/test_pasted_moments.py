@@ -154,6 +154,30 @@ def test_a_weight_of_tokens_is_their_sum() -> None:
     assert logged({**CONFIG, "metrics": {"m": entry}})["m"] == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize("where", [None, "index(token) < 3", "length > 2"])
+@pytest.mark.parametrize("reduce", [["mean", "p50"], [{"at": "mean"}, "max", {"mid": "p50"}], ["p50"]])
+def test_what_tokens_of_a_label_have_stays_as_it_is(reduce: list[Any], where: str | None) -> None:
+    """Class: reductions of tokens with a label, some of which are impossible; conditions of tokens and completions."""
+    entry = {"expr": "abs(logprobs)", "by": "topic", "reduce": reduce, **({} if where is None else {"where": where})}
+    numbers = pasted(entry)
+    rows = MASK & (np.arange(5) < 3 if where == "index(token) < 3" else True)
+    rows = rows & ((LENGTH > 2)[:, None] if where == "length > 2" else True)
+    magnitudes = np.where(rows, np.abs(LOGPROBS), np.nan)
+    for topic in set(TOPIC):
+        of_topic = magnitudes[np.array(TOPIC) == topic]
+        names = [item if isinstance(item, str) else next(iter(item)) for item in reduce]
+        for name in names:
+            if name in ("p50", "mid"):
+                id = "m" if len(reduce) == 1 else f"m_{name}"
+                of_completions = of_topic[~np.isnan(of_topic).all(1)]
+                assert numbers[f"{id}/{name}/{topic}"] == pytest.approx(
+                    np.median(np.nanmean(of_completions, 1)), rel=1e-5
+                )
+            else:
+                expected = np.nanmax(of_topic) if name == "max" else np.nanmean(of_topic)
+                assert numbers[f"m/{name}/{topic}"] == pytest.approx(expected, rel=1e-5)
+
+
 VALUES = pd.Series([0.1, 0.9, 0.2, 0.4, 0.8, 0.3, 0.3])
 ROLLING = VALUES.rolling(4, min_periods=1)
 
