@@ -397,13 +397,14 @@ class Compiler:
         params = params or {}
 
         def fail(key: str, /, *, arg: int | None = None, **facts: object) -> NoReturn:
+            facts |= {"fix": library_calls.of_folded(node, self.text, args[0])} if key == "DL306.tokens_reduced" else {}
             self.fail(node if arg is None else places[arg], key, **facts)
 
-        groups, stage = self.scope.groups, self.registry.stage
-        result = function.rule(Call(name, args, params, groups, self.scope.token_mask, stage, fail))
+        scope = self.scope
+        result = function.rule(Call(name, args, params, scope.groups, scope.token_mask, self.registry.stage, fail))
         if name == LABEL:  # a metric of its own to all that reads it
             return self.graph.make(METRIC, type=result, name=args[0].leaf, label=params[LABEL])
-        mask = self.scope.token_mask if params.get("axis") is Axis.TOKEN else None
+        mask = scope.token_mask if params.get("axis") is Axis.TOKEN else None
         typed = self.graph.make(name, args, type=result, mask=mask, **params)
         constant = function.stage == "elementwise" and args and all(item.op == CONST for item in args)
         if constant and function.takes == "arrays":
@@ -414,15 +415,14 @@ class Compiler:
 
     def _joined(self, args: list[Node], places: list[ast.expr]) -> list[Node]:
         """Values of one phase: those of earlier ones are looked up for the rows of the latest."""
-        phases = {arg.type.phase for arg in args if arg.type.phase is not None}
-        if len(phases) < 2:
+        if len(phases := {arg.type.phase for arg in args if arg.type.phase is not None}) < 2:
             return args
         try:
             target = latest(phases, self.scope.phase_order)
         except ExpressionError as error:
             raise ExpressionError(replace(error.problem, source=self.text, span=self.span(places[0]))) from None
-        of_tokens = [arg for arg in args if arg.type.axis is Axis.TOKEN]
-        tokens = next((arg for arg in of_tokens if arg.type.phase == target), of_tokens[0] if of_tokens else None)
+        of_tokens = (arg for arg in args if arg.type.axis is Axis.TOKEN)
+        tokens = max(of_tokens, key=lambda arg: arg.type.phase == target, default=None)
         for arg, part in zip(args, places, strict=True):
             if tokens is not None and arg.type.phase not in (None, tokens.type.phase):
                 phase, other = tokens.type.phase, arg.type.phase

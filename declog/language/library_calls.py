@@ -120,16 +120,41 @@ def ranked(call: ast.Call, text: str) -> str | None:
 
 def of_tokens(call: ast.Call, text: str, value: Node) -> str:
     """The fix for a token that is compared with a quantile of all of them: a signal that the loop computes."""
+    if call.keywords:
+        return of_folded(call, text, value)
     share, of = level_of(call) or 0.0, ast.unparse(call.args[0])
     written = re.escape(ast.get_source_segment(text.strip(), call) or ast.unparse(call))
     (sign, equal) = re.search(rf"([<>])(=?)\s*{written}", text).groups()  # type: ignore[union-attr]
     name = f"{re.sub(r'[^a-z0-9]+', '_', of.lower()).strip('_')}_{'above' if sign == '>' else 'below'}_p{100 * share:g}"
     name = name.replace(".", "_")
     here = re.sub(rf"{re.escape(of)}\s*{sign}{equal}\s*{written}", name, text).strip()
-    signal = f"signals: {{{value.type.phase or 'any'}: {{{name}: token bool}}}}"
+    signal = f"signals: {{{_home(value)}: {{{name}: token bool}}}}"
     mask = "".join(f"[{node}]" for node in value.mask)
     observed = f"{name}={of} {sign}{equal} {of}{mask}.quantile({share:g})"
     return f"observe it: `{signal}`, `log.observe({observed})` and `where: {here}`"
+
+
+def _home(value: Node) -> str:
+    """Where a signal of a value's phase is declared."""
+    return "any" if value.type.phase in (None, "default") else str(value.type.phase)
+
+
+def of_folded(call: ast.Call, text: str, value: Node) -> str:
+    """The fix for a quantile of the tokens of each completion: a signal that the loop computes, or that of all."""
+    share = level_of(call)
+    reduction = ast.unparse(call.func) if share is None else f"p{100 * share:g}"
+    of_all = f"of all tokens it is a metric of its own, `{reduction}({value})`"
+    if share is None:
+        return f"{of_all}; per completion there are mean, min, max, sum, std"
+    of = ast.unparse(call.args[0])
+    name = f"{re.sub(r'[^a-z0-9]+', '_', of.lower()).strip('_')}_{reduction}".replace(".", "_")
+    here = text.replace(ast.get_source_segment(text.strip(), call) or ast.unparse(call), name).strip()
+    mask = " & ".join(f"{node}.bool()" for node in value.mask)
+    tokens = f"({of})" if not of.isidentifier() else of
+    tokens += f".where({mask}, torch.nan)" if mask else ""
+    observed = f"log.observe({name}={tokens}.nanquantile({share:g}, dim=1))"
+    signal = f"signals: {{{_home(value)}: {{{name}: completion}}}}"
+    return f"per completion observe it: `{signal}`, `{observed}`, and write `{here}`; {of_all}"
 
 
 def of_reduced_tokens(reduction: str, args: Sequence[Node]) -> str:

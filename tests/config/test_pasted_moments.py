@@ -178,6 +178,42 @@ def test_what_tokens_of_a_label_have_stays_as_it_is(reduce: list[Any], where: st
                 assert numbers[f"m/{name}/{topic}"] == pytest.approx(expected, rel=1e-5)
 
 
+HERE = np.where(MASK, ENTROPY, np.nan)
+
+
+def of_high(quantile: np.ndarray) -> float:
+    """The mean of the tokens above a quantile of their completion."""
+    return float(LOGPROBS[quantile[:, None] < HERE].mean())
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        ({"expr": "logprobs", "where": "entropy > p80(entropy, over=token)"}, of_high),
+        ({"expr": "logprobs", "where": "entropy > median(entropy, over=token)"}, of_high),
+        ("mean(p80(entropy, over=token))", np.nanmean),
+    ],
+)
+def test_a_quantile_of_the_tokens_of_each_completion_is_observed(entry: Any, expected: Any) -> None:
+    """Class: in a condition of tokens, and as a value of completions; missing tokens do not count."""
+    with pytest.raises(declog.ConfigError) as caught:
+        declog.plan({**CONFIG, "metrics": {"m": entry}})
+    signal, observed, written = re.findall(r"`([^`]+)`", str(caught.value.problems[0].fix))[:3]
+    (name, code) = re.fullmatch(r"log\.observe\((\w+)=(.+)\)", observed).groups()  # type: ignore[union-attr]
+    tensors = {"entropy": torch.tensor(ENTROPY), "mask": torch.tensor(MASK)}
+    value = eval(code, {"torch": torch, **tensors})
+    level = 50 if "median" in str(entry) else 80
+    quantile = np.nanpercentile(HERE, level, axis=1)
+    np.testing.assert_allclose(value, quantile)
+    metric = {**entry, "where": written} if isinstance(entry, dict) else written
+    declared = yaml.safe_load(signal.removeprefix("signals: "))
+    config = {**CONFIG, "signals": {"any": {**CONFIG["signals"]["any"], **declared["any"]}}, "metrics": {"m": metric}}
+    sink = MemorySink()
+    with declog.start(config, sinks=[sink]) as log, log.step(0):
+        log.observe(logprobs=torch.tensor(LOGPROBS), **tensors, **{name: value})
+    assert sink.scalars[0]["m"] == pytest.approx(expected(quantile), rel=1e-5)
+
+
 VALUES = pd.Series([0.1, 0.9, 0.2, 0.4, 0.8, 0.3, 0.3])
 ROLLING = VALUES.rolling(4, min_periods=1)
 

@@ -51,7 +51,7 @@ def _rule(reduction: Reduction, call: Call) -> Type:
         call.fail("DL304.share")
     shape = remove_axis(call, accept=(*NUMERIC, DType.BOOL))
     if call.params["over"] is Axis.TOKEN:
-        call.fail("DL306.tokens_reduced", function=call.name, node=call.args[0])
+        call.fail("DL306.tokens_reduced", function=call.name)
     return shape.with_dtype(DType.FLOAT)
 
 
