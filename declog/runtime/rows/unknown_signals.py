@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from keyword import iskeyword
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from declog.errors import UnknownSignalError, in_flow, nearest
 from declog.language.notation import WORD
 from declog.language.scope import RESERVED
-from declog.plans.needs import signals_of
+from declog.plans.needs import Clause, signals_of
 from declog.plans.ops import Plan
 from declog.runtime.values.inputs import words_of
 
@@ -31,14 +31,19 @@ def unknown_signals(plan: Plan, signals: Mapping[str, Any]) -> UnknownSignalErro
     near = {name: nearest(name, candidates) for name in names}
     sources = {op.name: op.source for phase in plan.phases.values() for op in phase.signals}
     computed = signals_of(plan)
-    fixes, undeclared = [], []
+    fixes, last, undeclared = [], [], []
     for name in names:
         if name in plan.renamed:
             fixes.append(f"`{name}` is called `{plan.renamed[name]}` now")
         elif name in sources:
             fixes.append(f"`{name}` is observed as `{sources[name]}`")
-        elif needs := {need.name for clause in computed.get(name, ()) for need in clause}:
-            fixes.append(f"drop `{name}`: `{plan.name}` computes it, from {', '.join(sorted(needs))}")
+        elif needs := {sources.get(need.name, need.name) for clause in computed.get(name, ()) for need in clause}:
+            absent = _not_observed(plan, computed[name], signals)
+            drop = f"drop `{name}`: `{plan.name}` computes it, from {', '.join(sorted(needs))}"
+            if absent:
+                last.append(f"or {drop}; observe {absent} then, without which it is absent")
+            else:
+                fixes.append(drop)
             undeclared.append(name)
         elif (meant := near[name]) is not None:
             fixes.append(f"did you mean `{meant}`?" if len(names) == 1 else f"`{name}`: did you mean `{meant}`?")
@@ -51,10 +56,25 @@ def unknown_signals(plan: Plan, signals: Mapping[str, Any]) -> UnknownSignalErro
         in_config, overrides = _declarations({name: words_of(signals[name]) for name in undeclared}, phase)
         call = f"wandb = declog.tee(wandb, {TEE!r}, {overrides})" if plan.project == TEE else overrides
         fixes += [f"one of your own, in the config: {in_config}", f"or as overrides: {call}"]
+    fixes += last
     if not fixes or any(near[name] is None for name in undeclared):
         fixes.append(f"signals: {', '.join(sorted(plan.signal_names))}")
     quoted = " and no signal ".join(f"`{name}`" for name in names)
     return UnknownSignalError.of("DL501.signal", config=plan.name, names=quoted, fix="\n".join(fixes))
+
+
+def _not_observed(plan: Plan, clauses: Collection[Clause], signals: Mapping[str, Any]) -> str:
+    """The signals that a metric needs of the phases of a call, and that the call does not observe."""
+    sources = {(name, op.name): op.source for name, phase in plan.phases.items() for op in phase.signals}
+    homes = [{op.phase for op in plan.sources[name]} for name in signals.keys() & plan.sources.keys()]
+    here = {phase for phases in homes if len(phases) == 1 for phase in phases}
+    needs = [[(need, sources.get((need.phase, need.name), need.name)) for need in clause] for clause in sorted(clauses)]
+    absent = [
+        " or ".join(dict.fromkeys(f"`{source}`" for _, source in clause))
+        for clause in needs
+        if all(need.phase in here and source not in signals for need, source in clause)
+    ]
+    return " and ".join(absent)
 
 
 def _declarations(words: Mapping[str, str], phase: str) -> tuple[str, str]:
