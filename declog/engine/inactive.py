@@ -223,7 +223,8 @@ class Inactive:
         some += [f"and {unnamed} more (`log.missing` has them all)"] if unnamed else []
         if plain:
             ids = [id for why in plain for id in reasons[why]]
-            names = dict.fromkeys(self._named(clause) for id in ids for clause in self._absent(id, state))
+            never = [one for id in ids for one in self._absent(id, state) if not self._strays([one], state)]
+            names = dict.fromkeys(map(self._named, never))
             which = f"{len(ids)} that read" if some else "they read"
             some += [f"{which} {_listed([*names], SIGNALS)}, which this loop does not observe (`log.missing` has each)"]
         count, slower = sum(map(len, reasons.values())), min(self._every[id] for id in first)
@@ -330,15 +331,14 @@ class Inactive:
         names = list(dict.fromkeys(self._signals[need].source for need in sorted(strays)))
         alone = [one for one, op in self._signals.items() if one.phase == need.phase and op.homes == (one.phase,)]
         beside = next((one for one in alone if one in state.spans), next(iter(alone), None))
-        fix = f"observe {'them' if len(names) > 1 else 'it'}"
-        fix += f" with {self._signals[beside].source} in {need.phase}" if beside else f" in {need.phase}"
+        it, verb = ("them", "are") if len(names) > 1 else ("it", "is")
+        fix = f"observe {it}{f' with {self._signals[beside].source}' if beside else ''} in {need.phase}"
         there = {Need(phase, one.name) for one, phase in strays.items()}
         if moved := self._moved(strays):
-            nulls = [*(f"{name}: null" for name in moved[:GROUPS]), *["..."] * (len(moved) > GROUPS)]
-            fix += f", or `signals: {{{need.phase}: {{{', '.join(nulls)}}}}}`"
+            nulls = ", ".join([*(f"{name}: null" for name in moved[:GROUPS]), *["..."] * (len(moved) > GROUPS)])
+            fix += f", or `signals: {{{need.phase}: {{{nulls}}}}}`, as override `signals.{need.phase}={{{nulls}}}`"
         elif any(there.intersection(clause) for clauses in self._needs.values() for clause in clauses):
             fix += ", too"
-        verb = "are" if len(names) > 1 else "is"
         return f"{_listed(names, SIGNALS)} came in {came}, and {verb} read in {need.phase}: {fix}"
 
     def _named(self, clause: Clause) -> str:

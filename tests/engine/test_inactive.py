@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 import declog
 from declog.runtime.ranks.comm import Comm
@@ -109,27 +110,28 @@ TWO_PHASES: dict[str, Any] = {
     },
     "metrics": {"r": "mean(r)", "lp": "mean(lp)"},
 }  # fmt: skip
+DELETED = "or `signals: {{rollout: {{{0}}}}}`, as override `signals.rollout={{{0}}}`"
 MASKED = "observe them with r in rollout"
 RATIO = {"p": "var(a - lp)", "q": "var(a)"}  # of two phases as `a` is declared: `p` is of the update
 STRAYS: Mapping[str, tuple[dict[str, Any], str, dict[str, str]]] = {
     "tokens": ({"a": "mean(a)"}, "a", {
-        "a": f"a and m came in update, and are read in rollout: {MASKED}, or `signals: {{rollout: {{a: null}}}}`"}),
+        "a": f"a and m came in update, and are read in rollout: {MASKED}, {DELETED.format('a: null')}"}),
     "also read where it came": ({"a": "max(a)", "w": "mean(a * lp)"}, "a", {
-        "a": f"a and m came in update, and are read in rollout: {MASKED}, or `signals: {{rollout: {{a: null}}}}`"}),
+        "a": f"a and m came in update, and are read in rollout: {MASKED}, {DELETED.format('a: null')}"}),
     "two signals": ({"d": "mean(a - b)"}, "a b", {"d": (
-        f"a, b and m came in update, and are read in rollout: {MASKED}, or `signals: {{rollout: {{a: null, b: null}}}}`"
+        f"a, b and m came in update, and are read in rollout: {MASKED}, {DELETED.format('a: null, b: null')}"
     )}),
     "completions": ({"x": "mean(x)"}, "x", {"x": (
-        "x came in update, and is read in rollout: observe it with r in rollout, or `signals: {rollout: {x: null}}`"
+        f"x came in update, and is read in rollout: observe it with r in rollout, {DELETED.format('x: null')}"
     )}),
     "the mask": ({"n": "mean(sum(m, over=token))"}, "", {"n": (
-        "m came in update, and is read in rollout: observe it with r in rollout, or `signals: {rollout: {m: null}}`"
+        f"m came in update, and is read in rollout: observe it with r in rollout, {DELETED.format('m: null')}"
     )}),
     "with another of its phase": ({"x": "mean(x * r)"}, "x", {
         "x": "x came in update, and is read in rollout: observe it with r in rollout"}),
     "one that came in none": ({"d": "mean(a - b)"}, "a", {"d": "b never came"}),
     "a formula with another of where it came": ({**RATIO, "mine": {"formula": "1 - p / q"}}, "a", {
-        "mine": f"a and m came in update, and are read in rollout: {MASKED}, or `signals: {{rollout: {{a: null}}}}`"}),
+        "mine": f"a and m came in update, and are read in rollout: {MASKED}, {DELETED.format('a: null')}"}),
 }  # fmt: skip
 
 
@@ -204,6 +206,10 @@ def test_the_edit_for_another_phase_works(
     with declog.start(config, sinks=[sink], output_dir=tmp_path) as log:
         two_phases(f"lp m {names}", values=values)(log)
     assert dict(log.missing) == {}
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump({**config, "signals": TWO_PHASES["signals"]}), "utf-8")
+    override = f"signals.rollout={{{', '.join(f'{name}: null' for name in nulls.split())}}}"
+    assert declog.plan(str(file), [override]).fingerprint == declog.plan(config).fingerprint
     logged = [row["mine"] for row in sink.scalars.values()]
     assert len(logged) == 3
     if value is not None:
@@ -271,6 +277,21 @@ def test_the_line_is_bounded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
         "which this loop does not observe (`log.missing` has each)"
     ]
     assert sorted(missing) == sorted(names)
+
+
+def test_what_came_in_another_phase_is_observed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Class: what metrics read beside signals that never came, such as a mask; those alone are not observed."""
+    names = [f"s{n}" for n in range(6)]
+    signals = {"rollout": {**TWO_PHASES["signals"]["rollout"], **dict.fromkeys(names, TOKEN)},
+               "update": TWO_PHASES["signals"]["update"]}  # fmt: skip
+    config = {**TWO_PHASES, "signals": signals,
+              "metrics": {**TWO_PHASES["metrics"], **{name: f"mean({name})" for name in names}}}  # fmt: skip
+    told, missing = run(config, two_phases("lp m", values={}), tmp_path, caplog)
+    assert told == [
+        "6 of 8 metrics are inactive: they read s0, s1, s2 and 3 more, "
+        "which this loop does not observe (`log.missing` has each)"
+    ]
+    assert missing == {name: f"{name} never came" for name in names}
 
 
 def test_nothing_at_all_is_said_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
