@@ -238,8 +238,8 @@ MOST_EDGES = 64
 def of_edges(draft: Draft, id: str, expr: str, call: ast.Call, compiler: Compiler) -> str | None:
     """``histogram(length, edges=[0, 8, 16])`` as counts by bucket; None where it does not say where its bins are.
 
-    A bucket has its upper edge, and numpy's bins the lower one, so that those of whole numbers end one before. The
-    first and the last bucket have what is beyond.
+    Between two ends it is a histogram first, of all values. A bucket has its upper edge, and numpy's bins the lower
+    one, so that those of whole numbers end one before. The first and the last bucket have what is beyond.
     """
     said: dict[str | None, Any] = {}
     for keyword in call.keywords:
@@ -248,7 +248,7 @@ def of_edges(draft: Draft, id: str, expr: str, call: ast.Call, compiler: Compile
     lists = [value for value in said.values() if isinstance(value, list | tuple) and len(value) > 1 and _grow(value)]
     ends = [next((said[word] for word in words if word in said), None) for words in (_LOW, _HIGH)]
     low, high = lists[0] if lists and len(lists[0]) == 2 else ends
-    edges = list(lists[0]) if lists and len(lists[0]) > 2 else []
+    edges, count = list(lists[0]) if lists and len(lists[0]) > 2 else [], 0
     if not edges and low is not None and high is not None and _grow([low, high]):
         bins = said.get("bins", 10)
         count = bins if isinstance(bins, int) and 1 < bins <= MOST_EDGES else 10
@@ -264,7 +264,11 @@ def of_edges(draft: Draft, id: str, expr: str, call: ast.Call, compiler: Compile
     by = f"bucket({expr}, {', '.join(f'{edge:.12g}' for edge in inner)})"
     kept = spec.model_dump(exclude_unset=True, exclude={"expr", "reduce", "by"}, by_alias=True)
     entry = {"expr": expr, "reduce": "count", "by": by, **kept}
-    return f"metrics: {in_flow({id: entry})}: so many in each part; the first and the last have all that is beyond"
+    counts, ends = f"metrics: {in_flow({id: entry})}", "the first and the last have all that is beyond"
+    if not count:
+        return f"{counts}: so many in each part; {ends}"
+    bars = in_flow({id: {"expr": expr, "reduce": f"histogram(bins={count})", **kept}})
+    return f"metrics: {bars}: of all values; or so many in each part, which are scalars; {ends}: {counts}"
 
 
 def _grow(edges: Sequence[Any]) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 
@@ -267,26 +268,36 @@ def test_a_histogram_with_its_edges_counts_as_numpy_does(name: str, call: str, b
     with pytest.raises(declog.ConfigError) as caught:
         declog.plan(config)
     fix = str(caught.value.problems[0].fix)
-    match = re.fullmatch(r"metrics: (\{.+\}): so many in each part; the first.+ beyond", fix)
-    assert match is not None
-    config["metrics"] |= yaml.safe_load(match[1])
+    bars, counts = re.fullmatch(
+        r"(?:metrics: (\{.+\}): of all values; or so many in each part, which are scalars; the first.+ beyond: )?"
+        r"metrics: (\{.+?\})(?:: so many in each part; the first.+ beyond)?",
+        fix,
+    ).groups()  # type: ignore[union-attr]
+    assert (bars is None) == ((len(bins) == 5 and "edges" in call) or "bins=[" in call)
+    if bars is not None:
+        sink = MemorySink()
+        with declog.start({**config, "metrics": yaml.safe_load(bars)}, sinks=[sink]) as log, log.step(0):
+            log.observe(**data)
+        ((_, (record,)),) = [(step, records.histograms) for step, records in sink.events]
+        assert list(record.counts) == np.histogram(data[name], len(bins) - 1)[0].tolist()
+    config["metrics"] |= yaml.safe_load(counts)
     sink = MemorySink()
     with declog.start(config, sinks=[sink]) as log, log.step(0):
         log.observe(**data)
     logged = {key.removeprefix("h/"): value for key, value in sink.scalars[0].items() if key.startswith("h/")}
     uppers = {label: float(re.findall(r"[\d.]+", label)[-1]) + (">" in label or "+" in label) for label in logged}
-    counts = [logged[label] for label in sorted(logged, key=uppers.__getitem__)]
-    assert counts == np.histogram(data[name], np.asarray(bins))[0].tolist()
+    found = [logged[label] for label in sorted(logged, key=uppers.__getitem__)]
+    assert found == np.histogram(data[name], np.asarray(bins))[0].tolist()
 
 
-def of_last(function: str, **keys: float) -> np.ndarray:
-    return np.array([getattr(np, function)(VALUES[max(0, at - 49) : at + 1], **keys) for at in range(len(VALUES))])
+def of_last(function: str) -> np.ndarray:
+    return np.asarray(pd.Series(VALUES, dtype=float).rolling(50, min_periods=1).agg(function))
 
 
 @pytest.mark.parametrize(
     ("entry", "expected"),
     [
-        ({"formula": "grad_norm / median(grad_norm)"}, VALUES / of_last("mean")),
+        ({"formula": "grad_norm / median(grad_norm)"}, VALUES / of_last("median")),
         ({"formula": "grad_norm - avg(grad_norm)"}, VALUES - of_last("mean")),
         ({"formula": "std(grad_norm)"}, of_last("std")),
         ({"formula": "grad_norm - max(grad_norm)"}, VALUES - of_last("mean") - 2.33 * of_last("std")),
