@@ -397,7 +397,7 @@ class Compiler:
         params = params or {}
 
         def fail(key: str, /, *, arg: int | None = None, **facts: object) -> NoReturn:
-            facts |= {"fix": library_calls.of_folded(node, self.text, args[0])} if key == "DL306.tokens_reduced" else {}
+            facts |= library_calls.of_folded(node, self.text, args[0]) if key == "DL306.tokens_reduced" else {}
             self.fail(node if arg is None else places[arg], key, **facts)
 
         scope = self.scope

@@ -121,7 +121,7 @@ def ranked(call: ast.Call, text: str) -> str | None:
 def of_tokens(call: ast.Call, text: str, value: Node) -> str:
     """The fix for a token that is compared with a quantile of all of them: a signal that the loop computes."""
     if call.keywords:
-        return of_folded(call, text, value)
+        return of_folded(call, text, value)["fix"]
     share, of = level_of(call) or 0.0, ast.unparse(call.args[0])
     written = re.escape(ast.get_source_segment(text.strip(), call) or ast.unparse(call))
     (sign, equal) = re.search(rf"([<>])(=?)\s*{written}", text).groups()  # type: ignore[union-attr]
@@ -139,14 +139,16 @@ def _home(value: Node) -> str:
     return "any" if value.type.phase in (None, "default") else str(value.type.phase)
 
 
-def of_folded(call: ast.Call, text: str, value: Node) -> str:
-    """The fix for a quantile of the tokens of each completion: a signal that the loop computes, or that of all."""
+def of_folded(call: ast.expr, text: str, value: Node) -> dict[str, str]:
+    """The fix for a quantile of the tokens of each completion: a signal that the loop computes, or that of all.
+
+    Empty for another reduction of theirs.
+    """
     share = level_of(call)
-    reduction = ast.unparse(call.func) if share is None else f"p{100 * share:g}"
+    if share is None or not isinstance(call, ast.Call):
+        return {}
+    of, reduction = ast.unparse(call.args[0]), f"p{100 * share:g}"
     of_all = f"of all tokens it is a metric of its own, `{reduction}({value})`"
-    if share is None:
-        return f"{of_all}; per completion there are mean, min, max, sum, std"
-    of = ast.unparse(call.args[0])
     name = f"{re.sub(r'[^a-z0-9]+', '_', of.lower()).strip('_')}_{reduction}".replace(".", "_")
     here = text.replace(ast.get_source_segment(text.strip(), call) or ast.unparse(call), name).strip()
     mask = " & ".join(f"{node}.bool()" for node in value.mask)
@@ -154,7 +156,7 @@ def of_folded(call: ast.Call, text: str, value: Node) -> str:
     tokens += f".where({mask}, torch.nan)" if mask else ""
     observed = f"log.observe({name}={tokens}.nanquantile({share:g}, dim=1))"
     signal = f"signals: {{{_home(value)}: {{{name}: completion}}}}"
-    return f"per completion observe it: `{signal}`, `{observed}`, and write `{here}`; {of_all}"
+    return {"fix": f"per completion observe it: `{signal}`, `{observed}`, and write `{here}`; {of_all}"}
 
 
 def of_reduced_tokens(reduction: str, args: Sequence[Node]) -> str:

@@ -51,7 +51,9 @@ def _rule(reduction: Reduction, call: Call) -> Type:
         call.fail("DL304.share")
     shape = remove_axis(call, accept=(*NUMERIC, DType.BOOL))
     if call.params["over"] is Axis.TOKEN:
-        call.fail("DL306.tokens_reduced", function=call.name)
+        fix = f"of all tokens it is a metric of its own, `{call.name}({call.args[0]})`"
+        fix += "; per completion there are mean, min, max, sum, std"
+        call.fail("DL306.tokens_reduced", function=call.name, fix=fix)
     return shape.with_dtype(DType.FLOAT)
 
 

@@ -91,7 +91,7 @@ class Batch:
     def take(self, call: Observation) -> None:
         """Copy a call's values, and fold its tokens. Raises ``InputError`` if it has another number of rows."""
         if call.devices:
-            _not_captured(call.names)
+            _not_captured(call.names, self.phase)
         counts, labels, names = self.counts, self.labels, self.names | call.names
         copies, calls, unfolded, folded = self.copies, self.calls, self.unfolded, None
         if not call.counts.items() <= counts.items():
@@ -138,7 +138,7 @@ class Batch:
             signal = self.labels["completions"]
             raise InputError.of("DL509.values", column=column, count=len(values), rows=rows, signal=signal)
         if isinstance(values, Tensor) and values.is_cuda:
-            _not_captured({column})
+            _not_captured({column}, self.phase)
             self._streams = self._streams.noted([values.device])
         self.extras = {**self.extras, column: values}
 
@@ -300,10 +300,12 @@ def repeated(call: Observation, names: Set[str], earlier: Sequence[Observation])
     }  # fmt: skip
 
 
-def _not_captured(names: Set[str]) -> None:
+def _not_captured(names: Set[str], phase: PhaseOp) -> None:
     """Raise ``InputError`` while a CUDA graph is captured, since nothing is computed then."""
     if capturing():
-        raise InputError.of("DL504.graph", names=", ".join(f"`{name}`" for name in sorted(names)))
+        sources = {op.name: op.source for op in phase.signals}
+        shown = sorted({sources.get(name, name) for name in names})
+        raise InputError.of("DL504.graph", names=", ".join(f"`{name}`" for name in shown))
 
 
 def _bytes_besides(calls: Sequence[Observation]) -> int:

@@ -264,9 +264,9 @@ class Intake:
         if not (again := batch.again(call)):
             return False
         if self._plan.ids not in again and (batches.once or batch.size is not None):
-            per_step = {signal.name for signal in batch.phase.signals if signal.axis is Axis.STEP}
-            what = f"`{min(again)}`"
-            if again <= per_step:
+            signals = [signal for signal in (*batch.phase.signals, *batch.phase.unread) if signal.name in again]
+            what = f"`{min(signal.source for signal in signals)}`"
+            if all(signal.axis is Axis.STEP for signal in signals):
                 raise InputError.of("DL509.twice_per_step", what=what, phase=batch.phase.name)
             raise InputError.of("DL509.twice", what=what, phase=batch.phase.name)
         return True
