@@ -421,8 +421,8 @@ class _Metric:
             self.report("DL312.tokens", reduce, reduction=reduction.name, fix=fix)
             return
         condition = clauses["where"]
-        fix = reduced_parts.beside_others(self.draft, self.id, self.spec, args, condition, sketched=True)
-        fix = fix or f"per completion it is another number, and possible: `mean({args[0]}, over=token)`"
+        means = f"per completion it is another number, and possible: `mean({args[0]}, over=token)`"
+        fix = reduced_parts.beside_others(self.draft, self.id, self.spec, args, condition, sketched=True) or means
         if clauses["by"] is not None:
             problem = Problem.of("DL312.token_labels", reduction=reduction.name, fix=fix)
             self.draft.report_first(problem, self.path("by"))
