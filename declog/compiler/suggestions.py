@@ -264,11 +264,11 @@ def of_edges(draft: Draft, id: str, expr: str, call: ast.Call, compiler: Compile
     by = f"bucket({expr}, {', '.join(f'{edge:.12g}' for edge in inner)})"
     kept = spec.model_dump(exclude_unset=True, exclude={"expr", "reduce", "by"}, by_alias=True)
     entry = {"expr": expr, "reduce": "count", "by": by, **kept}
-    counts, ends = f"metrics: {in_flow({id: entry})}", "the first and the last have all that is beyond"
+    counts, beyond = f"metrics: {in_flow({id: entry})}", "the first and the last have all that is beyond"
     if not count:
-        return f"{counts}: so many in each part; {ends}"
+        return f"{counts}: so many in each part; {beyond}"
     bars = in_flow({id: {"expr": expr, "reduce": f"histogram(bins={count})", **kept}})
-    return f"metrics: {bars}: of all values; or so many in each part, which are scalars; {ends}: {counts}"
+    return f"metrics: {bars}: of all values; or so many in each part, which are scalars; {beyond}: {counts}"
 
 
 def _grow(edges: Sequence[Any]) -> bool:

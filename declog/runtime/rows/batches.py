@@ -17,6 +17,7 @@ from declog.engine.blocks import Key
 from declog.errors import InputError, MissingSignalError, RuntimeFailure
 from declog.language.dtypes import Axis
 from declog.language.nodes import TIMERS
+from declog.plans.needs import ROW_ID
 from declog.plans.ops import Plan, SignalOp
 from declog.runtime.recording.timing import Timed
 from declog.runtime.rows.batch import Batch, repeated
@@ -268,7 +269,7 @@ class Intake:
             what = f"`{min(signal.source for signal in signals)}`"
             if all(signal.axis is Axis.STEP for signal in signals):
                 raise InputError.of("DL509.twice_per_step", what=what, phase=batch.phase.name)
-            raise InputError.of("DL509.twice", what=what, phase=batch.phase.name)
+            raise InputError.of("DL509.twice", what=what, phase=batch.phase.name, ids=self._plan.ids or ROW_ID)
         return True
 
     def _put(self, batches: OpenBatches, taken: Mapping[str, Batch]) -> None:
