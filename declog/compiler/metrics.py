@@ -242,7 +242,7 @@ class _Metric:
             compiler = self._compiler(parsed.text)
             if len(body.args) != reduction.arity:
                 takes = suggestions.takes(reduction)
-                fix = suggestions.arguments(reduction, body, parsed.text, compiler.scope)
+                fix = suggestions.arguments(reduction, body, parsed.text, compiler)
                 compiler.fail(body, "DL304.reduction_arity", reduction=reduction.name, takes=takes, fix=fix)
             params = self._constants(reduction, body, compiler)
             return tuple(compiler.visit(arg) for arg in body.args), {None: (reduction, params)}
@@ -269,9 +269,7 @@ class _Metric:
             if clause is not None and keyword.arg not in constants:
                 compiler.fail(keyword, "DL304.clause", function=reduction.name, name=keyword.arg, fix=clause)
             if keyword.arg in idioms.AXES:
-                fix = f"{reduction.name}({inside})"
-                if ast.unparse(keyword.value).strip("'\"") in ("group", "prompt"):
-                    fix = f"mean({reduction.name}({inside}, over=completion)), the mean over groups"
+                fix = suggestions.along(reduction, inside, call, compiler)
                 compiler.fail(keyword, "DL304.axis", function=reduction.name, name=keyword.arg, fix=fix)
             compiler.fail(keyword, "DL304.parameter", function=reduction.name, name=keyword.arg, known=constants)
         if (name := out_of_range(reduction, constants)) is not None:

@@ -22,7 +22,6 @@ from declog.language.expression import Compiler
 from declog.language.nodes import SIGNAL, Node
 from declog.language.notation import both, is_reduction, reduced
 from declog.language.reductions import Reduction, Reductions
-from declog.language.scope import Scope
 from declog.language.smoothing import Smoothing
 from declog.language.spec import MetricSpec, Observed
 from declog.language.syntax import ExpressionError, names_in, tree_of
@@ -84,12 +83,12 @@ def reduced_already(spec: MetricSpec, body: ast.expr, reductions: Reductions) ->
     return in_flow({"expr": ast.unparse(body.args[0]), **reduce})[1:-1]
 
 
-def arguments(reduction: Reduction, call: ast.Call, text: str, scope: Scope) -> str:
+def arguments(reduction: Reduction, call: ast.Call, text: str, compiler: Compiler) -> str:
     """A reduction of too many or too few expressions, as it would be called; ``text`` is the whole expression."""
     if (number := idioms.without_thousands(text)) != text:
         return number
-    if (library := unknown_names.of_library(call, reduction.name, text, scope)) is not None:
-        return library
+    if (library := unknown_names.of_library(call, reduction.name, text, compiler.scope)) is not None:
+        return wrong_calls.along(call, library, compiler.tried) or library
     values = list(map(ast.unparse, call.args))
     if (named := wrong_calls.with_constant(reduction, call)) is not call:
         return ast.unparse(named)
@@ -98,6 +97,15 @@ def arguments(reduction: Reduction, call: ast.Call, text: str, scope: Scope) -> 
     count = reduction.arity
     inside = values[:count] if len(values) > count else [*"xyz"][:count]
     return f"{reduction.name}({', '.join(inside)})"
+
+
+def along(reduction: Reduction, inside: str, call: ast.Call, compiler: Compiler) -> str:
+    """The fix for ``max(reward, axis=1)`` as a metric: an aggregate, or one of all rows."""
+    said = (ast.unparse(keyword.value).strip("'\"") for keyword in call.keywords if keyword.arg in idioms.AXES)
+    if not {"group", "prompt"}.isdisjoint(said):
+        return f"mean({reduction.name}({inside}, over=completion)), the mean over groups"
+    plain = f"{reduction.name}({inside})"
+    return wrong_calls.along(call, plain, compiler.tried) or plain
 
 
 def definition(draft: Draft, name: str, text: str = "") -> str | None:

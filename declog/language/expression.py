@@ -109,7 +109,7 @@ class Compiler:
         if isinstance(problem, Problem) and problem.code == "DL306" and problem.fix is not None:
             plain = idioms.with_plain_calls(parse(self.text).body)
             return problem.fix if plain is None else f"write `{plain}`"
-        return text
+        return wrong_calls.along(node, text, self.tried) or text
 
     def tried(self, text: str) -> Node | Problem:
         """Another expression in this place, or what is wrong with it."""

@@ -44,7 +44,7 @@ def of_library(name: str, arguments: Sequence[ast.expr], *, of_metrics: bool = F
     """
     last = arguments[-1] if arguments else None
     steps = last.value if isinstance(last, ast.Constant) else None
-    if name in AGGREGATES and len(arguments) == 2 and steps in (0, 1):  # numpy's axis of rows
+    if name in AGGREGATES and len(arguments) == 2 and ast.unparse(arguments[1]) in ("0", "1", "-1"):  # an axis
         return f"{name}({ast.unparse(arguments[0])})"
     if name in _ALL_VALUES and len(arguments) == 2:
         return f"square(pstd({ast.unparse(arguments[0])}, over={ast.unparse(arguments[1])}))"
@@ -113,8 +113,8 @@ def ranked(call: ast.Call, text: str) -> str | None:
     compared = re.search(rf"([\w.]+)\s*([<>])=?\s*{re.escape(ast.get_source_segment(text.strip(), call) or '')}", text)
     if share is None or compared is None or compared[1] != ast.unparse(call.args[0]):
         return None
-    sign = ">" if compared[2] == ">" else "<="
-    here = text.replace(compared[0], f"rank({compared[1]}, within=group) {sign} {share:g} * size(completion)")
+    bound = f"{'>' if compared[2] == '>' else '< 1 +'} {share:g} * size(completion)"  # at least one of a small group
+    here = text.replace(compared[0], f"rank({compared[1]}, within=group) {bound}")
     return f"of each group: write `{here.strip()}`"
 
 

@@ -32,6 +32,7 @@ from declog.language.wrong_forms import (
     entry_names,
     in_one_form,
     of_each,
+    of_share,
     sinks_and_options,
 )  # fmt: skip
 
@@ -50,6 +51,8 @@ def answered(problem: Problem, data: Mapping[str, Any]) -> Problem | None:
 
 def _of_form(problem: Problem, data: Mapping[str, Any]) -> Problem | None:
     """The problem of a value in another form than its key takes; None of a `combine` beside an axis in `over`."""
+    if problem.path[-1] in ("top", "bottom") and (fix := of_share(problem.path, data)) is not None:
+        return replace(problem, fix=fix)
     for depth in (3, 4) if problem.path[0] == "schemas" else (3,):
         if (fix := in_one_form(problem.path[:depth], data)) is not None:
             return replace(problem, path=problem.path[:depth], fix=fix)

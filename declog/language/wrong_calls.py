@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 
 from declog.errors import Problem
-from declog.language import idioms
+from declog.language import idioms, library_calls
 from declog.language.dtypes import Axis, DType
 from declog.language.functions import REQUIRED, Function
 from declog.language.functions.text import bucket_labels
@@ -60,6 +60,20 @@ def without(call: ast.Call, keyword: ast.keyword) -> str:
         func = ast.Name("pstd")
     rest = ast.unparse(ast.Call(func, call.args, [item for item in call.keywords if item is not keyword]))
     return f"square({rest})" if func is not call.func and name == "var" else rest
+
+
+def along(call: ast.Call, plain: str, tried: Callable[[str], Node | Problem]) -> str | None:
+    """The fix for a reduction of the last axis, ``max(x, axis=1)`` or ``mean(x, -1)``; None for another call.
+
+    That axis has the tokens of a completion, or the completions of a group. ``plain`` is the call without it.
+    """
+    said = [ast.unparse(item.value) for item in call.keywords if item.arg in idioms.AXES]
+    if ast.unparse(call.func).rpartition(".")[2] in library_calls.AGGREGATES:
+        said += map(ast.unparse, call.args[-1:])
+    if not plain.endswith(")") or {"1", "-1"}.isdisjoint(said):
+        return None
+    aggregates = (f"{plain[:-1]}, over={axis})" for axis in ("token", "completion"))
+    return next((text for text in aggregates if isinstance(tried(text), Node)), None)
 
 
 def of_list(call: ast.Call, text: str, span: Span, tried: Callable[[str], Node | Problem]) -> str | None:

@@ -10,7 +10,7 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from declog.errors import Path, elsewhere, in_flow, nearest
+from declog.errors import Path, elsewhere, in_flow, nearest, nested
 from declog.language import idioms
 from declog.language.keys import below, entries, keys
 from declog.language.notation import is_reduction, reduced
@@ -143,8 +143,6 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
             return f"filter: {in_flow(value[0])}, and a table of its own for each further filter"
         case ["tables", _, "filter"], {"within": int() as steps, **chosen}:
             return f"filter: {in_flow(chosen)}, and `every: {steps}` beside it"
-        case ["tables", _, "filter"], Mapping() if (rows := _of_share(value)) is not None:
-            return f"filter: {rows}, of each group"
         case ["every"], {"train": int() as steps, **modes}:
             rest = {mode: {"every": count} for mode, count in modes.items()}
             return f"every: {steps}" + (f", and modes: {in_flow(rest)}" if rest else "")
@@ -248,15 +246,32 @@ def of_expressions(id: str, exprs: Mapping[str, str] | list[str], entry: Mapping
     return {f"{id}_{name}": text if short else {"expr": text, **rest} for name, text in zip(names, texts, strict=True)}
 
 
-def _of_share(rows: Mapping[str, Any]) -> str | None:
-    """`top: 10%` of the rows as a filter; None for another one."""
-    for key, sign in (("top", ">"), ("bottom", "<=")):
-        match = re.fullmatch(r"(\d+(?:\.\d+)?) ?%", str(rows.get(key)))
-        if match is not None and isinstance(rows.get("key"), str):
-            share = float(match[1]) / 100
-            bound = f"{1 - share if key == 'top' else share:g} * size(completion)"
-            return in_flow({"where": f"rank({rows['key']}, within=group) {sign} {bound}"})
-    return None
+def of_share(path: Path, data: Mapping[str, Any]) -> str | None:
+    """The fix for `top: 10%` of the rows, a number of them or a share of each group; None for another value."""
+    rows: Any = data
+    for word in path[:-1]:
+        rows = rows.get(word) if isinstance(rows, Mapping) else None
+    if not isinstance(rows, Mapping) or (share := _share(rows.get(path[-1]))) is None:
+        return None
+    count = max(round(100 * share), 1)
+    fix = f"{path[-1]}: {count}, which is {100 * share:g}% of {count / share:.0f} rows"
+    shares = {"bottom": _share(rows.get("bottom")), "top": _share(rows.get("top"))}
+    ranks = [f"{_RANKS[key].format(share if key == 'bottom' else 1 - share)}" for key, share in shares.items() if share]
+    if not isinstance(rows.get("key"), str):
+        return fix
+    where = " or ".join(f"rank({rows['key']}, within=group) {rank} * size(completion)" for rank in ranks)
+    edit = in_flow(nested(path[:-1] if path[0] == "filters" else path[2:-1], {"where": where}))[1:-1]
+    return f"{fix}; or so many of each group, and one at least: {edit}"
+
+
+_RANKS = {"bottom": "< 1 + {:g}", "top": "> {:g}"}  # of the place of a row, ascending from 1
+
+
+def _share(value: Any) -> float | None:
+    """The share of rows that `10%`, 0.1 or "0.1" says; None for anything else."""
+    match = re.fullmatch(r"\s*(\d*\.?\d+)\s*(%?)\s*", str(value))
+    share = None if match is None else float(match[1]) / (100 if match[2] else 1)
+    return share if share is not None and 0 < share < 1 else None
 
 
 def _count(item: Any) -> Any:
