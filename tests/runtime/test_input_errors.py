@@ -76,7 +76,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "too few axes": (
         {"logprobs": torch.ones(2)},
         "[DL503] `logprobs` is declared float per token: shape [completions, tokens] is expected, and a tensor of "
-        "shape (2,) came\n  fix: reduce or index it, or declare `signals: {any: {logprobs: {axis: completion}}}`",
+        "shape (2,) came\n  fix: the tokens of each completion: `logprobs.split(lengths)`, with a list of them, or "
+        "declare `signals: {any: {logprobs: {axis: completion}}}`",
     ),
     "logits, or a batch of images": (
         {"logprobs": torch.ones(2, 3, 4)},
@@ -97,7 +98,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a list where one number is declared": (
         {"loss": [1.0, 2.0]},
         "[DL503] `loss` is declared float per step: one number is expected, and a list of 2 came\n"
-        "  fix: `sum(loss) / len(loss)`, or declare `signals: {any: {loss: {axis: completion}}}`",
+        "  fix: `sum(loss) / len(loss)`",
     ),
     "an array where one number is declared": (
         {"loss": np.ones((2, 2))},
@@ -209,7 +210,50 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "different counts": (
         {"reward": [1.0, 2.0], "other": [1.0, 2.0, 3.0]},
         "[DL505] signals of one batch of phase `default` have different counts: `reward` has 2 completions, `other` "
-        "has 3\n  fix: observe values of the same rows together; a signal given again opens the next batch",
+        "has 3\n  fix: give `reward` a value for each of the 3 completions, in a list with None where there is none; "
+        "observe values of the same rows together; a signal given again opens the next batch",
+    ),
+    "tokens times completions": (
+        {"reward": [1.0, 2.0], "logprobs": torch.ones(3, 2)},
+        "[DL505] signals of one batch of phase `default` have different counts: `reward` has 2 completions, `logprobs` "
+        "has 3\n  fix: `logprobs` has tokens times completions: logprobs=logprobs.T",
+    ),
+    "a mask of tokens times completions": (
+        {"mask": torch.ones(3, 2, dtype=torch.bool), "logprobs": torch.ones(2, 3)},
+        "[DL505] signals of one batch of phase `default` have different counts: `mask` has 3 completions, `logprobs` "
+        "has 2\n  fix: `mask` has tokens times completions: mask=mask.T",
+    ),
+    "tokens of all completions in a row": (
+        {"reward": [1.0, 2.0], "logprobs": torch.ones(6), "mask": torch.ones(6, dtype=torch.bool)},
+        "[DL503] `logprobs` is declared float per token: shape [completions, tokens] is expected, and a tensor of "
+        "shape (6,) came\n  fix: `logprobs.view(2, -1)`, if completions have equally many tokens; else the tokens of "
+        "each completion: `logprobs.split(lengths)`, with a list of them",
+    ),
+    "tokens of all completions in a row, beside their numbers": (
+        {"length": torch.tensor([3, 2]), "logprobs": torch.ones(5)},
+        "[DL503] `logprobs` is declared float per token: shape [completions, tokens] is expected, and a tensor of "
+        "shape (5,) came\n  fix: the tokens of each completion: `logprobs.split(length.tolist())`",
+    ),
+    "groups of completions under another name": (
+        {"given_as": torch.ones(2, 3)},
+        "[DL503] `given_as` is declared float per completion: shape [completions] is expected, and a tensor of shape "
+        "(2, 3) came\n  fix: `given_as.flatten()` for groups of completions",
+    ),
+    "values per token beside others": (
+        {"reward": torch.ones(2, 3), "logprobs": torch.ones(2, 3), "mask": torch.ones(2, 3, dtype=torch.bool)},
+        "[DL503] `reward` is declared float per completion: shape [completions] is expected, and a tensor of shape "
+        "(2, 3) came\n  fix: declare `signals: {any: {reward: {axis: token}}}`, or `reward.sum(1)` of values per token",
+    ),
+    "messages": (
+        {"prompt": [[{"role": "user", "content": "a"}], [{"role": "user", "content": "b"}]]},
+        "[DL504] `prompt` is declared text per completion, and its value 0 is a list of 1\n"
+        "  fix: `[x[-1][\"content\"] for x in prompt]`, or declare `signals: {any: {prompt: {type: object}}}`",
+    ),
+    "token ids": (
+        {"prompt": torch.ones(2, 3, dtype=torch.int64)},
+        "[DL503] `prompt` is declared text per completion: a list of texts is expected, and a tensor of int64 with "
+        "shape (2, 3) came\n  fix: the texts of token ids: `prompt=tokenizer.batch_decode(prompt, "
+        "skip_special_tokens=True)`",
     ),
     "different counts in a family": (
         {"rewards": {"a": [1.0, 2.0], "b": [1.0]}},
@@ -218,7 +262,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "batch",
     ),
     "different counts of tokens' rows": (
-        {"reward": [1.0, 2.0], "logprobs": torch.ones(3, 2)},
+        {"reward": [1.0, 2.0], "logprobs": torch.ones(3, 4)},
         "[DL505] signals of one batch of phase `default` have different counts: `reward` has 2 completions, `logprobs` "
         "has 3\n  fix: observe values of the same rows together; a signal given again opens the next batch",
     ),

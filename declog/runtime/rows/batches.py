@@ -153,9 +153,9 @@ class Intake:
                 ops = fitting(ops, value)
             chosen += [(position, op) for op in ops]
         values = [*signals.values()]
-        tokens = {op.source: values[position] for position, op in chosen if op.axis is Axis.TOKEN}
+        beside = [(op, values[position]) for position, op in chosen]
         calls = {
-            phase: ReadObservation(self._plan.phases[phase], {op.name for _, op in chosen if op.phase == phase}, tokens)
+            phase: ReadObservation(self._plan.phases[phase], {op.name for _, op in chosen if op.phase == phase}, beside)
             for phase in dict.fromkeys(op.phase for _, op in chosen)
         }
         for position, op in chosen:

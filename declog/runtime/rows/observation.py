@@ -19,6 +19,7 @@ from declog.plans.ops import PhaseOp, SignalOp
 from declog.runtime.recording.timing import Timed
 from declog.runtime.values.inputs import accept, describe, length, listed
 from declog.runtime.values.packs import Pack
+from declog.runtime.values.shapes import Beside, shape_fix, turned
 from declog.runtime.values.tensors import HALF
 
 Tensor = torch.Tensor
@@ -86,8 +87,13 @@ class Observation:
         phase, both = self.phase.name, f"`{first[1]}` has {first[0]} {what}, `{other[1]}` has {other[0]}"
         if what == "completions" and any(op.source == first[1] and op.name in beside for op in self.phase.signals):
             return InputError.of("DL505.beside", phase=phase, both=both, name=first[1])
-        if what != "completions" or not few.isidentifier() or fewer == 1 or more % fewer:
+        if what != "completions" or not few.isidentifier() or fewer == 1:
             return InputError.of("DL505.counts", phase=phase, both=both)
+        tokens = any(op.source in (few, many) and op.axis is Axis.TOKEN for op in self.phase.signals)
+        if more % fewer:
+            if tokens:
+                return InputError.of("DL505.counts", phase=phase, both=both)
+            return InputError.of("DL505.fewer", phase=phase, both=both, few=few, more=more)
         if any(op.source == few and op.axis is Axis.TOKEN for op in self.phase.signals):  # never a value per group
             return InputError.of("DL505.micro_batch", phase=phase, both=both, few=few, many=many, fewer=fewer)
         return InputError.of(
@@ -98,9 +104,9 @@ class Observation:
 class ReadObservation(Observation):
     """Values that are read one by one; ``add`` raises ``InputError`` for a value that does not fit its declaration."""
 
-    def __init__(self, phase: PhaseOp, names: Set[str], tokens_beside: Mapping[str, Any] = NOTHING) -> None:
+    def __init__(self, phase: PhaseOp, names: Set[str], beside: Beside = ()) -> None:
         super().__init__(phase, names)
-        self.tokens_beside = tokens_beside  # all values per token of the call, by signal, for what an error says
+        self.beside = beside  # all values of the call, for what an error says
         self.labels: dict[str, str] = {}
         self.numbers: dict[Key, float | int | Timed] = {}
         self.texts: dict[Key, tuple[Axis, list[Any] | Pack]] = {}
@@ -133,7 +139,12 @@ class ReadObservation(Observation):
         if type(value) is float and op.number:
             self.numbers[key] = value
             return
-        checked = accept(op, label, value)
+        try:
+            checked = accept(op, label, value)
+        except InputError as error:
+            if error.code != "DL503" or error.fix != shape_fix(op, label, value):
+                raise
+            raise InputError(error.code, error.message, shape_fix(op, label, value, self.beside)) from None
         if isinstance(checked, Tensor):
             shape = checked.shape
             if checked.is_cuda:
@@ -157,7 +168,7 @@ class ReadObservation(Observation):
                     if self.tokens is None:
                         self.tokens = shape, label, checked.device
                     elif self.tokens[0] != shape:
-                        raise of_other_tokens(self.tokens, (shape, label, checked.device), self.tokens_beside)
+                        raise of_other_tokens(self.tokens, (shape, label, checked.device), self.beside)
                     if not isinstance(value, Tensor | np.ndarray) and not op.packed:
                         self._ragged(label, value)
         elif checked is not None:
@@ -166,6 +177,10 @@ class ReadObservation(Observation):
     def _count(self, what: str, count: int, label: str) -> None:
         first = self.counts.setdefault(what, count)
         if first != count:
+            both = {self.labels[what]: first, label: count}
+            if what == "completions" and (name := turned([*both], both, self.beside)) is not None:
+                counts = f"`{self.labels[what]}` has {first} {what}, `{label}` has {count}"
+                raise InputError.of("DL505.turned", phase=self.phase.name, both=counts, name=name)
             raise self.uneven(what, (first, self.labels[what]), (count, label))
         self.labels.setdefault(what, label)
 
@@ -194,8 +209,9 @@ class ReadObservation(Observation):
                 self.numbers[key] = value
 
 
-def of_other_tokens(first: Tokens, other: Tokens, beside: Mapping[str, Any] = NOTHING) -> InputError:
-    """The error for values per token of another shape than those before; ``beside`` are all of the call, by signal."""
+def of_other_tokens(first: Tokens, other: Tokens, call: Beside = ()) -> InputError:
+    """The error for values per token of another shape than those before; ``call`` has all values of their call."""
+    beside = {op.source: value for op, value in call if op.axis is Axis.TOKEN}
     (shape, name), (other_shape, other_name) = (tuple(first[0]), first[1]), (tuple(other[0]), other[1])
     fix = "observe signals of the same tokens together"
     shapes = {name: shape, other_name: other_shape}

@@ -21,6 +21,7 @@ from declog.plans.ops import SignalOp
 from declog.runtime.recording.timing import Timed
 from declog.runtime.values.extras import plain_value, plain_values
 from declog.runtime.values.fixes import entry_of, fix_of
+from declog.runtime.values.shapes import array_fix, shape_fix, text_fix
 from declog.runtime.values.tensors import FLOATS, INTEGERS, readable
 
 Tensor = torch.Tensor
@@ -34,7 +35,8 @@ def accept(op: SignalOp, label: str, value: Any) -> Observed:
     except InputError as error:
         if error.code != "DL504" or error.fix is not None:
             raise
-        raise InputError(error.code, error.message, fix_of(op, label, value, _accepted)) from error.__cause__
+        fix = (text_fix(op, label, value) if op.dtype is DType.TEXT else None) or fix_of(op, label, value, _accepted)
+        raise InputError(error.code, error.message, fix) from error.__cause__
 
 
 def _accepted(op: SignalOp, label: str, value: Any) -> Observed:
@@ -114,7 +116,7 @@ def _tensor(op: SignalOp, label: str, value: Tensor) -> Tensor:
         else:
             raise InputError.of(
                 "DL503.shape", label=label, declared=_declared(op), expected=_shape(op), shape=tuple(value.shape),
-                fix=_shape_fix(op, label, value),
+                fix=shape_fix(op, label, value),
             )  # fmt: skip
     if not value.numel() and op.dtype is not DType.FLOAT:  # `torch.tensor([])` and `np.array([])` are floats
         value = value.to(_EMPTY[op.dtype])
@@ -138,23 +140,6 @@ def _shape(op: SignalOp) -> str:
     return "shape [tokens]" if op.packed else _SHAPES[op.axis]
 
 
-def _shape_fix(op: SignalOp, label: str, value: Any) -> str:
-    """An edit that gives a value the expected shape: groups of completions are concatenated."""
-    ndim = 1 if isinstance(value, Sequence) else getattr(value, "ndim", 0)
-    if ndim == 0 and op.axis is not Axis.STEP and not isinstance(value, Sequence):
-        said = f"one value per {op.axis.label}, as before it is reduced: `{label}=...` without `.mean()`"
-        return f'{said}; a mean alone is `log.scalars({{"{label}_mean": x}})`'
-    edit = "reduce or index it"
-    if op.axis is Axis.STEP:
-        edit = f"`sum({label}) / len({label})`" if isinstance(value, Sequence) else f"`{label}.mean()`"
-    elif op.axis is Axis.COMPLETION and ndim == 2:
-        edit = f"`{label}.flatten()` for groups of completions"
-    elif op.axis is Axis.TOKEN and ndim == 3 and "logp" in label:
-        edit = f"of logits `torch.log_softmax({label}, -1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)`"
-    guess = {0: "step", 1: "completion", 2: "token"}.get(ndim)
-    if guess == "token" and op.axis is Axis.STEP:
-        edit += f", of the tokens that exist `({label} * mask).sum() / mask.sum()`"
-    return f"{edit}, or declare `{entry_of(op, f'axis: {guess}')}`" if guess and not op.family else edit
 
 
 def _number(op: SignalOp, label: str, value: Any) -> float | int | bool | Timed | None:
@@ -167,7 +152,7 @@ def _number(op: SignalOp, label: str, value: Any) -> float | int | bool | Timed 
     if not isinstance(value, float | int | str | bytes | complex):
         raise InputError.of(
             "DL503.one_number", label=label, declared=_declared(op), came=describe(value),
-            fix=_shape_fix(op, label, value),
+            fix=shape_fix(op, label, value),
         )  # fmt: skip
     if isinstance(value, str) and op.family:
         raise InputError.of("DL504.family_text", label=label, declared=_declared(op), came=describe(value))
@@ -322,6 +307,11 @@ def _texts(op: SignalOp, label: str, value: Any) -> Observed:
             return _readable(op, label, value)
         value = plain_value(value)
     if isinstance(value, str) or not isinstance(value, list | tuple | np.ndarray):
+        if isinstance(value, Tensor) and value.ndim:
+            raise InputError.of(
+                "DL503.texts", label=label, declared=_declared(op), came=describe(value),
+                fix=text_fix(op, label, value) or array_fix(op, label, value),
+            )  # fmt: skip
         example = f": {label}=[{value!r}] * n" if isinstance(value, str) and len(value) < 40 else ""
         raise InputError.of("DL503.list", label=label, declared=_declared(op), came=describe(value), example=example)
     items = list(value)

@@ -1,0 +1,152 @@
+"""Values of another shape than their signal has: the edits that give it, for the errors of ``observe``.
+
+Imports torch and the plan.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from declog.language.dtypes import Axis
+from declog.plans.ops import SignalOp
+from declog.runtime.values.fixes import entry_of
+
+Beside = Sequence[tuple[SignalOp, Any]]  # signals of one call, with their values
+_OF_PARAMETERS = re.compile(r"(\w+[_/])?(lr|learning_rate|weight_decay|momentum)s?")  # one for each parameter group
+_TEXTS = ("content", "text", "completion", "response", "output", "answer")  # keys of what has a text
+
+
+def shape_fix(op: SignalOp, label: str, value: Any, beside: Beside = ()) -> str:
+    """An edit that gives a value the expected shape; ``beside`` has the signals of its call.
+
+    Another axis is offered for a signal that the config names as the training code does, and no expression of a preset
+    reads it in place of another one.
+    """
+    ndim = 1 if isinstance(value, Sequence) else getattr(value, "ndim", 0)
+    rows = rows_beside(label, beside)
+    if op.axis is Axis.STEP:
+        edit, axis = _of_step(label, value, ndim)
+    elif ndim == 0 and not isinstance(value, Sequence):
+        said = f"one value per {op.axis.label}, as before it is reduced: `{label}=...` without `.mean()`"
+        return f'{said}; a mean alone is `log.scalars({{"{label}_mean": x}})`'
+    elif op.axis is Axis.COMPLETION and ndim == 2:
+        edit, axis = f"`{label}.flatten()` for groups of completions", "token"
+        if rows == len(value):
+            edit = f"`{label}.{'sum' if 'reward' in label else 'mean'}(1)` of values per token"
+        if rows == value.shape[0] * value.shape[1]:
+            axis = ""
+        elif _is_of_tokens(value, beside) and op.name == op.source:
+            return f"declare `{entry_of(op, 'axis: token')}`, or {edit}"
+    elif op.axis is Axis.TOKEN and ndim == 3 and "logp" in label:
+        edit, axis = f"of logits `torch.log_softmax({label}, -1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)`", ""
+    elif op.axis is Axis.TOKEN and ndim == 1:
+        edit, axis = _of_packed(label, value, rows, beside)
+    else:
+        edit, axis = "reduce or index it", {1: "completion", 2: "token"}.get(ndim, "")
+    declares = axis and op.name == op.source and not op.family
+    return f"{edit}, or declare `{entry_of(op, f'axis: {axis}')}`" if declares else edit
+
+
+def _of_step(label: str, value: Any, ndim: int) -> tuple[str, str]:
+    """The edit that makes one number of a value, and the axis that it may have instead."""
+    if _OF_PARAMETERS.fullmatch(label) and ndim == 1:
+        return f"`{label}[0]`, of the first parameter group", ""
+    if isinstance(value, Sequence):  # of micro-batches, never a row each
+        return f"`sum({label}) / len({label})`", ""
+    of_tokens = f", of the tokens that exist `({label} * mask).sum() / mask.sum()`" if ndim == 2 else ""
+    return f"`{label}.mean()`{of_tokens}", {1: "completion", 2: "token"}.get(ndim, "")
+
+
+def _of_packed(label: str, value: Any, rows: int | None, beside: Beside) -> tuple[str, str]:
+    """The edit for tokens of all completions in one row, and the axis that its values may have instead."""
+    alone = [op for op, other in beside if op.axis is Axis.TOKEN and _dimensions(other) == 1][1:] == []
+    axis = "completion" if alone and rows in (None, len(value)) else ""  # beside others, each alone would be wrong
+    if rows == len(value):
+        return f"one value per token: `{label}` as before it is reduced", axis
+    lengths = next((op.source for op, other in beside if _are_lengths(op, other, len(value))), None)
+    said = f"{lengths}.tolist()" if lengths else "lengths"
+    split = f"the tokens of each completion: `{label}.split({said})`" + ", with a list of them" * (lengths is None)
+    if rows and len(value) % rows == 0:
+        return f"`{label}.view({rows}, -1)`, if completions have equally many tokens; else {split}", axis
+    return split, axis
+
+
+def _are_lengths(op: SignalOp, value: Any, tokens: int) -> bool:
+    """Whether a signal has the number of tokens of each completion."""
+    plain = isinstance(value, torch.Tensor) and value.ndim == 1 and not value.is_floating_point() and value.is_cpu
+    return plain and op.axis is Axis.COMPLETION and "length" in op.source and int(value.sum()) == tokens
+
+
+def _is_of_tokens(value: Any, beside: Beside) -> bool:
+    """Whether a signal per token has the shape of a value."""
+    shapes = [tuple(other.shape) for op, other in beside if op.axis is Axis.TOKEN and hasattr(other, "shape")]
+    return tuple(value.shape) in shapes
+
+
+def rows_beside(label: str, beside: Beside) -> int | None:
+    """The number of completions that the other values of a call have; None where none of them says it."""
+    counts = {
+        axis: [
+            len(value) for op, value in beside
+            if op.source != label and op.axis is axis and not op.packed and not op.family and _dimensions(value) == ndim
+        ]
+        for axis, ndim in ((Axis.COMPLETION, 1), (Axis.TOKEN, 2))
+    }  # fmt: skip
+    return next((count[0] for count in counts.values() if count), None)
+
+
+def _dimensions(value: Any) -> int | None:
+    return 1 if isinstance(value, list | tuple) else getattr(value, "ndim", None)
+
+
+def turned(labels: Sequence[str], counts: Mapping[str, int], beside: Beside) -> str | None:
+    """Which of two signals has tokens times completions: a mask, or the one of them whose shape says so; or None."""
+    others = dict(zip(labels, labels[::-1], strict=True))
+    fits = [
+        op.source for op, value in beside
+        if op.source in others and op.axis is Axis.TOKEN and _dimensions(value) == 2
+        and value.shape[1] == counts[others[op.source]]
+    ]  # fmt: skip
+    rows = {label: rows_beside(label, [pair for pair in beside if pair[0].source not in labels]) for label in fits}
+    wrong = [label for label in fits if rows[label] is not None and rows[label] != counts[label]]
+    masks = [label for label in fits if "mask" in label]
+    return next(iter([*wrong, *masks, *fits[::-1]]), None)
+
+
+def text_fix(op: SignalOp, label: str, values: Any) -> str | None:
+    """An edit that makes texts of token ids, messages or lists of texts; None where values are something else."""
+    listed = isinstance(values, list | tuple | torch.Tensor | np.ndarray)
+    item = next((one for one in values if one is not None), None) if listed else None
+    ids = item.flatten().tolist() if isinstance(item, torch.Tensor | np.ndarray) and item.ndim else item
+    if isinstance(ids, list | tuple) and ids and all(type(one) is int for one in ids):
+        fix = f"the texts of token ids: `{label}=tokenizer.batch_decode({label}, skip_special_tokens=True)`"
+        return fix + f"; the ids are `{label}_ids={label}`" * (label == "completion")
+    declare = f"declare `{entry_of(op, 'type: object')}`"
+    if isinstance(item, list | tuple) and item and all(isinstance(part, str) for part in item):
+        return f"`[''.join(x) for x in {label}]`, or {declare}"
+    if (part := _part(item)) is not None:
+        return f"`[x{part} for x in {label}]`, or {declare}"
+    return declare if isinstance(item, Mapping | list | tuple) else None
+
+
+def array_fix(op: SignalOp, label: str, values: torch.Tensor) -> str:
+    """An edit that makes texts of numbers, and the type that these have."""
+    kind = "float" if values.is_floating_point() else "bool" if values.dtype is torch.bool else "int"
+    return f"`[str(x) for x in {label}.tolist()]`, or declare `{entry_of(op, f'type: {kind}')}`"
+
+
+def _part(item: Any) -> str | None:
+    """The subscripts of the last text in messages; None where there is none."""
+    if isinstance(item, list | tuple):
+        inside = _part(item[-1]) if item and not isinstance(item[-1], str) else None
+        return None if inside is None else f"[-1]{inside}"
+    key = next((key for key in _TEXTS if key in item), None) if isinstance(item, Mapping) else None
+    if key is None:
+        return None
+    inside = "" if isinstance(item[key], str) else _part(item[key])
+    return None if inside is None else f'["{key}"]{inside}'
