@@ -89,12 +89,12 @@ class Observation:
             return InputError.of("DL505.beside", phase=phase, both=both, name=first[1])
         if what != "completions" or not few.isidentifier() or fewer == 1:
             return InputError.of("DL505.counts", phase=phase, both=both)
-        tokens = any(op.source in (few, many) and op.axis is Axis.TOKEN for op in self.phase.signals)
-        if more % fewer:
-            if tokens:
-                return InputError.of("DL505.counts", phase=phase, both=both)
+        of_tokens = {op.source for op in self.phase.signals if op.axis is Axis.TOKEN}
+        if more % fewer and of_tokens.isdisjoint((few, many)):
             return InputError.of("DL505.fewer", phase=phase, both=both, few=few, more=more)
-        if any(op.source == few and op.axis is Axis.TOKEN for op in self.phase.signals):  # never a value per group
+        if more % fewer:
+            return InputError.of("DL505.counts", phase=phase, both=both)
+        if few in of_tokens:  # never a value per group
             return InputError.of("DL505.micro_batch", phase=phase, both=both, few=few, many=many, fewer=fewer)
         return InputError.of(
             "DL505.repeated", phase=phase, both=both, few=few, many=many, fewer=fewer, times=more // fewer

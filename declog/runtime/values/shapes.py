@@ -65,7 +65,7 @@ def _of_step(label: str, value: Any, ndim: int) -> tuple[str, str]:
 def _of_packed(label: str, value: Any, rows: int | None, beside: Beside) -> tuple[str, str]:
     """The edit for tokens of all completions in one row, and the axis that its values may have instead."""
     alone = [op for op, other in beside if op.axis is Axis.TOKEN and _dimensions(other) == 1][1:] == []
-    axis = "completion" if alone and rows in (None, len(value)) else ""  # beside others, each alone would be wrong
+    axis = "completion" if alone and rows in (None, len(value)) else ""  # beside opposite, each alone would be wrong
     if rows == len(value):
         return f"one value per token: `{label}` as before it is reduced", axis
     lengths = next((op.source for op, other in beside if _are_lengths(op, other, len(value))), None)
@@ -106,11 +106,11 @@ def _dimensions(value: Any) -> int | None:
 
 def turned(labels: Sequence[str], counts: Mapping[str, int], beside: Beside) -> str | None:
     """Which of two signals has tokens times completions: a mask, or the one of them whose shape says so; or None."""
-    others = dict(zip(labels, labels[::-1], strict=True))
+    opposite = dict(zip(labels, labels[::-1], strict=True))
     fits = [
         op.source for op, value in beside
-        if op.source in others and op.axis is Axis.TOKEN and _dimensions(value) == 2
-        and value.shape[1] == counts[others[op.source]]
+        if op.source in opposite and op.axis is Axis.TOKEN and _dimensions(value) == 2
+        and value.shape[1] == counts[opposite[op.source]]
     ]  # fmt: skip
     rows = {label: rows_beside(label, [pair for pair in beside if pair[0].source not in labels]) for label in fits}
     wrong = [label for label in fits if rows[label] is not None and rows[label] != counts[label]]
