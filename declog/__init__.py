@@ -101,7 +101,9 @@ def __getattr__(name: str) -> Any:
     if home is None:
         from declog.errors.habits import meant, no_attribute
 
-        raise no_attribute(f"module 'declog' has no attribute {name!r}{meant(name, __all__, 'declog')}")
+        scopes = sys.modules.get("declog.runtime.rows.scopes")  # where a run is open
+        fix = meant(name, __all__, "declog", in_step=scopes is not None and scopes.in_step())
+        raise no_attribute(f"module 'declog' has no attribute {name!r}{fix}")
     value = getattr(importlib.import_module(f"declog.{home}"), name)
     globals()[name] = value
     return value

@@ -191,9 +191,7 @@ class Frame:
             pieces = shared(batches.facts, split, lambda: Segments.of_keys(*within))
         elif grouping.size is not None and len(wrong := np.flatnonzero(batches.rows % grouping.size)):
             step, rank, rows = (int(values[wrong[0]]) for values in (batches.step, batches.rank, batches.rows))
-            size = grouping.size
-            divisor = max((part for part in range(2, size) if rows % part == 0), default=rows)
-            raise RuntimeFailure.of("DL507.batch", size=size, step=step, rank=rank, rows=rows, divisor=divisor)
+            raise groups.uneven(grouping, step, rank, rows)
         least = 1 if self.mode not in ("", "train") else None if self.checked else 2
         return groups.segments(grouping, self.column(self.ids, exact=True), pieces, least)
 

@@ -130,6 +130,20 @@ def names_of(grouping: Grouping) -> str:
     return " or ".join(f"`{name}`" for name in grouping.of)
 
 
+def uneven(grouping: Grouping, step: int, rank: int, rows: int) -> RuntimeFailure:
+    """The failure of a batch whose rows are no multiple of the group size: by ids groups may have any sizes."""
+    size = grouping.size or 1
+    divisor = max((part for part in range(2, size) if rows % part == 0), default=rows)
+    of_one = f'; or "axes.group.size={divisor}", if so many completions have one prompt'
+    name = next((name for name in ("prompt_id", *grouping.of) if name in grouping.of), None)
+    keys = '"axes.group.size=null" (axes: {group: {size: null}}),'
+    ids = f"where some are missing, {keys} and log.observe({name}=...) says of which prompt a completion is; "
+    return RuntimeFailure.of(
+        "DL507.batch", size=size, step=step, rank=rank, rows=rows, ids=ids if name else "",
+        divisor=of_one if divisor < size else "",
+    )  # fmt: skip
+
+
 def too_few(values: Array, parts: Segments | None, least: int) -> Kind:
     """The segments with fewer values than ``least``; without segments, the rows of a family ``[members, rows]``."""
     counts = present(values).sum(0) if parts is None else aggregate(count, values, parts)

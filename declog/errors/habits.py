@@ -22,9 +22,14 @@ R = TypeVar("R")
 CONFIG = 'what a run was started with is `run.config` of the YAML: declog.start(config, ["run.config.lr=1e-6"])'
 
 
-def meant(name: str, names: Collection[str], of: str, section: str = "log") -> str:
-    """The fix behind Python's own words for an attribute ``name`` that ``of`` does not have, or empty."""
+def meant(name: str, names: Collection[str], of: str, section: str = "log", *, in_step: bool = False) -> str:
+    """The fix behind Python's own words for an attribute ``name`` that ``of`` does not have, or empty.
+
+    ``in_step``: it is asked for in a step, which a fix opens no second time.
+    """
     if (meaning := attributes().get(f"{section}.{name}")) is not None:
+        if in_step:
+            meaning = meaning.replace("with log.step(step): ", "").replace("({...}, step), inside the block", "({...})")
         return f"\n  fix: {meaning.replace('LOG', of).replace('RUN', of)}"
     close = None if name.startswith("_") else nearest(name, names)
     return "" if close is None else f"\n  fix: did you mean `{of}.{close}`?"
@@ -33,6 +38,17 @@ def meant(name: str, names: Collection[str], of: str, section: str = "log") -> s
 def no_attribute(text: str) -> AttributeError:
     """An error with its fix, to which Python adds no name of its own, private ones among them."""
     return AttributeError(text, name="", obj=None)
+
+
+class _Text(str):
+    """A text that is shown as it is."""
+
+    __repr__ = str.__str__
+
+
+def no_key(text: str) -> KeyError:
+    """An error whose text Python shows without quotes."""
+    return KeyError(_Text(text))
 
 
 def shown_at_the_call(function: Callable[P, R]) -> Callable[P, R]:

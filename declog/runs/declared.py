@@ -101,7 +101,8 @@ class Declared:
             return self._hidden(str(id), shown=bool(outputs))
         if outputs:
             rare = self.rare(mode) if mode not in {of for _, _, of in rows} else ""
-            called = f", which would be {_listed(templates)}" if plain not in templates else ""
+            named = [template for template in templates if "{" not in template]  # no names of members, which never came
+            called = f", which would be {_listed(named)}" if named and plain not in named else ""
             return f"{NO_VALUE}{called}{rare and f': {rare}'}"
         if parts := list(
             dict.fromkeys(of for of, _, _ in rows if of.startswith(f"{name}/"))

@@ -16,9 +16,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 
-from declog.errors import UsageError, did_you_mean
-from declog.errors.habits import meant, no_attribute
-from declog.runs.declared import NO_FILES, Declared
+from declog.errors import UsageError, did_you_mean, nearest
+from declog.errors.habits import meant, no_attribute, no_key
+from declog.records import SELF
+from declog.runs.declared import NO_FILES, NO_VALUE, Declared
 from declog.runs.files import Source, sources
 from declog.runs.folder import (
     DEPTH,
@@ -308,7 +309,7 @@ class Run:
         """
         shown = name if name in self._series else name_of(self.scalars.arrow(), name)
         if shown is None:
-            raise KeyError(f"{name}; {self._instead_of(name)}")
+            raise no_key(f"{name}; {self._instead_of(name)}")
         return self._series[shown]
 
     def _instead_of(self, name: str) -> str:
@@ -322,7 +323,10 @@ class Run:
         if name in self.tables:
             return f'it is a table: run.tables["{name}"].pandas()'
         declared = self._declared.instead_of(name, zip(*columns, strict=True)) or self._left_to_logger(name)
-        return declared or did_you_mean(name, self._series, what="scalars of this run")
+        names = [one for one in self._series if not one.startswith(SELF)] or self._series
+        if declared == NO_VALUE and (close := nearest(name, names)) is not None:
+            return f"{declared}; did you mean `{close}`?"
+        return declared or did_you_mean(name, names, what="scalars of this run")
 
     def wide(self, mode: str | None = None) -> Frame:
         """All scalars beside each other: a row for each step and a column for each name, null where it was not logged.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from declog.errors import did_you_mean
+from declog.errors.habits import no_key
 from declog.runs.frame import Frame
 
 
@@ -22,7 +23,7 @@ class Tables(Mapping[str, Frame]):
     def __getitem__(self, name: str) -> Frame:
         if name not in self._frames:
             near = did_you_mean(name, self, what="tables in files of this run")
-            raise KeyError(f"{name}; {self._instead_of(name) or near}")
+            raise no_key(f"{name}; {self._instead_of(name) or near}")
         if (frame := self._frames[name]) is None:
             frame = self._frames[name] = self._read(name)
         return frame

@@ -31,7 +31,8 @@ def log(tmp_path: Path) -> Any:
 @pytest.mark.parametrize(
     ("name", "edit"),
     [
-        ("init", 'with declog.start("grpo") as log:'), ("start_run", "declog.start("), ("login", "declog.start("),
+        ("init", 'with declog.start("grpo", ["run.project=math", "run.config={lr: 1e-6}"]) as log:'),
+        ("start_run", "declog.start("), ("login", "declog.start("),
         ("log", "declog.scalars({...}, step)"), ("log_metrics", "log.observe(reward=rewards)"),
         ("finish", "log.close()"), ("run", "declog.current()"), ("Table", "tables: {worst:"),
         ("alert", 'alerts: {kl: "> 0.5"}'), ("Histogram", "reduce: histogram"), ("summary", "over: run"),
@@ -65,6 +66,17 @@ def test_a_recorder_is_another_logger(log: Any, name: str, edit: str) -> None:
         getattr(log, name)
     assert str(caught.value).startswith(f"'Recorder' object has no attribute '{name}'\n  fix: ")
     assert edit in str(caught.value)
+
+
+@pytest.mark.parametrize("logger", ["log", "declog"])
+def test_in_a_step_no_other_one_is_opened(log: Any, logger: str) -> None:
+    """Of the recorder and of the module: the block that is there already is no part of the edit."""
+    with log.step(0), pytest.raises(AttributeError) as caught:
+        {"log": log, "declog": declog}[logger].log  # noqa: B018
+    assert "fix: `log.observe(reward=rewards)`, one value per completion" in str(caught.value)
+    assert str(caught.value).endswith(f"{logger}.scalars({{...}})")
+    with log, pytest.raises(AttributeError, match=r"fix: `with log\.step\(step\): log\.observe"):
+        log.log  # noqa: B018
 
 
 @pytest.mark.parametrize(

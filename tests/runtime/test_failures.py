@@ -90,14 +90,14 @@ def test_a_users_function_that_fails_costs_its_own_values(
         f"a log event could not be finished: {reported}",
         reported.rsplit(": ", 2)[1] + ": mine",
     ]
-    assert caplog.records[-1].getMessage() == f"declog finished with 3 failure(s) of its own: {reported} (x3)"
+    assert caplog.records[-1].getMessage() == f"declog finished with 3 failure(s): {reported} (x3)"
 
 
-@pytest.mark.parametrize(("size", "rows", "divisor"), [(4, 6, 3), (8, 12, 6), (4, 5, 5), (4, 2, 2)])
+@pytest.mark.parametrize(("size", "rows", "divisor"), [(4, 6, 3), (8, 12, 6), (4, 5, None), (4, 2, 2)])
 def test_one_cause_is_logged_once(
-    size: int, rows: int, divisor: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    size: int, rows: int, divisor: int | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In whatever steps and metrics; those are counted. Its fix is an override that works."""
+    """In whatever steps and metrics; those are counted. Its fix is an override that works, if there is one."""
     axes = {"group": {"size": size}}
     metrics = {"a": "mean(std(x, over=completion))", "b": "mean(max(x, over=completion))"}
     config = profile({"x": {"axis": "completion"}}, metrics, axes=axes, run={"strict": False})
@@ -110,10 +110,10 @@ def test_one_cause_is_logged_once(
                 log.observe(x=[float(step)] * rows)
     assert len(caplog.records) == 2
     fix = re.search(r'or "axes\.group\.size=(\d+)"', caplog.records[0].getMessage())
-    assert fix is not None and int(fix[1]) == divisor and rows % divisor == 0
+    assert (None if fix is None else int(fix[1])) == divisor
     assert list(log.failures.values()) == [12, 12]
     sums = caplog.records[1].getMessage()
-    assert sums.startswith("declog finished with 24 failure(s) of its own: [DL507] the metric `a`: ")
+    assert sums.startswith("declog finished with 24 failure(s): [DL507] the metric `a`: ")
     assert (sums.count("(x12)"), sums.count("fix")) == (2, 0)
 
 
@@ -125,7 +125,7 @@ def test_a_call_is_one_failure_however_many_rows_it_loses(tmp_path: Path, caplog
             log.observe(x=[1.0] * 8)
     lost = "[DL513] observed outside any step"
     assert log.failures == {lost: 24}
-    assert f"declog finished with 3 failure(s) of its own: {lost} (x3, 24 rows)" in caplog.messages
+    assert f"declog finished with 3 failure(s): {lost} (x3, 24 rows)" in caplog.messages
 
 
 def test_numbers_of_ranks_and_names_tell_failures_apart() -> None:

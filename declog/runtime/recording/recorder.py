@@ -31,7 +31,7 @@ from declog.runtime.recording.session import Session
 from declog.runtime.recording.timing import Clock
 from declog.runtime.rows import context
 from declog.runtime.rows.batches import Locate
-from declog.runtime.rows.scopes import Scope, ended, here, origin, usable
+from declog.runtime.rows.scopes import Scope, ended, here, in_step, origin, usable
 from declog.runtime.run.capture import CaptureLog
 from declog.runtime.run.checkpoint import pack, unpack
 from declog.runtime.run.failures import Failures
@@ -79,7 +79,8 @@ class Recorder(Observing):
 
         def __getattr__(self, name: str) -> NoReturn:
             public = [member for member in dir(type(self)) if not member.startswith("_")]
-            raise no_attribute(f"'Recorder' object has no attribute {name!r}{meant(name, public, 'log')}")
+            fix = meant(name, public, "log", in_step=in_step())
+            raise no_attribute(f"'Recorder' object has no attribute {name!r}{fix}")
 
     # -- the run
 

@@ -276,6 +276,12 @@ def here(recorder: object | None = None) -> Scope | None:
     return nearest(_scope.get(), recorder)
 
 
+def in_step() -> bool:
+    """Whether this context is in an open step."""
+    scope = here()
+    return scope is not None and scope.kind != "run"
+
+
 def nearest(scope: Scope | None, recorder: object | None) -> Scope | None:
     """The scope, or the first one around it that `here` may return."""
     me = None

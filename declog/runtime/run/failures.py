@@ -70,7 +70,7 @@ class Failures:
         for name, times in self._times.items():
             rows = f", {self.counts[name]} rows" if self.counts[name] != times else ""
             shown.append(f"{name.splitlines()[0]} (x{times}{rows})")
-        return f"{self._times.total()} failure(s) of its own: {'; '.join(shown)}" if shown else ""
+        return f"{self._times.total()} failure(s): {'; '.join(shown)}" if shown else ""
 
     def guarded(self, what: str, error: BaseException, left_out: str) -> None:
         """Count a failure of an integration: one message per kind of error, whatever numbers are in its text."""

@@ -68,7 +68,8 @@ def test_signals_of_one_batch_with_different_counts(tmp_path: Path) -> None:
                           signals={"rollout": {"reward": ROWS, "length": ROWS}}), body, tmp_path) == (
         "[DL505] signals of one batch of phase `rollout` have different counts: "
         "`reward` has 3 completions, `length` has 2\n"
-        "  fix: observe values of the same rows together; a signal given again opens the next batch"
+        "  fix: give `length` a value for each of the 3 completions, in a list with None where there is none; "
+        "observe values of the same rows together; a signal given again opens the next batch"
     )  # fmt: skip
 
 
