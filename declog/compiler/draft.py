@@ -183,8 +183,22 @@ class Draft:
 
     @property
     def signal_names(self) -> list[str]:
-        """The signals that the config declares, for suggestions."""
-        return [name for name, signal in self.signals.items() if signal.path != ("signals", LOGGED)]
+        """The signals that the config declares, for suggestions: of one that another stands for, that one alone.
+
+        So is not `given_length`, which is observed as `length`, where `length` is derived, nor `counted_length`.
+        """
+        preferred = {(id, entry.prefer) for id, entry in self.spec.metrics.items()}
+        inside = {
+            name: str(observed) for name, signal in self.signals.items()
+            if (observed := getattr(signal.spec, "from_", None)) not in (None, name)
+            and (observed in self.signals or (observed, name) in preferred)
+        }  # fmt: skip
+        endings = tuple(f"_{observed}" for observed in inside.values())
+        return [
+            name for name, signal in self.signals.items()
+            if signal.path != ("signals", LOGGED) and name not in inside
+            and not (signal.path[0] == "derived" and name.endswith(endings))
+        ]  # fmt: skip
 
     @property
     def output_keys(self) -> list[str]:

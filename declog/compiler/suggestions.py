@@ -125,6 +125,16 @@ def definition(draft: Draft, name: str, text: str = "") -> str | None:
     return f"metrics: {in_flow({name: {'expr': expr, 'reduce': 'max'}})}"
 
 
+def of_schema(draft: Draft, name: str) -> str:
+    """The fix for a schema that nobody declared: the nearest one, or one that there is, and its declaration."""
+    if (close := nearest(name, draft.spec.schemas)) is not None:
+        return f"did you mean `{close}`?"
+    types = {"prompt": "text", "completion": "text", "reward": "float"}
+    columns = {column: type for column, type in types.items() if column in draft.signals}
+    declare = f"declare it: schemas: {in_flow({name: columns})}" if columns else "declare it"
+    return " or ".join([*(f"schema: {one}," for one in [*draft.spec.schemas][:3]), declare])
+
+
 def of_signal(draft: Draft, name: str, text: str) -> str:
     """The metric of a signal that a text over metrics names: a sum where metrics beside it are sums, or counts."""
     beside = _beside(draft, text)

@@ -31,6 +31,7 @@ from declog.config.override_errors import problem_of
 from declog.config.overrides import ADDS, pasted, taken, written
 from declog.config.project import config_dir as config_folder
 from declog.config.project import load_imports
+from declog.config.quoting import depths
 from declog.config.search_path import GROUP, HYDRA_ERRORS, folders_of
 from declog.config.source_map import shown_path
 from declog.errors import CompositionError, Path, Problem, Where, did_you_mean, nearest
@@ -111,7 +112,15 @@ def _as_texts(overrides: object) -> Iterator[str]:
         for item in overrides:
             yield from _as_texts(item)
     else:
-        yield str(overrides)
+        text, start = str(overrides), 0
+        levels = [*depths(text)]
+        for match in re.finditer(r"[\s,;]+(?=[+~]*[\w.@/]+=|~)", text):
+            piece = text[start : match.start()]
+            quoted = piece.count('"') % 2 or piece.count("'") % 2
+            if levels[match.start()] == 0 and re.search("=|^~", piece) and not quoted:
+                yield piece
+                start = match.end()
+        yield text[start:]
 
 
 def config_of(config: Any) -> dict[str, Any]:

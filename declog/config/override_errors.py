@@ -6,7 +6,7 @@ Imports Hydra for its grammar; what an override would change is a tree.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -21,6 +21,7 @@ from declog.errors import Excerpt, Problem, Where, did_you_mean, elsewhere, in_f
 from declog.language import mistakes, wrong_forms
 from declog.language.keys import SECTIONS
 from declog.language.notation import SIGNS
+from declog.language.shorthand import signal_names
 from declog.language.tracker_names import id_of, metric_of, of_one_reduction, with_families
 from declog.language.tree import Node
 from declog.language.wrong_forms import sinks_and_options
@@ -250,7 +251,26 @@ def _of_missing_key(tree: Node, override: Override, depth: int, node: Node) -> P
     of_a_metric = metrics is not None and wrong in metrics.entries  # an alert is named by its metric
     close = None if of_a_metric else nearest(wrong, names)
     fix = "  or  ".join([*([instead(close, "")] if close else []), pasted(f"+{line}")])
+    if close is None and len(keys) == depth + 2 and (entry := _as_entry(tree, keys, override.value())) is not None:
+        fix = pasted(f"+{'.'.join(keys[:-1])}={in_flow(entry)}")
     return problem_of(line, "DL101.key_to_add", span, name=wrong, place=where, added="one" if close else "it", fix=fix)
+
+
+def _as_entry(tree: Node, keys: Sequence[str], value: object) -> dict[str, Any] | None:
+    """The keys of a new entry beside the one that an override sets; None where it needs no others, or is no entry."""
+    section, (name, key) = keys[1], keys[-2:]
+    signals = [*signal_names(tree.at((GROUP,)) or tree)]
+    columns = [column for column in ("prompt", "completion", "reward") if column in signals]
+    match section:
+        case "metrics" if key not in ("expr", "formula", "observe") and name not in signals and "reward" in signals:
+            return {"expr": "reward", key: value}
+        case "tables" if key not in ("columns", "schema") and columns:
+            return {"columns": columns, key: value}
+        case "signals" if key != "axis" and len(keys) == 5:
+            return {"axis": "completion", key: value}
+        case "filters" if key in ("top", "bottom") and "reward" in signals:
+            return {"key": "reward", key: value}
+    return None
 
 
 def _meant(tree: Node, override: Override, depth: int, node: Node, instead: Callable[[str, str], str]) -> str | None:

@@ -86,6 +86,18 @@ def _pack_of(signal: str) -> tuple[str, Node] | None:
     return next(((name, layer) for name, layer in packs if signal in signal_names(layer)), None)
 
 
+def _preset_of(name: str) -> tuple[str, str, Node] | None:
+    """The shipped preset that declares a signal or a metric, the section and its keys; the shortest name first."""
+    files = [file for _, folder in preset_folders() for file in (folder / GROUP).glob("*.yaml")]
+    layers = ((file.stem, _layer(file.read_text("utf-8"))) for file in sorted(files, key=lambda file: len(file.stem)))
+    for preset, layer in layers:
+        if name in signal_names(layer):
+            return preset, "signal", layer
+        if (layer.plain.get("metrics") or {}).get(name) is not None:
+            return preset, "metric", layer
+    return None
+
+
 @lru_cache(maxsize=64)  # of a config with many unknown names each asks for all packs
 def _layer(pack: str) -> Node:
     return long(tree_of(yaml.load(pack, YamlLoader) or {}))[0]
@@ -143,6 +155,8 @@ def declared(problem: Problem, config: Composed, fits: Fits) -> Problem:
     match = re.fullmatch(r"unknown signal `(\w+)`", problem.message)
     name = "" if match is None or (problem.fix or "").startswith("did you mean") else match[1]
     home = _pack_of(name) if name else None
+    if home is None and name and problem.path[:1] == ("metrics",):
+        return _of_a_preset(problem, name, config)
     if home is None:
         return problem
     pack, layer = home
@@ -150,6 +164,31 @@ def declared(problem: Problem, config: Composed, fits: Fits) -> Problem:
     if fits(pack, layer):
         fixes.append(_extended(pack, name, config))
     return replace(problem, fix="\n".join(fixes)) if fixes else problem
+
+
+def _of_a_preset(problem: Problem, name: str, config: Composed) -> Problem:
+    """An unknown signal that another preset has, or a number of each update, such as a loss."""
+    home = _preset_of(name)
+    number = home is not None and home[1] == "metric"
+    if not number and not (_OF_UPDATES.search(name) and has(config.data, ("signals", "update"))):
+        if home is None:
+            return problem
+        declarations = [in_flow(words)[1:-1] for words in _declarations(name, home[2])]
+    else:
+        phase = "update" if has(config.data, ("signals", "update")) else "any"
+        declarations = [f"signals: {{{phase}: {{{name}: step}}}}, a number per step"]
+    fixes = [f"declare what you observe: {words}" for words in declarations]
+    if home is not None:
+        preset, section, _ = home
+        edit = f"{GROUP}={preset}" if _is_application(config) else f"defaults: [{preset}, _self_]"
+        if not _is_application(config) and not any(provider_of(file) is None for file in config.provenance.texts):
+            edit = f"`{preset}` in place of `{config.origin.config_name if config.origin else '...'}`"
+        verb = "logs" if number else "has"
+        fixes.append(f"the preset `{preset}` {verb} the {section} `{name}`: {edit}")
+    return replace(problem, fix="\n".join(fixes))
+
+
+_OF_UPDATES = re.compile(r"(^|_)(loss|losses|lr|learning_rate|grad|gradient)(_|$)")
 
 
 def _declarations(signal: str, pack: Node) -> Iterator[dict[str, Any]]:

@@ -135,14 +135,16 @@ def nested(keys: Sequence[Any], value: Any) -> Any:
     return value
 
 
-def did_you_mean(name: str, candidates: Iterable[str], *, what: str = "known", otherwise: str = "") -> str:
+def did_you_mean(name: str, candidates: Iterable[str], *, what: str = "known names", otherwise: str = "") -> str:
     """A fix line for an unknown name: the nearest known one, or ``otherwise`` and the list of all."""
     names = sorted(candidates)
     close = nearest(name, names)
     if close is not None:
         return f"did you mean `{close}`?"
-    shown = f"{what}: {', '.join(names[:20])}{', ...' * (len(names) > 20)}" if names else f"there are no {what} here"
-    return "\n".join(filter(None, (otherwise, shown)))
+    if not names:
+        return "\n".join(filter(None, (otherwise, f"there are no {what} here")))
+    shown = f"{what}: {', '.join(names[:20])}{', ...' * (len(names) > 20)}"
+    return f"{otherwise}\n{shown}" if otherwise else f"one of the {shown}"  # alone it would read as a key
 
 
 def rendered(key: str, facts: Mapping[str, Any]) -> tuple[str, str | None]:

@@ -307,7 +307,7 @@ def test_a_checkout_finds_its_presets_beside_the_package() -> None:
               there is no key `lk` in declog.metrics
                 ~declog.metrics.lk
                                 ^^
-              fix: known keys: gone, kl, reward
+              fix: one of the known keys: gone, kl, reward
             """,
         ),
         (

@@ -156,7 +156,8 @@ def of_user(run: Callable[..., Any], name: str, returns: str | None = None) -> F
     def rule(call: Call) -> Type:
         for index, node in enumerate(call.args):
             if node.type.dtype is DType.TEXT and index not in texts:
-                fix = _annotated(written, name, [items[index].name])
+                pairs = zip(items, call.args, strict=False)
+                fix = _annotated(written, name, [item.name for item, arg in pairs if arg.type.dtype is DType.TEXT])
                 call.fail("DL305.annotation", arg=index, name=name, parameter=items[index].name, node=node, fix=fix)
         needed = [index for index in texts if not (params[index].takes_none and _no_value(call.args[index]))]
         need(call, DType.TEXT, args=needed)
