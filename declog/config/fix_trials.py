@@ -75,8 +75,9 @@ def _said_once(problems: Iterable[Problem]) -> Iterator[Problem]:
     """The problems; where several of an entry have one edit, the later ones are in it."""
     edits: set[tuple[Path, str]] = set()
     for problem in problems:
-        edit = entry_path(problem.path), problem.fix or ""
-        again = problem.code == "DL201" and re.fullmatch(r"\w+: [{\[][^\n]*[}\]]", edit[1]) and edit in edits
+        said = re.match(r"(\w+: [{\[][^\n]*[}\]])(?:, which .*)?\Z", problem.fix or "")
+        edit = problem.path[:-1], said[1] if said else ""
+        again = problem.code == "DL201" and said and edit in edits
         edits.add(edit)
         yield replace(problem, fix=f"drop it: `{edit[1]}` is for both") if again else problem
 

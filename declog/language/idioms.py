@@ -263,6 +263,22 @@ def _in_small(text: str) -> str:
     return re.sub(_CAPITALS, lambda word: word[0].lower(), text)
 
 
+def _of_sql(match: re.Match[str]) -> str:
+    """``length BETWEEN 1 AND 9`` is `1 <= length <= 9`, ``x LIKE '%a%'`` is `contains(x, 'a')`, beside others too."""
+
+    def bounded(part: re.Match[str]) -> str:
+        value, no, low, high = part.groups()
+        return f"not ({low} <= {value} <= {high})" if no else f"{low} <= {value} <= {high}"
+
+    text = re.sub(_LIKE, lambda part: f"{'not ' * bool(part[2])}contains({part[1]}, '{part[3]}')", match.string)
+    fix = f"write `{_in_small(re.sub(_BETWEEN, bounded, text)).strip()}`"
+    return fix + ", or startswith or matches" * (text != match.string)
+
+
+_BETWEEN = r"(?i)(?<![\w.])(?!not\b)([\w.]+)\s+(not\s+)?between\s+(\S+)\s+and\s+([^\s()]+)"
+_LIKE = r"(?i)(?<![\w.])(?!not\b)([\w.]+)\s+(not\s+)?(?:i?like|~)\s+['\"]%?([^%'\"]*)%?['\"]"
+
+
 def _of_axis(match: re.Match[str]) -> str:
     """``mean(x) over group`` is the mean of a value per group."""
     axis = "token" if match[3] == "token" else "completion"
@@ -335,6 +351,8 @@ _TEXTS: tuple[tuple[str, str | Callable[[re.Match[str]], str | None]], ...] = (
         _of_text),
     (r"(?i)\A(.*?)\b([a-z_]\w*)\s+is\s+null\b(.*)\Z", r"write `\1not present(\2)\3`"),
     (r"(?i)\A(?:\s*(\w+)\()?(.+?)\s+where\s+(.+?)\Z", _of_condition),
+    (_BETWEEN, _of_sql),
+    (_LIKE, _of_sql),
     (_CAPITALS, lambda match: f"write `{_in_small(match.string).strip()}`"),  # `a AND b`
     (r"(?i)\A\s*(?:not\s+between|between|outside)\s+(-?[\d.]+)\s+(?:and|to)\s+(-?[\d.]+)\s*\Z",
         r"write `{below: \1, above: \2}`, for values outside"),
@@ -350,9 +368,6 @@ _TEXTS: tuple[tuple[str, str | Callable[[re.Match[str]], str | None]], ...] = (
     (r"\A\s*\w+\((\w+)\[\d+\w\]\)\s*\Z", r"write `{expr: \1, over: step, combine: ema(0.9)}`"),
     (r"\A\s*(?:\w+\()?\s*([^()]+?)\s*\)?\s+over\s+(?:the\s+)?last\s+(\d+)\s*\w*\s*\Z",
         r"write `{expr: \1, over: step, combine: rolling(\2)}`"),
-    (r"(?i)([\w.]+)\s+between\s+(\S+)\s+and\s+(\S+)", r"write `\2 <= \1 <= \3`"),
-    (r"(?i)([\w.]+)\s+(?:i?like|~)\s+['\"]%?([^%'\"]*)%?['\"]",
-        r"write `contains(\1, '\2')`, or startswith or matches"),
     (_ROWS, lambda match: f"a filter is a map: {_filter(match)}"),
     (r"\|\s*(\w+)\s*\|", r"write `abs(\1)`"),
     (r"\b(\d+(?:\.\d+)?)\s*([kK%])(?!\w)", lambda match: f"write `{float(match[1]) * _UNITS[match[2].lower()]:g}`"),

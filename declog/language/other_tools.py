@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import reduce
 from operator import getitem
 from typing import Any
@@ -34,11 +34,8 @@ def of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     template = elsewhere.keys().get(f"{section}.{key}" if section else key)
     of_wandb = _is_of_wandb(key) if section == "run" else key == "tags"
     sinks, _ = sinks_and_options(data.get("sinks") or [])
+    recorded = {**_recorded(data.get("run"), sinks, moved=section == "run"), key: at(path, data)}
     if section in ("run", "") and of_wandb and "wandb" not in sinks:
-        run = data.get("run")
-        config = run.get("config") if isinstance(run, Mapping) else None
-        moved = {one: run[one] for one in run if _is_of_wandb(str(one))} if section and isinstance(run, Mapping) else {}
-        recorded = {**(config if isinstance(config, Mapping) else {}), **moved, key: at(path, data)}
         tagged = {"config": recorded}
         edit = in_flow(tagged if section else {"run": tagged})[1:-1]
         them, kind = ("them", "tags") if key == "tags" else ("it", key)
@@ -56,6 +53,7 @@ def of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     listed = value if isinstance(value, list) else [value]
     if "<listed>" in template and not all(isinstance(item, str) for item in listed):
         return None
+    facts["recorded"] = in_flow(recorded)
     facts["listed"], facts["axis_ids"] = in_flow(listed), "ids" if ids[:1] == ["completion"] else "of"
     facts["room"], facts["ema"] = in_flow(_room(key, value, entry)), weighing(value)
     facts["of_mode"] = in_flow(_of_mode(key, value) or "mode == 'eval'")
@@ -83,6 +81,18 @@ def of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     if section == "tables" and isinstance(entry, Mapping) and isinstance(named := entry.get("filter"), str):
         fix = fix.replace("filter: {", f"filter: {{from: {named}, ", 1) if IDENTIFIER.match(named) else fix
     return fix
+
+
+def _recorded(run: Any, sinks: Collection[str], *, moved: bool) -> dict[str, Any]:
+    """What a run records, with all keys beside it that it would; ``moved``: they stand in `run` themselves."""
+    if not isinstance(run, Mapping):
+        return {}
+    answers = {key: elsewhere.keys().get(f"run.{key}", "") for key in run if moved}
+    beside = {
+        key: run[key] for key, text in answers.items()
+        if text.startswith("config: <") or (_is_of_wandb(str(key)) and "wandb" not in sinks)
+    }  # fmt: skip
+    return {**(run["config"] if isinstance(run.get("config"), Mapping) else {}), **beside}
 
 
 def _is_of_wandb(key: str) -> bool:

@@ -138,7 +138,10 @@ def test_tokens_are_text_and_say_what_colours_them(recorded: Path, cli: Cli) -> 
     ("words", "said"),
     [
         (["--step", "5"], "the table has no rows of step 5\n  fix: steps that have some: 0, 1, ..."),
-        (["--mode", "evaluation"], "the table has no rows of the mode `evaluation`\n  fix: modes: eval, train"),
+        (
+            ["--mode", "evaluation"],
+            "the table has no rows of the mode `evaluation`\n  fix: one of the modes: eval, train",
+        ),
         (["--table", "text"], "the run has no table `text`\n  fix: did you mean `texts`?"),
         (["--group", "4"], "there is no group 4\n  fix: groups here: 0, 1"),
         (["--by", "rewards"], "`rewards` is no column of numbers here\n  fix: did you mean `reward`?"),
