@@ -33,6 +33,7 @@ def notes(config: Composed, plan: Plan) -> Iterator[str]:
     yield from _thinned(config, plan)
     yield from _of_all(config, plan)
     yield from _replaced(config)
+    yield from _of_another_side(config)
     yield from _redefined(config, plan)
     yield from _of_another_schema(config)
     yield from _below_the_run(config)
@@ -275,6 +276,24 @@ def _replaced(config: Composed) -> Iterator[str]:
                 yield f"`{section}.{name}` is replaced as a whole, without {names}; {edit} keeps the rest"
             said = {key for key, node in entry.entries.items() if node.value not in (None, "none")}  # not a default
             keys[section, name] = said if entry.replaces else {*keys.get((section, name), ()), *said}
+
+
+def _of_another_side(config: Composed) -> Iterator[str]:
+    """A note on an alert that gets another bound than a preset's, whose text and `for` are not about it."""
+    said: dict[str, dict[str, Any]] = {}  # by alert, what the layers so far say of it
+    for name, entry in _said(config, "alerts"):
+        before, here = {} if entry.replaces else said.get(name, {}), entry.plain if entry.entries else {}
+        bounds = [side for side in ("above", "below") if before.get(side) is not None]
+        sides = [side for side in ("above", "below") if here.get(side) is not None and before.get(side) is None]
+        is_of_user = bool(sides) and config.home(("alerts", name, sides[0])) is None
+        if bounds and is_of_user and before.get("text") is not None and "text" not in here:
+            lasting = "" if "for" in here or before.get("for") is None else f", and `for: {before['for']}`"
+            edit = _edit(config, ("alerts", name), {**here, "text": f"{name} is {{{name}}}", "for": here.get("for", 1)})
+            yield (
+                f"`alerts.{name}` has `{sides[0]}` beside a preset's `{bounds[0]}`, and keeps its `text`, which speaks "
+                f"of `{bounds[0]}` alone{lasting}; {edit} has others"
+            )
+        said[name] = {**before, **here}
 
 
 def _said(config: Composed, section: str) -> Iterator[tuple[str, Node]]:

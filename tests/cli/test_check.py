@@ -135,6 +135,11 @@ def test_a_profile_without_a_sink_is_a_warning(small: Path, cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("words", "note"),
     [
+        (
+            ["alerts.kl.below=0.01"],
+            "`alerts.kl` has `below` beside a preset's `above`, and keeps its `text`, which speaks of `above` alone, "
+            "and `for: 3`; 'declog.alerts.kl={below: 0.01, text: \"kl is {kl}\", for: 1}' has others",
+        ),
         (["axes.group=8"], "`axes.group` is replaced as a whole, without `of`; declog.axes.group.size=8 keeps"),
         (["sink_options.cosole.every=10"], "no `sinks` names it; did you mean `console`?"),
         (["metrics.ratio=max(reward)"], "`ratio` is a preset's metric and computes something else now"),
