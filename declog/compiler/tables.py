@@ -75,8 +75,8 @@ def _table(draft: Draft, name: str, spec: TableSpec) -> TableOp | None:
     if spec.rows == "group" and draft.grouping is None:
         draft.report("DL306.group_key", (*path, "rows"), key="rows")
     if spec.schema_ is not None and spec.schema_ not in draft.spec.schemas:
-        fix = suggestions.of_schema(draft, spec.schema_)
-        draft.report("DL403.schema", (*path, "schema"), name=spec.schema_, fix=fix)
+        declare = suggestions.of_schema(draft, spec.schema_)
+        draft.report("DL403.schema", (*path, "schema"), name=spec.schema_, fix=declare)
     chosen = None
     if spec.filter is not None:
         id = filter_of(draft, name)

@@ -251,8 +251,8 @@ def _of_missing_key(tree: Node, override: Override, depth: int, node: Node) -> P
     of_a_metric = metrics is not None and wrong in metrics.entries  # an alert is named by its metric
     close = None if of_a_metric else nearest(wrong, names)
     fix = "  or  ".join([*([instead(close, "")] if close else []), pasted(f"+{line}")])
-    if close is None and len(keys) == depth + 2 and (entry := _as_entry(tree, keys, override.value())) is not None:
-        fix = pasted(f"+{'.'.join(keys[:-1])}={in_flow(entry)}")
+    if close is None and len(keys) == depth + 2 and (beside := _as_entry(tree, keys, override.value())) is not None:
+        fix = pasted(f"+{'.'.join(keys[:-1])}={in_flow(beside)}")
     return problem_of(line, "DL101.key_to_add", span, name=wrong, place=where, added="one" if close else "it", fix=fix)
 
 

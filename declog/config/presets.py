@@ -155,7 +155,7 @@ def declared(problem: Problem, config: Composed, fits: Fits) -> Problem:
     match = re.fullmatch(r"unknown signal `(\w+)`", problem.message)
     name = "" if match is None or (problem.fix or "").startswith("did you mean") else match[1]
     home = _pack_of(name) if name else None
-    if home is None and name and problem.path[:1] == ("metrics",):
+    if home is None and name and str(problem.fix).startswith("declare what you observe"):
         return _of_a_preset(problem, name, config)
     if home is None:
         return problem

@@ -133,3 +133,18 @@ def test_the_number_of_ranks(ranks: int, tmp_path: Path) -> None:
     run_ranks(ranks, rank)
     assert sink.scalars[0]["world_size"] == ranks
     assert sink.scalars[0]["t"] == pytest.approx(np.mean([(LENGTH + rank).sum() for rank in range(ranks)]))
+
+
+@pytest.mark.parametrize(("choice", "chosen"), [("bottom: 10%", [0.0, 0.25]), ("top: 0.1", [1.0, 4.0])])
+def test_a_share_of_the_rows(choice: str, chosen: list[float], tmp_path: Path) -> None:
+    """Class: of groups of four a tenth is one row of each, the least or the greatest; no table is empty."""
+    text = f"tables: {{t: {{columns: [reward], filter: {{key: reward, {choice}}}}}}}\n"
+    (problem,) = problems_of(text, tmp_path, HEADER)
+    rows = yaml.safe_load(str(problem.fix).partition("at least: ")[2])
+    config = {**yaml.safe_load(HEADER), "tables": {"t": {"columns": ["reward"], **rows}}}
+    (tmp_path / "declog" / "mine.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    sink = MemorySink()
+    with declog.start(declog.compose("mine", config_dir=tmp_path), sinks=[sink]) as log, log.step(0):
+        log.observe(reward=[0.5, 0.0, 1.0, 0.75, 2.0, 4.0, 0.25, 3.0])
+    (table,) = (table for table in sink.tables if table.table == "t")
+    assert sorted(table.data["reward"]) == chosen

@@ -30,7 +30,7 @@ def test_prompts_of_groups(tmp_path: Path) -> None:
             "if `prompt` has a value per group, give it once per completion: "
             "[each for each in prompt for _ in range(4)]; "
             "of a micro-batch of 2 completions, give the 2 values of `completion` that belong to them; "
-            "where only some rows count, give all values, and `where` in the metric"
+            "where only some rows count, give all values, and `where` in the metric, or None for a value that is absent"
         )
         log.observe(prompt=[each for each in prompt for _ in range(4)], completion=completion)
 
