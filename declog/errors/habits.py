@@ -29,7 +29,7 @@ def meant(name: str, names: Collection[str], of: str, section: str = "log", *, i
     """
     if (meaning := attributes().get(f"{section}.{name}")) is not None:
         if in_step:
-            meaning = meaning.replace("with log.step(step): ", "").replace("({...}, step), inside the block", "({...})")
+            meaning = meaning.replace("with log.step(step): ", "").replace(", inside the block", "")
         return f"\n  fix: {meaning.replace('LOG', of).replace('RUN', of)}"
     close = None if name.startswith("_") else nearest(name, names)
     return "" if close is None else f"\n  fix: did you mean `{of}.{close}`?"

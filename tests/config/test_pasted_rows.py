@@ -146,5 +146,5 @@ def test_a_share_of_the_rows(choice: str, chosen: list[float], tmp_path: Path) -
     sink = MemorySink()
     with declog.start(declog.compose("mine", config_dir=tmp_path), sinks=[sink]) as log, log.step(0):
         log.observe(reward=[0.5, 0.0, 1.0, 0.75, 2.0, 4.0, 0.25, 3.0])
-    (table,) = (table for table in sink.tables if table.table == "t")
+    ((_, table),) = sink.tables("t")
     assert sorted(table.data["reward"]) == chosen

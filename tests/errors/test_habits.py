@@ -74,7 +74,7 @@ def test_in_a_step_no_other_one_is_opened(log: Any, logger: str) -> None:
     with log.step(0), pytest.raises(AttributeError) as caught:
         {"log": log, "declog": declog}[logger].log  # noqa: B018
     assert "fix: `log.observe(reward=rewards)`, one value per completion" in str(caught.value)
-    assert str(caught.value).endswith(f"{logger}.scalars({{...}})")
+    assert str(caught.value).endswith(f"{logger}.scalars({{...}}, step)")
     with log, pytest.raises(AttributeError, match=r"fix: `with log\.step\(step\): log\.observe"):
         log.log  # noqa: B018
 

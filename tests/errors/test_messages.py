@@ -130,7 +130,7 @@ def test_the_nearest_of_what_is_known_is_a_fix() -> None:
     """The message says which things these are."""
     facts = {"noun": "signal", "known": ["length", "reward"]}
     assert rendered("DL302.name", {**facts, "name": "rewrad"})[1] == "did you mean `reward`?"
-    assert rendered("DL302.name", {**facts, "name": "x"})[1] == "signals: length, reward"
+    assert rendered("DL302.name", {**facts, "name": "x"})[1] == "one of the signals: length, reward"
 
 
 def test_paths_are_texts_or_keys() -> None:

@@ -24,8 +24,8 @@ _TEXTS = ("content", "text", "completion", "response", "output", "answer")  # ke
 def shape_fix(op: SignalOp, label: str, value: Any, beside: Beside = ()) -> str:
     """An edit that gives a value the expected shape; ``beside`` has the signals of its call.
 
-    Another axis is offered for a signal that the config names as the training code does, and no expression of a preset
-    reads it in place of another one.
+    Another axis of rows is offered for a signal that the config names as the training code does: one of another name
+    stands in an expression of a preset for values of its own axis.
     """
     ndim = 1 if isinstance(value, Sequence) else getattr(value, "ndim", 0)
     rows = rows_beside(label, beside)
@@ -48,7 +48,7 @@ def shape_fix(op: SignalOp, label: str, value: Any, beside: Beside = ()) -> str:
         edit, axis = _of_packed(label, value, rows, beside)
     else:
         edit, axis = "reduce or index it", {1: "completion", 2: "token"}.get(ndim, "")
-    declares = axis and op.name == op.source and not op.family
+    declares = axis and not op.family and (op.axis is Axis.STEP or op.name == op.source)
     return f"{edit}, or declare `{entry_of(op, f'axis: {axis}')}`" if declares else edit
 
 
@@ -65,7 +65,7 @@ def _of_step(label: str, value: Any, ndim: int) -> tuple[str, str]:
 def _of_packed(label: str, value: Any, rows: int | None, beside: Beside) -> tuple[str, str]:
     """The edit for tokens of all completions in one row, and the axis that its values may have instead."""
     alone = [op for op, other in beside if op.axis is Axis.TOKEN and _dimensions(other) == 1][1:] == []
-    axis = "completion" if alone and rows in (None, len(value)) else ""  # beside opposite, each alone would be wrong
+    axis = "completion" if alone and rows in (None, len(value)) else ""  # beside others, each alone would be wrong
     if rows == len(value):
         return f"one value per token: `{label}` as before it is reduced", axis
     lengths = next((op.source for op, other in beside if _are_lengths(op, other, len(value))), None)
