@@ -140,8 +140,6 @@ def _shape(op: SignalOp) -> str:
     return "shape [tokens]" if op.packed else _SHAPES[op.axis]
 
 
-
-
 def _number(op: SignalOp, label: str, value: Any) -> float | int | bool | Timed | None:
     if isinstance(value, np.ma.MaskedArray) and value.size == 1 and np.ma.is_masked(value):
         return None
