@@ -174,6 +174,8 @@ def _of_a_preset(problem: Problem, name: str, config: Composed) -> Problem:
         if home is None:
             return problem
         declarations = [in_flow(words)[1:-1] for words in _declarations(name, home[2])]
+        if any("{axis: " in words for words in declarations):  # of a special kind, and its name may be of anything
+            return problem
     else:
         phase = "update" if has(config.data, ("signals", "update")) else "any"
         declarations = [f"signals: {{{phase}: {{{name}: step}}}}, a number per step"]
