@@ -258,10 +258,7 @@ class Intake:
             self._put(batches, taken)
 
     def _again(self, batches: OpenBatches, batch: Batch, call: Observation) -> bool:
-        """Whether a call has a signal that the open batch has already, so that it opens the next batch.
-
-        Calls with row ids are joined by them.
-        """
+        """Whether a call opens the next batch: the open one has a signal of it already. Row ids join their batches."""
         if not (again := batch.again(call)):
             return False
         if self._plan.ids not in again and (batches.once or batch.size is not None):
