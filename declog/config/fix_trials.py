@@ -75,7 +75,7 @@ def _said_once(problems: Iterable[Problem]) -> Iterator[Problem]:
     """The problems; where several of an entry have one edit, the later ones are in it."""
     edits: set[tuple[Path, str]] = set()
     for problem in problems:
-        said = re.match(r"(\w+: [{\[][^\n]*[}\]])(?:, which .*)?\Z", problem.fix or "")
+        said = re.match(r"(\w+: [{\[][^\n]*?[}\]]+)(?:(?:, which |: [a-z]).*)?\Z", problem.fix or "")
         edit = problem.path[:-1], said[1] if said else ""
         again = problem.code == "DL201" and said and edit in edits
         edits.add(edit)

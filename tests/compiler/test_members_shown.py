@@ -68,7 +68,7 @@ def test_members_and_labels_are_selected_by_their_names(place: int, tmp_path: Pa
     [
         ("rewards.bonus_of_length", "a member is selected by the name that trackers show, such as "
                                     "`rewards/bonus_of_length/mean`"),
-        ("rewards.maxx", "did you mean `rewards.max`?"), ("other/bonus/mean", "metrics: "),
+        ("rewards.maxx", "did you mean `rewards.max`?"), ("other/bonus/mean", "one of the metrics: "),
     ],
 )  # fmt: skip
 def test_what_can_be_no_name_is_refused(word: str, fix: str) -> None:

@@ -129,7 +129,7 @@ for name in ("val_samples", "val/samples", "step_0"):
     try:
         print(list(back.tables[name]))
     except KeyError as error:
-        print([error.args[0]])
+        print(["" + str(error)])
 """
 OF_LOOP = """
 from declog.integrations import wandb

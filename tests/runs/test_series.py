@@ -77,7 +77,7 @@ def test_a_name_that_was_never_logged_is_answered_with_the_nearest(recorded: Pat
     """As a mapping does, with a `KeyError`."""
     with pytest.raises(KeyError, match=r"slo; did you mean `slow`\?"):
         declog.read(recorded)["slo"]
-    with pytest.raises(KeyError, match=r"loss/total; scalars of this run: .*eval/x.*, slow, x"):
+    with pytest.raises(KeyError, match=r"loss/total; one of the scalars of this run: .*eval/x.*, slow, x"):
         declog.read(recorded)["loss/total"]
 
 

@@ -104,6 +104,11 @@ class LogEvents:
             stream, end.step, stream.upto(end.step), end=end, closed=min(complete, end.step) if forced else end.step
         )
 
+    def go_back(self, stream: Stream, step: int, back: int) -> None:
+        """Log everything that is finished; the run continues behind the step ``back``, and begins a window."""
+        self.log(stream, step, stream.upto(step if stream.last is None else stream.last), tail=True, back=back)
+        self.counts[stream.mode] = 0
+
     def log(
         self, stream: Stream, step: int, steps: Sequence[Step], *, end: WindowEnd | None = None, tail: bool = False,
         failed: bool = False, again: bool = False, last: bool = False, answer: Answer | None = None,

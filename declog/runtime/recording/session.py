@@ -332,20 +332,14 @@ class Session:
                 self.events.advance(stream)
 
     def rewind(self, step: int, *, restart: bool = False) -> None:
-        """Go back to a step: log everything recorded so far; the next step may be ``step`` + 1, and begins a window.
-
-        ``restart``: the run begins again, and what was logged stays.
-        """
+        """Log everything; the next step may be ``step`` + 1. ``restart``: the run begins anew, and nothing is lost."""
         with self.lock:
             stream = self.train
             if self.step is not None:
                 raise UsageError.of("DL510.rewind", step=self.step.number)
             if stream.last is not None:
                 self.events.finish(stream)
-                self.events.log(
-                    stream, self._label(stream), stream.upto(stream.last), tail=True, back=RESTART if restart else step
-                )
-                self.events.counts[stream.mode] = 0
+                self.events.go_back(stream, self._label(stream), RESTART if restart else step)
             self.last_step = step
             stream.rewind(step)
 

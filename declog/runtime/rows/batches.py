@@ -300,7 +300,7 @@ class Intake:
             raise InputError.of("DL509.under_way", column=column, phase=phase)
         again = open_batch is not None and column in open_batch.extras
         if again and open_batch is not None and (batches.once or open_batch.size is not None):
-            raise InputError.of("DL509.twice", what=f"the column `{column}`", phase=phase)
+            raise InputError.of("DL509.column_twice", column=column, phase=phase)
         batch = Batch(self._plan.phases[phase], self._folds[phase]) if open_batch is None or again else open_batch
         batch.add_extra(column, plain)
         self._put(batches, {phase: batch})
