@@ -20,7 +20,7 @@ from declog.language.moments import FORMULAS
 from declog.language.nodes import SIGNAL, walk
 from declog.language.spec import MetricSpec
 from declog.language.tree import Node
-from declog.plans.needs import IDS_OF_ROWS, ROW_ID, carried
+from declog.plans.needs import IDS_OF_ROWS, ROW_ID, carried, read
 from declog.plans.ops import Plan
 from declog.sinks import known_kinds
 
@@ -221,6 +221,7 @@ def _redefined(config: Composed, plan: Plan) -> Iterator[str]:
     """A note on the user's own metrics with the id of a preset's, of which they compute something else."""
     exprs: dict[str, str] = {}  # by id, as the lowest preset has them
     rows: dict[str, dict[str, Any]] = {}  # by id, what presets say of the rows and how they are reduced
+    shown: dict[str, str] = {}  # by id, as presets name it in trackers
     for name, entry in _said(config, "metrics"):
         expr = next((entry.entries[key] for key in ("expr", "formula") if key in entry.entries), None)
         text = name if expr is None else str(expr.plain)
@@ -228,6 +229,7 @@ def _redefined(config: Composed, plan: Plan) -> Iterator[str]:
         if package_of(getattr(entry.location, "file", "")) is not None:
             exprs.setdefault(name, text)
             rows[name] = {**rows.get(name, {}), **said}
+            shown[name] = str(entry.entries["name"].plain) if "name" in entry.entries else shown.get(name, name)
             continue
         other = expr is not None and text not in (exprs.get(name, text), name)
         if other or (name in rows and any(_differs(key, rows[name].get(key), said[key]) for key in said)):
@@ -235,7 +237,15 @@ def _redefined(config: Composed, plan: Plan) -> Iterator[str]:
             rows.pop(name, None)
             names = [item.template for op in plan.outputs if op.id == name for item in op.names[:1]]
             logged = f", logged as `{names[0]}`," if names and names[0] != name else ""
-            said_of = f"`{name}` is a preset's metric{logged} and computes something else now"
+            lost = (
+                f"; nothing logs `{shown[name]}`"
+                if "{" not in shown[name] and shown[name] not in (*names, name)
+                else ""
+            )
+            reading = [alert.id for alert in plan.alerts if any(name == key.split(".")[0] for key in read(alert.when))]
+            alerts = [f"`{alert}`" for alert in reading if config.home(("alerts", alert)) is not None]
+            judged = f"; the preset's alert {' and '.join(alerts)} judges yours" if alerts else ""
+            said_of = f"`{name}` is a preset's metric{logged} and computes something else now{lost}{judged}"
             yield f"{said_of}; one of your own has another name, such as `my_{name}`"
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from declog.compiler import labels
-from declog.compiler.draft import Draft, has_type
+from declog.compiler.draft import Draft, SwitchedOff, has_type
 from declog.compiler.names import of_output
 from declog.compiler.rows_in_formulas import refuse_rows
 from declog.compiler.scopes import FACTS, MetricScope
@@ -22,6 +23,7 @@ from declog.language.notation import is_reduction, reduced
 from declog.language.shorthand import OF_ROWS
 from declog.language.spec import MetricSpec
 from declog.language.syntax import ExpressionError, names_in, parse, refuse
+from declog.language.unknown_names import TRACKED
 from declog.plans.modes import ModesOfMetrics
 from declog.plans.needs import needs, ordered, read, read_by_label, sources
 from declog.plans.ops import FormulaOp, MetricOp
@@ -148,7 +150,11 @@ def over_metrics(
     compiler = Compiler(text, scope, draft.graph, draft.functions)
     formula = None if of_formula is None else draft.spec.metrics[of_formula]
     refuse_rows(draft, compiler, of_formula or of_alert or "value", formula)
-    node = compiler.visit(parse(text).body)
+    try:
+        node = compiler.visit(parse(text).body)
+    except SwitchedOff:
+        _refuse_beside(compiler, text)
+        raise
     for item in walk(node):
         function = draft.functions.get(item.op)
         if function is not None and function.stage == "rows" and item.op != "member":
@@ -223,6 +229,19 @@ def _timely(draft: Draft, name: str, condition: Node) -> None:
             draft.report(
                 "DL310.when", ("metrics", name, "when"), key=key, window=ops[key].every, name=name, logged=every
             )
+
+
+def _refuse_beside(compiler: Compiler, text: str) -> None:
+    """Refuse names beside one that is off: ``completions/clipped_ratio``, a metric's in trackers, and nobody's."""
+    tree, scope = parse(text).body, compiler.scope
+    for match in TRACKED.finditer(text):
+        if (written := scope.of_tracker(match[0])) is not None:
+            fix = f"write `{text[: match.start()]}{written}{text[match.end() :]}`"
+            refuse("DL302.tracker", text, match.span(), name=match[0], fix=fix)
+    for node in ast.walk(tree):
+        with suppress(SwitchedOff):
+            if isinstance(node, ast.Name) and node.id in names_in(tree) and scope.resolve(node.id) is None:
+                compiler.visit(node)
 
 
 def condition(draft: Draft, text: str, path: Path) -> Node | None:

@@ -16,7 +16,7 @@ from declog.compiler.metric_phase import phase_of
 from declog.compiler.names import RANK, of_output
 from declog.compiler.scopes import FACTS, SignalScope, typed
 from declog.errors import Path, Problem, nearest
-from declog.language import idioms, library_calls
+from declog.language import idioms, library_calls, wrong_calls
 from declog.language.dtypes import NUMERIC, Axis, DType
 from declog.language.expression import Compiler
 from declog.language.functions import REQUIRED
@@ -239,7 +239,7 @@ class _Metric:
             reduction = self.draft.reductions.named(parsed.call)
             if reduction is None or any(item.arg in ("over", "within") for item in body.keywords):
                 return None
-            compiler = self._compiler(parsed.text)
+            compiler, body = self._compiler(parsed.text), wrong_calls.with_ends(reduction, body, reduction.arity)
             if len(body.args) != reduction.arity:
                 takes = suggestions.takes(reduction)
                 fix = suggestions.arguments(reduction, body, parsed.text, compiler)
@@ -316,6 +316,7 @@ class _Metric:
                 refuse("DL311.name", text, (0, len(name)), name=name, known=names, fix=fix)
             compiler, body = self._compiler(text), parsed.body
             call = body if isinstance(body, ast.Call) else ast.copy_location(ast.Call(body, [], []), body)
+            call = wrong_calls.with_ends(reduction, call, 0)
             if call.args:
                 params = [*(reduction.params or {})] if isinstance(call.args[0], ast.Constant) else []
                 said = f"{name}({params[0]}={ast.unparse(call.args[0])})" if params else name

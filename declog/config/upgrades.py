@@ -149,7 +149,7 @@ def _explained(config: Composed, problem: Problem) -> Problem:
     says = section == "metrics" and f"{name}: " in str(problem.fix)  # a fix that says what it is
     if not _completes(config, problem.path) or says or str(problem.fix).startswith(f"{name}: "):
         return problem
-    deletion = f"or delete it: {shipped} {'has' if len(homes) == 1 else 'have'} no {what} `{name}`{near}"
+    deletion = f"or delete it: {shipped} {'has' if len(homes) == 1 else 'have'} no {what} `{name}` to change{near}"
     return replace(problem, fix=f"{problem.fix}; {deletion}" if problem.fix else deletion)
 
 

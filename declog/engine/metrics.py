@@ -136,7 +136,7 @@ class Metrics:
             self._incomplete.add(op.id)
             log.warning(
                 "the metric `%s` leaves out missing values (%d at its first log event with any); "
-                "`nan: propagate` shows them",
+                "`nan: propagate` shows them, and `x if isfinite(x) else 0` counts them as 0",
                 op.id,
                 count,
             )

@@ -16,6 +16,7 @@ import numpy as np
 from declog.engine.frame import GROUP_ID, Frame
 from declog.errors import RuntimeFailure
 from declog.language.dtypes import Axis
+from declog.language.segmented import Segments
 from declog.plans.needs import of_groups, tables_of_groups
 from declog.plans.ops import Plan
 
@@ -36,6 +37,8 @@ class SplitGroups:
             for phase in plan.phases if (ids := of_groups(plan, phase)) or tables_of_groups(plan, phase)
         }  # fmt: skip
         self._looks = Counter[str]()
+        self._ids = plan.ids
+        self._ordered = {*self._readers}  # phases whose rows came in the order of their ids so far
         self._first = {phase.name: phase.groups_of for phase in plan.phases.values()}
 
     def judge(self, frames: Mapping[str, Frame]) -> None:
@@ -44,14 +47,26 @@ class SplitGroups:
             frame, first = frames.get(phase), frames.get(self._first.get(phase) or "")
             if frame is None:
                 continue
+            names = ", ".join([*readers[:MOST], *["..."] * (len(readers) > MOST)])
+            if (
+                phase in self._ordered
+                and self._ids is not None
+                and self._looks[phase] < LOOKS
+                and shuffled(frame, self._ids)
+            ):
+                self._ordered.discard(phase)
+                log.warning(
+                    "%s: groups are `axes.group.size` rows in the order in which these come, and `%s` numbers them in"
+                    " another: observe which group a row is of, %s, with `axes: {group: {size: null, split: batches}}`",
+                    names, self._ids, _example(frame, self._ids),
+                )  # fmt: skip
             split = split_of(frame)
-            if split is None and first is not None and self._looks[phase] < LOOKS:
-                self._looks[phase] += 1
+            self._looks[phase] += 1
+            if split is None and first is not None and self._looks[phase] <= LOOKS:
                 split = divided(frame, first)
             if split is None:
                 continue
             del self._readers[phase]
-            names = ", ".join([*readers[:MOST], *["..."] * (len(readers) > MOST)])
             log.warning(
                 "%s: group ids go on %s, where they count as further groups: say `axes.group.split: %s` if those rows"
                 " are of one group", names, WHERE[split], split,
@@ -102,3 +117,30 @@ def _sizes(frame: Frame) -> list[tuple[int, int]]:
         return []
     _, begins, counts = np.unique(groups, return_index=True, return_counts=True)
     return list(zip(ids[begins].tolist(), counts.tolist(), strict=True))
+
+
+def shuffled(frame: Frame, ids: str) -> bool:
+    """Whether ids number the rows of a batch, or of a step, in an order in which groups of one size are others."""
+    grouping, values = frame.grouping, frame.column(ids)
+    if grouping is None or grouping.size is None or frame.by_ids or values is None or values.dtype.kind != "i":
+        return False
+    batches, size = frame.batches, grouping.size
+    scope = Segments.of_keys(batches.step, batches.rank, *([batches.batch] if grouping.split == "none" else []))
+    piece = scope.index[frame.parts(Axis.COMPLETION, Axis.STEP).index]
+    for number in range(scope.count):
+        numbers = values[piece == number]
+        rows = np.arange(len(numbers))
+        if len(numbers) % size or not np.array_equal(np.sort(numbers), rows + numbers.min(initial=0)):
+            continue
+        of_ids = (numbers - numbers.min()) // size if len(numbers) else numbers
+        if (of_ids.reshape(-1, size) != of_ids.reshape(-1, size)[:, :1]).any():
+            return True
+    return False
+
+
+def _example(frame: Frame, ids: str) -> str:
+    """What says the group of a row whose ids number the rows."""
+    assert frame.grouping is not None
+    of = frame.grouping.of
+    name = "prompt_id" if "prompt_id" in of or not of else of[0]
+    return f"such as `{name}={ids} // {frame.grouping.size}`"

@@ -36,7 +36,7 @@ _CURVE = re.compile(
     r"((?:rolling|moving)(?:_mean|_avg|_average)?|sma|ma|(?:last|mean|avg)(?=_?\d))_?(\d*))"
 )
 _OF_LABELS = ("mean", "sum", "min", "max", "count", "std", "pstd", "var")  # reductions of numbers with `over=label`
-_TRACKED = re.compile(r"[A-Za-z_]\w*(?:/[A-Za-z_]\w*)+")  # names of metrics in trackers
+TRACKED = re.compile(r"[A-Za-z_]\w*(?:/[A-Za-z_]\w*)+")  # names of metrics in trackers
 _SHOWN = re.compile(r"(?<![\w./'])[A-Za-z_][\w.]*(?: */ *[A-Za-z_][\w.]*)*(?![\w./']| *\()")  # the same, or of one word
 _LIMIT = re.compile(r"(^|_)(max|min|limit|threshold|budget)(_|$)")
 
@@ -196,11 +196,11 @@ def refuse_tracker_name(node: ast.expr, text: str, span: Span, scope: Scope) -> 
 
 def _refuse_tracker_names(text: str, scope: Scope) -> None:
     """Refuse ``len/p90 / len/p10``, in which a slash stands in a name and divides."""
-    names = {match: scope.of_tracker(match[0]) for match in _TRACKED.finditer(text)}
+    names = {match: scope.of_tracker(match[0]) for match in TRACKED.finditer(text)}
     shown = [match for match, id in names.items() if id and None in map(scope.resolve, match[0].split("/"))]
     if shown and (len(names) > 1 or " / " in text):
         ids = {match.span(): str(names[match]) for match in shown}
-        here = _TRACKED.sub(lambda match: ids.get(match.span(), match[0]), text)
+        here = TRACKED.sub(lambda match: ids.get(match.span(), match[0]), text)
         refuse("DL302.tracker", text, shown[0].span(), name=shown[0][0], fix=f"write `{here}`")
 
 

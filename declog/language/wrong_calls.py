@@ -52,6 +52,17 @@ def with_constant(reduction: Reduction, call: ast.Call) -> ast.Call:
     return ast.Call(call.func, call.args[:-1], [*call.keywords, ast.keyword(params[0], call.args[-1])])
 
 
+def with_ends(reduction: Reduction, call: ast.Call, arity: int) -> ast.Call:
+    """``histogram(x, 10, 0, 1)``, as in other libraries, with the names of its numbers behind ``arity`` values."""
+    numbers = call.args[arity:]
+    if not reduction.histogram or len(numbers) != 3:
+        return call
+    named = [
+        ast.copy_location(ast.keyword(*pair), pair[1]) for pair in zip(("bins", "low", "high"), numbers, strict=True)
+    ]
+    return ast.copy_location(ast.Call(call.func, call.args[:arity], [*named, *call.keywords]), call)
+
+
 def without(call: ast.Call, keyword: ast.keyword) -> str:
     """A call without one of its named arguments; ``ddof=0`` is `pstd`, whose square is the variance."""
     func, name = call.func, ast.unparse(call.func)

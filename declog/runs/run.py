@@ -279,7 +279,9 @@ class Run:
 
     @cached_property
     def tables(self) -> Mapping[str, Frame]:
-        """By id: the table's columns and ``step, mode, run_id``; ``declog_rank`` where several ranks wrote it.
+        """By id, or the name that trackers show: the table's columns and ``step, mode, run_id``.
+
+        Where several ranks wrote it, ``declog_rank``.
 
         A table into which no row was written is there, too, without rows.
         A column ``step`` or ``run_id`` of its own stays its own: the log event's is ``declog_step``, ``declog_run_id``.
@@ -289,7 +291,8 @@ class Run:
         if no_files:
             self._report(no_files)
         frames = {**self._declared.empty_tables, **dict.fromkeys(written)}
-        return Tables(frames, self._table, lambda name: self._left_to_logger(name) or no_files)
+        ids = {str(table.get("name")): table["id"] for table in self._declared.plan.get("tables", ())}
+        return Tables(frames, self._table, lambda name: self._left_to_logger(name) or no_files, ids)
 
     def names(self, mode: str | None = None) -> list[str]:
         """The names of its scalars, in the order in which they first came."""

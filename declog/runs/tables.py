@@ -10,17 +10,20 @@ from declog.runs.frame import Frame
 
 
 class Tables(Mapping[str, Frame]):
-    """The tables of a run by id, each read at its first use.
+    """The tables of a run by id, or the name that trackers show, each read at its first use.
 
-    ``frames`` are the empty ones, and None for one that ``read`` gives; ``instead_of`` says where another one is.
+    ``frames`` are the empty ones, and None for one that ``read`` gives; ``instead_of`` says where another one is, and
+    ``ids`` has them by name.
     """
 
     def __init__(
-        self, frames: Mapping[str, Frame | None], read: Callable[[str], Frame], instead_of: Callable[[str], str]
-    ) -> None:
-        self._frames, self._read, self._instead_of = dict(sorted(frames.items())), read, instead_of
+        self, frames: Mapping[str, Frame | None], read: Callable[[str], Frame], instead_of: Callable[[str], str],
+        ids: Mapping[str, str],
+    ) -> None:  # fmt: skip
+        self._frames, self._read, self._instead_of, self._ids = dict(sorted(frames.items())), read, instead_of, ids
 
     def __getitem__(self, name: str) -> Frame:
+        name = name if name in self._frames else self._ids.get(name, name)
         if name not in self._frames:
             near = did_you_mean(name, self, what="tables in files of this run")
             raise no_key(f"{name}; {self._instead_of(name) or near}")

@@ -237,3 +237,31 @@ def test_groups_that_micro_batches_divide_are_told_without_row_ids(
     lines = [line for record in caplog.records if "`axes.group.split: batches`" in (line := record.getMessage())]
     divided = any(len(rows) % 2 or {row ^ 1 for row in rows} != {*rows} for rows in map(list, ORDERS[order]))
     assert len(lines) == divided
+
+
+@pytest.mark.parametrize("split", ["none", "batches"])
+@pytest.mark.parametrize("order", [[0, 1, 2, 3], [1, 0, 3, 2], [0, 2, 1, 3], [3, 1, 2, 0]])
+def test_rows_in_another_order_than_their_numbers_are_told_where_groups_have_one_size(
+    order: Sequence[int], split: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As generations come that end at different times; what is said, pasted, gives the groups of their numbers."""
+    reward = [1.0, 1.0, 0.0, 0.0]
+
+    def best(overrides: Sequence[str], **ids: Any) -> float:
+        sink = MemorySink()
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        lines = ["metrics.best=max(reward, over=completion)", *overrides]
+        with declog.start("grpo", lines, sinks=[sink], output_dir=folder) as log:
+            for step in range(2):
+                with log.step(step):
+                    for rows in [[row] for row in order] if split == "batches" else [order]:
+                        of_rows = {name: [values[row] for row in rows] for name, values in ids.items()}
+                        log.observe(reward=[reward[row] for row in rows], row_id=list(rows), **of_rows)
+        return sink.scalars[1]["best"]
+
+    with caplog.at_level(logging.WARNING, logger="declog"):
+        value = best(["axes.group.size=2", f"axes.group.split={split}"])
+    lines = [line for record in caplog.records if "numbers them in another" in (line := record.getMessage())]
+    assert (len(lines), value) == ((0, 0.5) if {*order[:2]} in ({0, 1}, {2, 3}) else (1, 1.0))
+    assert all("`prompt_id=row_id // 2`, with `axes: {group: {size: null, split: batches}}`" in line for line in lines)
+    assert best(["axes.group.size=null", "axes.group.split=batches"], prompt_id=[row // 2 for row in range(4)]) == 0.5

@@ -268,7 +268,13 @@ def test_at_first_an_id_of_each_draw_is_asked_for(tmp_path: Path) -> None:
     """A text that fills several groups in a row may be two draws; only the training code knows."""
     ids = ["a"] * 4 + ["b"] * 4
     with started(["draw", "id"], tmp_path, size=2) as log:
-        with pytest.raises(InputError, match="drawn several times in a row, observe `draw` as well"), log.step(0):
+        with (
+            pytest.raises(
+                InputError,
+                match="drawn several times in a row, observe `draw` as well, another for each draw; else axes",
+            ),
+            log.step(0),
+        ):
             log.observe(x=[1.0] * 8, id=ids)
         with log.step(1):
             log.observe(x=[1.0] * 8, id=ids, draw=[0, 0, 1, 1, 2, 2, 3, 3])

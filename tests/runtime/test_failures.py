@@ -223,7 +223,8 @@ def test_missing_values_are_reported_once_by_name(tmp_path: Path, caplog: pytest
         sink = run(config, observe, tmp_path)
     assert sink.scalars == {0: {"x": 2.0, "lr": 0.5}, 1: {"x": 2.0, "lr": 0.5}}
     assert [record.getMessage() for record in caplog.records if "inactive" not in record.getMessage()] == [
-        "the metric `x` leaves out missing values (2 at its first log event with any); `nan: propagate` shows them"
+        "the metric `x` leaves out missing values (2 at its first log event with any); "
+        "`nan: propagate` shows them, and `x if isfinite(x) else 0` counts them as 0"
     ]
 
 
