@@ -1,116 +1,166 @@
 """Batches of the same rows, as their row ids say: one batch gets the columns of all of them. No torch.
 
 A step's rows may be observed in several calls and by several threads, each with its part of the signals or of the rows.
-Batches are of the same rows if one has the ids of all of them, and no two have a signal for the same row.
+Batches are of the same rows if one has the ids of all of them, and no two have a value for the same row. Values per
+batch are of no row: if several of the batches have some, these stay behind as batches without rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from declog.engine.blocks import Block, Key
-from declog.engine.frame import Frame
+from declog.engine.frame import Frame, ranges
 from declog.engine.joins import keys_of
 from declog.engine.layout import KIND
 from declog.language.dtypes import Axis
 
 Rows = NDArray[np.int64]
+HISTOGRAM = ".hist"  # the suffix of a column with the token histogram of each batch
 
 
-class _Rows:
-    """The rows of one batch, by id, and the batches that are of them, each with the rows that it has."""
+class Came(NamedTuple):
+    """What a batch came with: values of rows, and all columns. Ids, groups and masks are no values.
 
-    def __init__(self, frame: Frame, ids: str, per_step: Set[str]) -> None:
-        values = frame.column(ids, exact=True)
-        keys = [] if values is None else keys_of(values)
-        self.by_id: dict[Any, int] = {key: row for row, key in enumerate(keys) if key is not None}
-        if len(self.by_id) < frame.count(Axis.COMPLETION):  # rows without an id, or two with one
+    A value is a signal, or a member of a family. ``per_step``: whether it has values per batch.
+    """
+
+    values: Set[Key]
+    columns: Set[Key]
+    per_step: bool
+
+
+class SameRows:
+    """The rows of one batch, the ``host``, by id, and the batches that are of them, each with the rows that it has."""
+
+    def __init__(self, host: int, ids: Sequence[Any], values: Set[Key]) -> None:
+        self.by_id: dict[Any, int] = {id: row for row, id in enumerate(ids) if id is not None}
+        if len(self.by_id) < len(ids):  # rows without an id, or two with one
             self.by_id = {}
-        self.host = frame
-        self.batches: list[tuple[Frame, Rows]] = [(frame, np.arange(len(self.by_id)))]
-        self.there: dict[str, NDArray[np.bool_]] = {}  # the rows that have a signal
-        self._per_step = per_step
+        self.host = host
+        self.batches: list[tuple[int, Rows]] = [(host, np.arange(len(ids)))]
+        self.there: dict[Key, NDArray[np.bool_]] = {value: np.ones(len(ids), bool) for value in values}
 
-    def have(self, names: Set[str]) -> _Rows:
-        """All rows have these signals."""
-        self.there = {name: np.ones(len(self.by_id), bool) for name in names}
-        return self
-
-    def take(self, parts: Sequence[_Rows]) -> bool:
-        """Add batches of some of the rows; False, and nothing is added, if two of them have one signal for a row."""
-        there = dict(self.there)
-        batches = [*self.batches]
-        for part in parts:
-            rows = np.array([self.by_id.get(id, -1) for id in part.by_id], np.int64)
-            if not len(rows) or (rows < 0).any():
-                return False
-            for name, of_part in part.there.items():
-                before = there.get(name, np.zeros(len(self.by_id), bool))
-                if (before[rows] & of_part).any():
-                    return False
-                there[name] = before.copy()
-                there[name][slice(None) if name in self._per_step else rows[of_part]] = True
-            batches += [(frame, rows[inner]) for frame, inner in part.batches]
-        self.there, self.batches = there, batches
+    def take(self, part: SameRows) -> bool:
+        """Add the batches of some of the rows; False, and none is added, if both have a value for one row."""
+        first = self.by_id.get(next(iter(part.by_id), None))
+        both = [value for value in part.there if value in self.there] if first is not None else []
+        if first is None or any(self.there[value][first] and part.there[value][0] for value in both):
+            return False
+        rows = np.array([self.by_id.get(id, -1) for id in part.by_id], np.int64)
+        if (rows < 0).any() or any((self.there[value][rows] & part.there[value]).any() for value in both):
+            return False
+        for value, of_part in part.there.items():
+            there = self.there[value].copy() if value in self.there else np.zeros(len(self.by_id), bool)
+            there[rows[of_part]] = True
+            self.there[value] = there
+        self.batches += [(batch, rows[inner]) for batch, inner in part.batches]
+        part.by_id, part.batches = {}, []
         return True
 
 
-def united(frames: Sequence[Frame], names: Sequence[Set[str]], ids: str, per_step: Set[str]) -> list[Frame]:
-    """The batches of a step, of which those of the same rows are one; each frame has one batch, in their order.
-
-    ``names`` has the signals of each, without those that only say which rows and tokens count, ``per_step`` those
-    with a value per batch, and ``ids`` is the signal with the rows' ids.
-    """
-    all_rows: list[_Rows] = []
-    for frame, of in zip(frames, names, strict=True):
-        new = _Rows(frame, ids, per_step).have(of)
-        if any(rows.take([new]) for rows in reversed(all_rows)):
+def same_rows(frame: Frame, came: Sequence[Came], ids: str) -> list[SameRows]:
+    """The batches of a frame, of which those of the same rows in a step are together; ``ids`` is the rows' id."""
+    values = frame.column(ids, exact=True)
+    keys = [None] * frame.batches.completions if values is None else keys_of(values)
+    ends = np.cumsum(frame.batches.rows)
+    spans = zip((ends - frame.batches.rows).tolist(), ends.tolist(), frame.batches.step.tolist(), strict=True)
+    batches: list[SameRows] = []
+    with_id: dict[tuple[int, Any], list[SameRows]] = {}  # by step and id of a row
+    for number, (begin, end, step) in enumerate(spans):
+        new = SameRows(number, keys[begin:end], came[number].values)
+        batches.append(new)
+        spots = [with_id.setdefault((step, id), []) for id in new.by_id]
+        if spots and any(rows.take(new) for rows in reversed(spots[0])):
             continue
-        latest = {key: rows for rows in all_rows for key in rows.by_id if key in new.by_id}
-        parts = [rows for rows in all_rows if rows in latest.values()]
-        if parts and new.take(parts):
-            all_rows = [rows for rows in all_rows if rows not in parts]
-        all_rows.append(new)
-    return [rows.host if len(rows.batches) == 1 else _of_all(rows) for rows in all_rows]
+        latest = [spot[-1] for spot in spots if spot]
+        parts = [rows for rows in {id(rows): rows for rows in latest}.values() if new.take(rows)]
+        for spot in spots:
+            if parts:
+                spot[:] = [rows for rows in spot if rows.by_id]
+            spot.append(new)
+    return [rows for rows in batches if rows.batches]
 
 
-def _of_all(rows: _Rows) -> Frame:
-    """The frame of a batch with the columns of those that are of its rows."""
-    batches = sorted(rows.batches, key=lambda item: int(item[0].batches.batch[0]))
-    frames = [frame for frame, _ in batches]
-    merged, count = Frame.merge(frames), len(rows.by_id)
-    starts = np.cumsum([0, *(frame.count(Axis.COMPLETION) for frame in frames)])
-    host = next(number for number, frame in enumerate(frames) if frame is rows.host)
+def united(frame: Frame, came: Sequence[Came], all_rows: Sequence[SameRows], per_step: Set[str]) -> Frame:
+    """The frame in which batches of the same rows are one; ``per_step`` are the signals with a value per batch."""
+    several = [rows for rows in all_rows if len(rows.batches) > 1]
+    if not several:
+        return frame
+    without_rows, slots = _without_rows(came, several), {rows.host: rows.host for rows in all_rows}
+    for rows in several:  # the host is the last of its batches
+        stay = sorted(batch for batch, _ in rows.batches if batch in without_rows)
+        slots |= dict(zip([*stay, rows.host], sorted([*stay, rows.host]), strict=True))
+    sources = np.array(sorted(slots, key=slots.__getitem__), np.int64)
+    has_rows = np.array([batch not in without_rows for batch in sources.tolist()])
+    old, spot = frame.batches, {batch: number for number, batch in enumerate(sources.tolist())}
+    batches = old.take(sources)
+    batches.batch = old.batch[[slots[batch] for batch in sources.tolist()]]
+    batches.rows = np.where(has_rows, batches.rows, 0)
+    axes = {key: block.axis for block in frame.blocks for key in block.keys}
+    axes |= {key: axis for key, (axis, _) in frame.texts.items()}
+    base = {Axis.COMPLETION: ranges(old.rows, sources[has_rows]), Axis.STEP: sources}
+    starts, begins = np.cumsum(old.rows) - old.rows, np.cumsum(batches.rows) - batches.rows
+    moves: dict[Key, tuple[list[Rows], list[Rows]]] = {}  # by column: rows, and where they come from
+    sketches: dict[Key, dict[int, list[Any]]] = {}
+    for rows in several:
+        number = spot[rows.host]
+        for batch, of_batch in sorted(rows.batches, key=lambda item: item[0]):
+            for key in came[batch].columns - came[rows.host].columns:
+                to, source = of_batch + begins[number], starts[batch] + np.arange(len(of_batch))
+                if axes[key] is Axis.STEP:
+                    if batch in without_rows and key[0] in per_step:
+                        continue
+                    to, source = np.array([number]), np.array([batch])
+                    if key[0].endswith(HISTOGRAM):
+                        sketches.setdefault(key, {}).setdefault(number, []).extend(frame.texts[key][1][batch] or ())
+                for rows_of, some in zip(moves.setdefault(key, ([], [])), (to, source), strict=True):
+                    rows_of.append(some)
 
-    def origin(key: Key, axis: Axis) -> Rows:
-        """The row of the merged frame in which each row of the batch has a column; the host's if none has it."""
-        in_host = starts[host] + np.arange(count) if axis is Axis.COMPLETION else np.full(1, host)
-        if key in rows.host.layout.keys:
-            return in_host
-        for number, (frame, of_frame) in enumerate(batches):
-            if key in frame.layout.keys and axis is Axis.COMPLETION:
-                in_host[of_frame] = starts[number] + np.arange(len(of_frame))
-            elif key in frame.layout.keys:
-                in_host[:] = number
-        return in_host
+    def origin(key: Key) -> Rows:
+        """The row of the old frame in which each row has a column; the host's if none has it."""
+        if key not in moves:
+            return base[axes[key]]
+        rows = base[axes[key]].copy()
+        to, source = map(np.concatenate, moves[key])
+        rows[to] = source
+        return rows
 
     blocks = []
-    for block in merged.blocks:
+    for block in frame.blocks:
+        if moves.keys().isdisjoint(block.keys) and not block.keys[0][0].endswith(KIND):
+            blocks.append(block.pick(base[block.axis]))
+            continue
         for row, key in enumerate(block.keys):
             if not key[0].endswith(KIND):
-                blocks.append(block.some([row], (key,)).pick(origin(key, block.axis)))
-    axes = {key: block.axis for block in merged.blocks for key in block.keys}
-    axes |= {key: axis for key, (axis, _) in merged.texts.items()}
+                blocks.append(block.some([row], (key,)).pick(origin(key)))
     for name, member in [key for key in axes if key[0].endswith(KIND)]:
-        key, (number, row) = (name.removesuffix(KIND), member), merged.layout.spots[name, member]
-        marks = merged.blocks[number]
-        kinds = merged.spread(marks.data[row], marks.axis, axes[key])[origin(key, axes[key])]
+        key, (number, row) = (name.removesuffix(KIND), member), frame.layout.spots[name, member]
+        marks = frame.blocks[number]
+        kinds = frame.spread(marks.data[row], marks.axis, axes[key])[origin(key)]
         if kinds.any():
             blocks.append(Block(axes[key], ((name, member),), kinds[None]))
-    texts = {key: (axis, values[origin(key, axis)]) for key, (axis, values) in merged.texts.items()}
-    return replace(merged, batches=merged.batches.take(np.full(1, host)), blocks=blocks, texts=texts)
+    texts: dict[Key, Any] = {}
+    for key, (axis, values) in frame.texts.items():
+        picked = values[origin(key)]
+        if axis is Axis.STEP and key[0] not in per_step:  # of tokens, whose rows are in the host
+            picked[~has_rows] = None
+        for number, sketch in sketches.get(key, {}).items():
+            picked[number] = sketch
+        texts[key] = axis, picked
+    return replace(frame, batches=batches, blocks=blocks, texts=texts)
+
+
+def _without_rows(came: Sequence[Came], several: Sequence[SameRows]) -> set[int]:
+    """The batches that stay behind without rows: of several with values per batch those that are not the host."""
+    stay: set[int] = set()
+    for rows in several:
+        with_values = [batch for batch, _ in rows.batches if came[batch].per_step]
+        if len(with_values) > 1:
+            stay.update(batch for batch in with_values if batch != rows.host)
+    return stay

@@ -18,6 +18,7 @@ import pytest
 import torch
 
 import declog
+from declog.engine.same_rows import SameRows
 from declog.late import ask
 from declog.runtime.ranks.comm import Comm
 from declog.testing import MemorySink, run_ranks
@@ -39,7 +40,7 @@ CONFIG: dict[str, Any] = {
         "best": "mean(max(reward, over=completion))",
         "of_solved": {"expr": "entropy", "where": "solved"}, "by_text": {"expr": "reward", "by": "text"},
         "members": {"expr": "scores", "where": "length > 3"}, "wait": {"expr": "wait", "reduce": ["max", "count"]},
-        "corr": "corr(reward, length)",
+        "corr": "corr(reward, length)", "tokens": {"expr": "entropy", "reduce": ["p10", "p50", "p90", "count"]},
     },
     "tables": {"all": {"columns": ["text", "reward", "length", "solved", "prompt"]}},
 }  # fmt: skip
@@ -83,6 +84,10 @@ WAYS: Mapping[str, Callable[[Values], Calls]] = {
     ],
     "texts and families": lambda v: [part(v, "prompt reward length"), part(v, "text", [1, 2]), part(v, "scores"),
                                      part(v, "text", [0, 3, 4, 5]), part(v, "solved entropy mask wait")],
+    "members one by one": lambda v: [
+        {"row": v["row"], "scores": {"x": v["scores"]["x"]}}, part(v, REST.replace("scores", "")), part(v, "reward"),
+        *({"row": v["row"][rows], "scores": {"y": v["scores"]["y"][rows]}} for rows in ([3, 0], [1, 2, 5, 4])),
+    ],
     "the mask in both": lambda v: [part(v, "entropy mask"), part(v, f"reward {REST.replace('entropy', '')}")],
 }  # fmt: skip
 
@@ -223,3 +228,59 @@ def test_a_late_question_and_a_resume_have_the_same_rows(tmp_path: Path) -> None
         length, reward = (np.concatenate([v[name] for v in of_window]) for name in ("length", "reward"))
         assert answers[first + 1, "most"] == length.max()
         assert answers[first + 1, "of_solved"] == pytest.approx(length[reward > 0].mean())
+
+
+def test_values_per_batch_of_parts_stay(tmp_path: Path) -> None:
+    """The class: micro-batches with a number of their own are of the rows of one call, and each number counts once."""
+    config = {
+        **CONFIG, "tables": {"all": {"columns": ["reward", "length"], "keep": "last_batch"}},
+        "metrics": {
+            "long": CONFIG["metrics"]["long"], "rows": CONFIG["metrics"]["rows"],
+            "wait": {"expr": "wait", "reduce": ["mean", "count", "last"]},
+            "tokens": {"expr": "entropy", "reduce": "p50"},
+        },
+    }  # fmt: skip
+    for number, parts in enumerate(([[0, 1, 2], [3, 4, 5]], [[4], [0, 5, 1], [2, 3]])):
+        for first in (0, 1, len(parts)):  # the call with all rows comes before, between and after them
+            sink = MemorySink()
+            with declog.start(config, sinks=[sink], output_dir=tmp_path / f"{number}{first}") as log:
+                for step in range(2):
+                    v = values(step)
+                    calls = [{**part(v, "reward entropy mask", rows), "wait": wait} for wait, rows in enumerate(parts)]
+                    calls.insert(first, part(v, "length prompt"))
+                    with log.step(step):
+                        _observed(log, calls)
+            for step in range(2):
+                v, logged = values(step), sink.scalars[step]
+                assert logged["rows"] == ROWS and logged["long"] == pytest.approx(v["reward"][v["length"] > 3].mean())
+                waits = [logged[f"wait/{name}"] for name in ("mean", "count", "last")]
+                assert waits == [(len(parts) - 1) / 2, len(parts), len(parts) - 1]
+                expected = np.quantile(v["entropy"][v["mask"]], 0.5)
+                assert logged["tokens"] == pytest.approx(expected, rel=0.1)
+                assert sorted(sink.tables("all")[step][1].data["reward"]) == sorted(v["reward"])
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_micro_batches_are_matched_in_linear_time(
+    repeated: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each batch is compared with those that have its ids; so also where each micro-batch counts its rows anew."""
+    compared: list[object] = []
+    take = SameRows.take
+
+    def counted(rows: SameRows, part: SameRows) -> bool:
+        compared.append(part)
+        return take(rows, part)
+
+    monkeypatch.setattr(SameRows, "take", counted)
+    count, epochs, sink = 100, 3, MemorySink()
+    lengths = np.random.default_rng(0).integers(1, 9, (epochs, count, 2))
+    config = {**CONFIG, "tables": {}, "metrics": {"long": CONFIG["metrics"]["long"]}}
+    with declog.start(config, sinks=[sink], output_dir=tmp_path) as log, log.step(0):
+        for epoch in range(epochs):
+            for batch in range(count):
+                ids = [0, 1] if repeated else [2 * batch, 2 * batch + 1]
+                log.observe(row=ids, reward=lengths[epoch, batch] * 2.0)
+                log.observe(row=ids, length=lengths[epoch, batch])
+    assert sink.scalars[0]["long"] == pytest.approx(2 * lengths[lengths > 3].mean())
+    assert repeated or len(compared) <= 2 * epochs * epochs * count

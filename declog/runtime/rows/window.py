@@ -6,7 +6,7 @@ torch and the plan.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, combinations
 from typing import Any
@@ -16,7 +16,8 @@ import torch
 
 from declog.engine.blocks import Block, Key, batches_of, texts_of
 from declog.engine.frame import GROUP_ID, Frame
-from declog.engine.same_rows import united
+from declog.engine.layout import KIND
+from declog.engine.same_rows import Came, same_rows, united
 from declog.errors import RuntimeFailure, error_text
 from declog.language import quantile_sketch as sketch
 from declog.language.dtypes import Axis
@@ -29,6 +30,7 @@ from declog.runtime.rows.kept import SIGNALS, with_kept_groups
 from declog.runtime.values.packs import Pack, land
 
 Report = Callable[[BaseException], None]
+Position = tuple[int, int]  # a batch: its step, and its number there
 
 
 @dataclass
@@ -81,36 +83,58 @@ class Window:
 
 def _of_steps(plan: Plan, phase: PhaseOp, batches: Sequence[Batch], rank: int, report: Report) -> list[Frame]:
     """The frames of batches, in which those of a step that are of the same rows are one."""
-    several = _of_same_rows(plan, phase, batches)
-    rest = [batch for batch in batches if batch.step not in several]
+    per_step = {op.name for op in phase.signals if op.axis is Axis.STEP}
+    values = _values(plan, phase, batches) if plan.ids is not None and len(batches) > 1 else {}
+    steps = _of_same_rows(str(plan.ids), phase, batches, values)
+    rest = [batch for batch in batches if batch.step not in steps]
     frames = _frames(phase, rest, rank, plan.grouping, report) if rest else []
-    per_step, no_values = {op.name for op in phase.signals if op.axis is Axis.STEP}, marks(plan)
-    for of_step in several.values():
-        read = [
-            (frame, batch.names - no_values) for batch in of_step
-            for frame in _readable(phase, [batch], rank, plan.grouping, report)
-        ]  # fmt: skip
-        frames += united([frame for frame, _ in read], [names for _, names in read], str(plan.ids), per_step)
-    return frames
+    parts = _frames(phase, [batch for batch in batches if batch.step in steps], rank, plan.grouping, report)
+    if not parts:
+        return frames
+    came: dict[Position, Came] = {}
+    for part in parts:
+        columns = frozenset(key for key in part.layout.keys if not key[0].endswith(KIND))
+        has = any(name in per_step for name, _ in columns)
+        came |= {key: Came(values[key], columns, has) for key in _batches(part)}
+    merged = Frame.merge(parts)
+    of_batches = [came[key] for key in _batches(merged)]
+    return [*frames, united(merged, of_batches, same_rows(merged, of_batches, str(plan.ids)), per_step)]
 
 
-def _of_same_rows(plan: Plan, phase: PhaseOp, batches: Sequence[Batch]) -> dict[int, list[Batch]]:
-    """The batches of each step in which two with row ids have no signal in common, and may be of the same rows.
+def _batches(frame: Frame) -> list[Position]:
+    return list(zip(frame.batches.step.tolist(), frame.batches.batch.tolist(), strict=True))
+
+
+def _values(plan: Plan, phase: PhaseOp, batches: Sequence[Batch]) -> dict[Position, frozenset[Key]]:
+    """The values of each batch: signals, without those that only mark rows and tokens, and members of families."""
+    no_values = marks(plan) | {op.name for op in phase.signals if op.axis is Axis.STEP}
+    families = {op.name for op in phase.signals if op.family}
+    values = {}
+    for batch in batches:
+        keys = (*(key for pack in batch.packs for key in pack.keys), *batch.texts)
+        members = {key for key in keys if key[0] in families} if families else set()
+        names = batch.names - no_values - {name for name, _ in members}
+        values[batch.step, batch.number] = frozenset({*members, *((name, None) for name in names)})
+    return values
+
+
+def _of_same_rows(
+    ids: str, phase: PhaseOp, batches: Sequence[Batch], values: Mapping[Position, frozenset[Key]]
+) -> set[int]:
+    """The steps in which two batches with row ids have no value in common, and may be of the same rows.
 
     Values per group are of the groups of their batch.
     """
-    by_step: dict[int, list[Batch]] = {}
-    if plan.ids is None or len(batches) < 2 or any(op.axis is Axis.GROUP for op in phase.signals):
-        return by_step
-    for batch in batches:
-        by_step.setdefault(batch.step, []).append(batch)
-    several: dict[int, list[Batch]] = {}
-    no_values = marks(plan)
-    for step, of_step in by_step.items():
-        kinds = {batch.names - no_values for batch in of_step if plan.ids in batch.names}
-        if any(one.isdisjoint(other) for one, other in combinations(kinds, 2)):
-            several[step] = of_step
-    return several
+    kinds: dict[int, set[frozenset[Key]]] = {}
+    groups = {op.name for op in phase.signals if op.axis is Axis.GROUP}
+    for batch in batches if values else ():
+        if ids in batch.names:
+            kinds.setdefault(batch.step, set()).add(values[batch.step, batch.number])
+    steps = {
+        step for step, of_step in kinds.items()
+        if any(one.isdisjoint(other) for one, other in combinations(of_step, 2))
+    }  # fmt: skip
+    return steps - {batch.step for batch in batches if not groups.isdisjoint(batch.names)}
 
 
 def _frames(
