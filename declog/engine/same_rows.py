@@ -7,7 +7,7 @@ batch are of no row: if several of the batches have some, these stay behind as b
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -27,12 +27,14 @@ HISTOGRAM = ".hist"  # the suffix of a column with the token histogram of each b
 class Came(NamedTuple):
     """What a batch came with: values of rows, and all columns. Ids, groups and masks are no values.
 
-    A value is a signal, or a member of a family. ``per_step``: whether it has values per batch.
+    A value is a signal, or a member of a family. ``per_step``: whether it has values per batch. ``block`` is the
+    explicit batch that it is of, which takes each value of a row once.
     """
 
     values: Set[Key]
     columns: Set[Key]
     per_step: bool
+    block: int | None = None
 
 
 class SameRows:
@@ -64,15 +66,27 @@ class SameRows:
         return True
 
 
-def same_rows(frame: Frame, came: Sequence[Came], ids: str) -> list[SameRows]:
-    """The batches of a frame, of which those of the same rows in a step are together; ``ids`` is the rows' id."""
+def same_rows(frame: Frame, came: Sequence[Came], ids: str, twice: Callable[[int, Key], None]) -> list[SameRows]:
+    """The batches of a frame, of which those of the same rows in a step are together; ``ids`` is the rows' id.
+
+    ``twice`` is told which batch has which value a second time in its block; the batch is left out.
+    """
     values = frame.column(ids, exact=True)
     keys = [None] * frame.batches.completions if values is None else keys_of(values)
     ends = np.cumsum(frame.batches.rows)
     spans = zip((ends - frame.batches.rows).tolist(), ends.tolist(), frame.batches.step.tolist(), strict=True)
     batches: list[SameRows] = []
     with_id: dict[tuple[int, Any], list[SameRows]] = {}  # by step and id of a row
+    of_blocks: dict[tuple[int, Key], set[Any]] = {}  # the ids of rows that have a value, by block
     for number, (begin, end, step) in enumerate(spans):
+        if (block := came[number].block) is not None:
+            with_value = {value: of_blocks.setdefault((block, value), set()) for value in came[number].values}
+            new_ids = {id for id in keys[begin:end] if id is not None}
+            if again := [value for value, before in with_value.items() if not before.isdisjoint(new_ids)]:
+                twice(number, min(again, key=str))
+                continue
+            for before in with_value.values():
+                before |= new_ids
         new = SameRows(number, keys[begin:end], came[number].values)
         batches.append(new)
         spots = [with_id.setdefault((step, id), []) for id in new.by_id]
@@ -90,7 +104,7 @@ def same_rows(frame: Frame, came: Sequence[Came], ids: str) -> list[SameRows]:
 def united(frame: Frame, came: Sequence[Came], all_rows: Sequence[SameRows], per_step: Set[str]) -> Frame:
     """The frame in which batches of the same rows are one; ``per_step`` are the signals with a value per batch."""
     several = [rows for rows in all_rows if len(rows.batches) > 1]
-    if not several:
+    if len(all_rows) == len(frame.batches):
         return frame
     without_rows, slots = _without_rows(came, several), {rows.host: rows.host for rows in all_rows}
     for rows in several:  # the host is the last of its batches

@@ -8,6 +8,7 @@ signal that comes again for a row is of a further row, as in a second epoch.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ import torch
 
 import declog
 from declog.engine.same_rows import SameRows
+from declog.errors import RuntimeFailure
 from declog.late import ask
 from declog.runtime.ranks.comm import Comm
 from declog.testing import MemorySink, run_ranks
@@ -284,3 +286,89 @@ def test_micro_batches_are_matched_in_linear_time(
                 log.observe(row=ids, length=lengths[epoch, batch])
     assert sink.scalars[0]["long"] == pytest.approx(2 * lengths[lengths > 3].mean())
     assert repeated or len(compared) <= 2 * epochs * epochs * count
+
+
+@pytest.mark.parametrize("parts", [[range(ROWS)], [[2, 5], [0, 1, 3, 4]]])
+def test_required_signals_come_in_several_calls(parts: Sequence[Sequence[int]], tmp_path: Path) -> None:
+    """The first call with ids need not have them all; what no call of the step has is missing."""
+    signals = {**CONFIG["signals"], "rollout": {
+        "length": "completion int", "reward": {"axis": "completion", "required": True},
+    }}  # fmt: skip
+    config = {**CONFIG, "signals": signals, "tables": {}, "metrics": {"long": CONFIG["metrics"]["long"]}}
+    sink, v = MemorySink(), values(0)
+    with declog.start(config, sinks=[sink], output_dir=tmp_path / "several") as log, log.step(0):
+        _observed(log, [part(v, "length"), *(part(v, "reward", rows) for rows in parts)])
+    assert sink.scalars[0]["long"] == pytest.approx(v["reward"][v["length"] > 3].mean())
+    with (
+        pytest.raises(declog.MissingSignalError, match="`reward` was not observed"),
+        declog.start(config, sinks=[sink], output_dir=tmp_path / "none") as log, log.step(0),
+    ):  # fmt: skip
+        _observed(log, [part(v, "length", rows) for rows in parts])
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("what", ["`reward`", "`x` of `scores`"])
+def test_an_explicit_batch_takes_each_value_of_a_row_once(what: str, strict: bool, tmp_path: Path) -> None:
+    """By ids, too: a second call with rows that have the value is left out, and it is told; elsewhere it counts."""
+    sink, v = MemorySink(), values(0)
+    config = {**CONFIG, "run": {"name": "twice", "strict": strict}}
+    again = part(v, "reward scores", [1, 3]) if "reward" in what else {
+        "row": v["row"][[1, 3]], "scores": {"x": v["scores"]["x"][[1, 3]]},
+    }  # fmt: skip
+
+    def run(block: bool) -> list[str]:
+        folder = tmp_path / f"block{block}"
+        with (
+            declog.start(config, sinks=[sink], output_dir=folder) as log, log.step(0),
+            log.batch() if block else contextlib.nullcontext(),
+        ):  # fmt: skip
+            _observed(log, [part(v, REST), part(v, "reward", [0, 1, 2]), part(v, "reward", [3, 4, 5]), again])
+        return [*log.failures]
+
+    told = contextlib.nullcontext() if not strict else pytest.raises(RuntimeFailure, match="twice for a row")
+    failures: list[str] = []
+    with told:
+        failures = run(True)
+    assert strict or [text for text in failures if f"{what} of phase `rollout` was given twice" in text]
+    assert sink.scalars[0]["rows"] == ROWS
+    assert not run(False) and sink.scalars[0]["rows"] == ROWS + 2
+
+
+IDS: Mapping[str, Sequence[Any]] = {
+    "others": [10, 11, 12, 13, 14, 15], "one more": [0, 1, 2, 3, 4, 9], "one twice": [0, 1, 2, 3, 4, 4],
+    "one without": [0, 1, 2, None, 4, 5],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("case", [*IDS, "values per group", "as they are", "no reader", "without a second call"])
+def test_ids_that_join_nothing_are_told_once(
+    case: str, every: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where a metric reads signals of both calls; a checkpoint in a window does not tell it again."""
+    signals = {**CONFIG["signals"]["rollout"], "of_group": "group"}
+    metrics = {"long": CONFIG["metrics"]["long"], "of_group": "mean(of_group)"}
+    if case == "no reader":
+        metrics = {"reward": "mean(reward)", "length": "mean(length)"}
+    config = {
+        **CONFIG, "every": every, "tables": {}, "metrics": metrics, "axes": {**CONFIG["axes"], "group": {"size": 2}},
+        "signals": {**CONFIG["signals"], "rollout": signals},
+    }  # fmt: skip
+    with (
+        caplog.at_level(logging.WARNING, logger="declog"),
+        declog.start(config, sinks=[MemorySink()], output_dir=tmp_path) as log,
+    ):
+        for step in range(3):
+            v = {**values(step), "row": np.arange(ROWS)}
+            with log.step(step):
+                log.observe(**part(v, "length"), **({"of_group": [1.0, 2.0, 3.0]} if "group" in case else {}))
+                if case != "without a second call":
+                    log.observe(row=IDS.get(case, range(ROWS)) if case != "no reader" else IDS["others"],
+                                reward=v["reward"])  # fmt: skip
+            log.state_dict()
+    told = [line for record in caplog.records if "neither has all row ids" in (line := record.getMessage())]
+    assert told == (case in IDS or case == "values per group") * [
+        "`length`, `reward` of phase `rollout` came in calls of one step of which neither has all row ids, `row`, of "
+        "the other: metrics of several of them miss values. Give the ids of the same rows in each, every id once and "
+        "none missing, or observe them in one call"
+    ]

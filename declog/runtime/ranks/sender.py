@@ -14,6 +14,7 @@ from declog.runtime.ranks.message import encode
 from declog.runtime.ranks.projection import projected
 from declog.runtime.rows.arrivals import arrivals
 from declog.runtime.rows.packets import fates
+from declog.runtime.rows.paired_rows import PairedRows
 from declog.runtime.run.failures import Failures
 from declog.runtime.worker.local_tables import LocalTables
 
@@ -31,6 +32,7 @@ class Sender:
         self._plan = plan
         self._rank = rank
         self._failures = failures
+        self._paired = PairedRows(plan)
         self._local = tables  # writes this rank's own tables
 
     def described(self, event: LogEvent) -> LogEvent:
@@ -39,7 +41,7 @@ class Sender:
 
     def frames(self, event: LogEvent) -> dict[str, Frame]:
         """This rank's frames with its local columns."""
-        frames = event.window.frames(self._plan, self._rank, self._failures.report)
+        frames = event.window.frames(self._plan, self._rank, self._failures.report, self._paired)
         of_mode(frames, event.mode)
         frames = with_locals(frames, self._plan)
         if self._local is not None:

@@ -18,7 +18,7 @@ from declog.engine import groups
 from declog.engine.blocks import Key
 from declog.errors import InputError, MissingSignalError
 from declog.language.dtypes import Axis
-from declog.plans.ops import Grouping, PhaseOp
+from declog.plans.ops import Grouping, PhaseOp, SignalOp
 from declog.runtime.rows.calls import LearnedCall, Stack
 from declog.runtime.rows.folds import Folds
 from declog.runtime.rows.observation import NOTHING, Array, Copy, Numbers, Observation, PackKey, Texts
@@ -50,6 +50,7 @@ class Batch:
     number = -1  # its position among the batches of its phase in the step
     rows = 0
     elapsed = 0.0
+    block: int | None = None  # the explicit batch that it is of
     partial = False  # other tasks observe in its step, too, so it need not have all signals
     bytes = 0  # its approximate size
     ready: Mapping[torch.device, Any] | None = None  # with CUDA: by device the event after which its data is complete
@@ -212,10 +213,13 @@ class Batch:
         call.texts = texts
         return call, misfits
 
-    def _complete(self, elsewhere: Collection[str]) -> None:
+    def missing(self, elsewhere: Collection[str]) -> list[SignalOp]:
+        """The required signals that came neither in the batch nor ``elsewhere``."""
         here = {*self.names, *elsewhere}
-        missing = [op for op in self.phase.signals if op.required and op.name not in here]
-        if missing:
+        return [op for op in self.phase.signals if op.required and op.name not in here]
+
+    def _complete(self, elsewhere: Collection[str]) -> None:
+        if missing := self.missing(elsewhere):
             shown = ", ".join(f"`{op.source}`" for op in missing)
             error = MissingSignalError.of(
                 "DL502.first_batch", names=shown, were="was" if len(missing) == 1 else "were", phase=self.phase.name,

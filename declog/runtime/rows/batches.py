@@ -276,7 +276,7 @@ class Intake:
             if not batch.order:
                 if phase in batches:
                     try:
-                        self.close(batches, phase)
+                        self.close(batches, phase, followed=True)
                     except Exception as error:  # noqa: BLE001  (raised below: it concerns the batch before)
                         refused = refused or error
                 self.order += 1
@@ -400,8 +400,11 @@ class Intake:
             self.leave_out(plain_name(name), "it was to be kept, and no completions came with it" + BESIDE)
         batches.kept = ()
 
-    def close(self, batches: OpenBatches, phase: str, *, partly: bool = False) -> None:
-        """Close the open batch of a phase; ``partly``: the step failed midway, so signals may be missing."""
+    def close(self, batches: OpenBatches, phase: str, *, partly: bool = False, followed: bool = False) -> None:
+        """Close the open batch of a phase; ``partly``: the step failed midway, so signals may be missing.
+
+        ``followed``: the next batch opens, and with row ids it may have what this one lacks.
+        """
         batch = batches.get(phase)
         if batch is None:
             return
@@ -409,7 +412,11 @@ class Intake:
             self._give_kept(batches, batch)
         partial = batches.partial_step
         came = None if partial or partly or phase in self.seen else self._pieces.get(phase, _NONE)
+        piece = partial
+        if came is not None and followed and self._plan.ids in batch.names and batch.missing(came):
+            came, piece = None, True
         mode = "train" if batches.stream is None else batches.stream.mode
+        batch.block = batches.scope if batches.once else None
         try:
             batch.close(self._elapsed(), first=came, grouping=self._plan.grouping, partial=partial, mode=mode)
         except Exception as error:
@@ -418,7 +425,7 @@ class Intake:
                 raise
             raise self._locate(error) from None
         if batch.names:
-            if partial:
+            if piece:
                 self._pieces.setdefault(phase, set()).update(batch.names)
             elif came is not None:
                 self.seen.add(phase)

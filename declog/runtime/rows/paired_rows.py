@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Collection, Sequence, Set
 from functools import cache
+from itertools import combinations
 
 from declog.language.dtypes import Axis
 from declog.plans.needs import Clauses, Need, marks, tables_of, values_of
@@ -35,6 +36,7 @@ class PairedRows:
             name: frozenset(op.name for op in ops if op.required and not op.family) for name, ops in signals.items()
         }
         self._read_together = cache(self._of_values_and_tables)  # asked only where batches of a step differ
+        self._by_id = {*signals}
         self._paired = {*signals}
         self._sources = {op.name: op.source for ops in signals.values() for op in ops}
         self._plan = plan
@@ -72,6 +74,27 @@ class PairedRows:
                 "there. Observe all values of the same rows in one task, or inside `with log.step(k), log.batch():`",
                 ", ".join(f"`{name}`" for name in different), phase,
             )  # fmt: skip
+
+    def compare_ids(self, phase: str, kinds: Collection[Set[str]]) -> None:
+        """Warn if a value needs signals of two batches of a step that their row ids did not join.
+
+        ``kinds`` has the signals of the step's batches with ids, after those of the same rows were joined.
+        """
+        if phase not in self._by_id or len(kinds) < 2:
+            return
+        values, _ = self._read_together(phase)
+        for one, other in combinations(sorted(kinds, key=sorted), 2):
+            read = next((sets for sets in values if _in_both(sets, one, other)), None)
+            if read is not None:
+                self._by_id.discard(phase)
+                names = sorted(frozenset[str]().union(*read) & (one ^ other))
+                log.warning(
+                    "%s of phase `%s` came in calls of one step of which neither has all row ids, `%s`, of the other: "
+                    "metrics of several of them miss values. Give the ids of the same rows in each, every id once and "
+                    "none missing, or observe them in one call",
+                    ", ".join(f"`{self._sources[name]}`" for name in names), phase, self._plan.ids,
+                )  # fmt: skip
+                return
 
     def _of_values_and_tables(self, phase: str) -> tuple[list[list[frozenset[str]]], list[frozenset[str]]]:
         """The signals of a phase that each value reads, of each set one, where there are several; and each table."""

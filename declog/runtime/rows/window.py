@@ -27,6 +27,7 @@ from declog.records import Beside
 from declog.runtime.recording.timing import Timed
 from declog.runtime.rows.batch import Batch
 from declog.runtime.rows.kept import SIGNALS, with_kept_groups
+from declog.runtime.rows.paired_rows import PairedRows
 from declog.runtime.values.packs import Pack, land
 
 Report = Callable[[BaseException], None]
@@ -64,8 +65,10 @@ class Window:
             batch.pack()
         return by_phase
 
-    def frames(self, plan: Plan, rank: int, report: Report) -> dict[str, Frame]:
+    def frames(self, plan: Plan, rank: int, report: Report, paired: PairedRows | None = None) -> dict[str, Frame]:
         """The window on the host: one frame per phase that had a batch; ``report`` gets the errors of what is left out.
+
+        ``paired`` is told which batches of a step their row ids did not join.
 
         Called by the worker.
         """
@@ -74,31 +77,63 @@ class Window:
         for name, batches in self.batches().items():
             if name in phases:
                 counted = _counted(phases[name], batches, rank, grouping, report)
-                read = _of_steps(plan, phases[name], counted, rank, report)
+                read = _of_steps(plan, phases[name], counted, rank, report, paired)
                 before = [frames[name]] if name in frames else []
                 if before or read:
                     frames[name] = Frame.merge(before + read)
         return frames
 
 
-def _of_steps(plan: Plan, phase: PhaseOp, batches: Sequence[Batch], rank: int, report: Report) -> list[Frame]:
+def _of_steps(
+    plan: Plan, phase: PhaseOp, batches: Sequence[Batch], rank: int, report: Report, paired: PairedRows | None
+) -> list[Frame]:
     """The frames of batches, in which those of a step that are of the same rows are one."""
-    per_step = {op.name for op in phase.signals if op.axis is Axis.STEP}
     values = _values(plan, phase, batches) if plan.ids is not None and len(batches) > 1 else {}
-    steps = _of_same_rows(str(plan.ids), phase, batches, values)
+    groups = {op.name for op in phase.signals if op.axis is Axis.GROUP}
+    steps = _of_same_rows(str(plan.ids), batches, values)
+    kinds: dict[int, set[frozenset[str]]] = {}  # by step: the signals of its batches, those of the same rows together
+    for step in {batch.step for batch in batches if batch.step in steps and not groups.isdisjoint(batch.names)}:
+        steps.remove(step)  # values per group are of the groups of their batch
+        kinds[step] = {
+            frozenset(batch.names) for batch in batches if batch.step == step and plan.ids in batch.names
+        }  # fmt: skip
     rest = [batch for batch in batches if batch.step not in steps]
     frames = _frames(phase, rest, rank, plan.grouping, report) if rest else []
     parts = _frames(phase, [batch for batch in batches if batch.step in steps], rank, plan.grouping, report)
-    if not parts:
-        return frames
+    if parts:
+        frames.append(_joined_by_ids(plan, phase, batches, parts, values, kinds, report))
+    if paired is not None:
+        for of_step in kinds.values():
+            paired.compare_ids(phase.name, of_step)
+    return frames
+
+
+def _joined_by_ids(
+    plan: Plan, phase: PhaseOp, batches: Sequence[Batch], parts: Sequence[Frame],
+    values: Mapping[Position, frozenset[Key]], kinds: dict[int, set[frozenset[str]]], report: Report,
+) -> Frame:  # fmt: skip
+    """The frame of some of the batches in which those of the same rows are one; ``kinds`` gets their signals."""
+    per_step = {op.name for op in phase.signals if op.axis is Axis.STEP}
     came: dict[Position, Came] = {}
+    by_position = {(batch.step, batch.number): batch for batch in batches}
     for part in parts:
         columns = frozenset(key for key in part.layout.keys if not key[0].endswith(KIND))
         has = any(name in per_step for name, _ in columns)
-        came |= {key: Came(values[key], columns, has) for key in _batches(part)}
+        came |= {key: Came(values[key], columns, has, by_position[key].block) for key in _batches(part)}
     merged = Frame.merge(parts)
-    of_batches = [came[key] for key in _batches(merged)]
-    return [*frames, united(merged, of_batches, same_rows(merged, of_batches, str(plan.ids)), per_step)]
+    positions = _batches(merged)
+    of_batches = [came[key] for key in positions]
+
+    def twice(batch: int, value: Key) -> None:
+        what, step = " of ".join(f"`{name}`" for name in reversed(value) if name), int(merged.batches.step[batch])
+        report(RuntimeFailure.of("DL509.twice_by_id", what=what, phase=phase.name, ids=plan.ids, step=step))
+
+    all_rows = same_rows(merged, of_batches, str(plan.ids), twice)
+    for rows in all_rows:
+        step, number = positions[rows.host]
+        if plan.ids in by_position[step, number].names:
+            kinds.setdefault(step, set()).add(frozenset(name for name, _ in rows.there))
+    return united(merged, of_batches, all_rows, per_step)
 
 
 def _batches(frame: Frame) -> list[Position]:
@@ -118,23 +153,23 @@ def _values(plan: Plan, phase: PhaseOp, batches: Sequence[Batch]) -> dict[Positi
     return values
 
 
-def _of_same_rows(
-    ids: str, phase: PhaseOp, batches: Sequence[Batch], values: Mapping[Position, frozenset[Key]]
-) -> set[int]:
+def _of_same_rows(ids: str, batches: Sequence[Batch], values: Mapping[Position, frozenset[Key]]) -> set[int]:
     """The steps in which two batches with row ids have no value in common, and may be of the same rows.
 
-    Values per group are of the groups of their batch.
+    So may two of one explicit batch, which takes each value of a row once.
     """
     kinds: dict[int, set[frozenset[Key]]] = {}
-    groups = {op.name for op in phase.signals if op.axis is Axis.GROUP}
+    blocks: dict[int, list[int]] = {}
     for batch in batches if values else ():
         if ids in batch.names:
             kinds.setdefault(batch.step, set()).add(values[batch.step, batch.number])
-    steps = {
+            if batch.block is not None:
+                blocks.setdefault(batch.step, []).append(batch.block)
+    return {
         step for step, of_step in kinds.items()
         if any(one.isdisjoint(other) for one, other in combinations(of_step, 2))
+        or len({*blocks.get(step, ())}) < len(blocks.get(step, ()))
     }  # fmt: skip
-    return steps - {batch.step for batch in batches if not groups.isdisjoint(batch.names)}
 
 
 def _frames(
