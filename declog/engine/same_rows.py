@@ -7,6 +7,7 @@ batch are of no row: if several of the batches have some, these stay behind as b
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -48,14 +49,21 @@ class SameRows:
         self.batches: list[tuple[int, Rows]] = [(host, np.arange(len(ids)))]
         self.there: dict[Key, NDArray[np.bool_]] = {value: np.ones(len(ids), bool) for value in values}
 
-    def take(self, part: SameRows) -> bool:
-        """Add the batches of some of the rows; False, and none is added, if both have a value for one row."""
+    def rows_of(self, part: SameRows) -> Rows | None:
+        """The rows of batches of some of them; None if there are others, or if both have a value for one row."""
         first = self.by_id.get(next(iter(part.by_id), None))
         both = [value for value in part.there if value in self.there] if first is not None else []
         if first is None or any(self.there[value][first] and part.there[value][0] for value in both):
-            return False
+            return None
         rows = np.array([self.by_id.get(id, -1) for id in part.by_id], np.int64)
         if (rows < 0).any() or any((self.there[value][rows] & part.there[value]).any() for value in both):
+            return None
+        return rows
+
+    def take(self, part: SameRows) -> bool:
+        """Add the batches of some of the rows, if ``rows_of`` has them."""
+        rows = self.rows_of(part)
+        if rows is None:
             return False
         for value, of_part in part.there.items():
             there = self.there[value].copy() if value in self.there else np.zeros(len(self.by_id), bool)
@@ -77,6 +85,10 @@ def same_rows(frame: Frame, came: Sequence[Came], ids: str, twice: Callable[[int
     spans = zip((ends - frame.batches.rows).tolist(), ends.tolist(), frame.batches.step.tolist(), strict=True)
     batches: list[SameRows] = []
     with_id: dict[tuple[int, Any], list[SameRows]] = {}  # by step and id of a row
+    numbers: dict[tuple[int, Any], list[int]] = {}  # of the batches that have a row
+    for number, step in enumerate(frame.batches.step.tolist()):
+        for key in keys[ends[number] - frame.batches.rows[number] : ends[number]]:
+            numbers.setdefault((step, key), []).append(number)
     of_blocks: dict[tuple[int, Key], set[Any]] = {}  # the ids of rows that have a value, by block
     for number, (begin, end, step) in enumerate(spans):
         if (block := came[number].block) is not None:
@@ -90,15 +102,33 @@ def same_rows(frame: Frame, came: Sequence[Came], ids: str, twice: Callable[[int
         new = SameRows(number, keys[begin:end], came[number].values)
         batches.append(new)
         spots = [with_id.setdefault((step, id), []) for id in new.by_id]
-        if spots and any(rows.take(new) for rows in reversed(spots[0])):
+        hosts = [rows for rows in spots[0] if rows.rows_of(new) is not None] if spots else []
+        if hosts:
+            first = next(iter(new.by_id))
+            turns = 1 if len(hosts) == 1 else _turns(came, numbers[step, first], number, hosts)
+            hosts[max(0, len(hosts) - turns)].take(new)
             continue
         latest = [spot[-1] for spot in spots if spot]
-        parts = [rows for rows in {id(rows): rows for rows in latest}.values() if new.take(rows)]
+        parts = [rows for rows in dict.fromkeys(latest) if new.take(rows)]
         for spot in spots:
             if parts:
                 spot[:] = [rows for rows in spot if rows.by_id]
             spot.append(new)
     return [rows for rows in batches if rows.batches]
+
+
+def _turns(came: Sequence[Came], batches: Sequence[int], number: int, hosts: Sequence[SameRows]) -> int:
+    """How many batches with the values of this one come, it included, before the rows themselves come again.
+
+    Several epochs of one value after several of another are those of the same rows in their order.
+    """
+    turns, of_hosts = 0, set.intersection(*({*rows.there} for rows in hosts)) - came[number].values
+    for batch in batches[bisect_left(batches, number) :]:
+        if came[batch].values == came[number].values:
+            turns += 1
+        elif not of_hosts.isdisjoint(came[batch].values):
+            break
+    return turns
 
 
 def united(frame: Frame, came: Sequence[Came], all_rows: Sequence[SameRows], per_step: Set[str]) -> Frame:
@@ -115,6 +145,8 @@ def united(frame: Frame, came: Sequence[Came], all_rows: Sequence[SameRows], per
     old, spot = frame.batches, {batch: number for number, batch in enumerate(sources.tolist())}
     batches = old.take(sources)
     batches.batch = old.batch[[slots[batch] for batch in sources.tolist()]]
+    for rows in several:  # the rows are there since the first of the batches
+        batches.order[spot[rows.host]] = min(old.order[batch] for batch, _ in rows.batches)
     batches.rows = np.where(has_rows, batches.rows, 0)
     axes = {key: block.axis for block in frame.blocks for key in block.keys}
     axes |= {key: axis for key, (axis, _) in frame.texts.items()}

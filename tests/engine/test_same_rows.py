@@ -268,13 +268,13 @@ def test_micro_batches_are_matched_in_linear_time(
 ) -> None:
     """Each batch is compared with those that have its ids; so also where each micro-batch counts its rows anew."""
     compared: list[object] = []
-    take = SameRows.take
+    rows_of = SameRows.rows_of
 
-    def counted(rows: SameRows, part: SameRows) -> bool:
+    def counted(rows: SameRows, part: SameRows) -> Any:
         compared.append(part)
-        return take(rows, part)
+        return rows_of(rows, part)
 
-    monkeypatch.setattr(SameRows, "take", counted)
+    monkeypatch.setattr(SameRows, "rows_of", counted)
     count, epochs, sink = 100, 3, MemorySink()
     lengths = np.random.default_rng(0).integers(1, 9, (epochs, count, 2))
     config = {**CONFIG, "tables": {}, "metrics": {"long": CONFIG["metrics"]["long"]}}
@@ -285,7 +285,7 @@ def test_micro_batches_are_matched_in_linear_time(
                 log.observe(row=ids, reward=lengths[epoch, batch] * 2.0)
                 log.observe(row=ids, length=lengths[epoch, batch])
     assert sink.scalars[0]["long"] == pytest.approx(2 * lengths[lengths > 3].mean())
-    assert repeated or len(compared) <= 2 * epochs * epochs * count
+    assert repeated or len(compared) <= 4 * epochs * epochs * count
 
 
 @pytest.mark.parametrize("parts", [[range(ROWS)], [[2, 5], [0, 1, 3, 4]]])
@@ -372,3 +372,45 @@ def test_ids_that_join_nothing_are_told_once(
         "the other: metrics of several of them miss values. Give the ids of the same rows in each, every id once and "
         "none missing, or observe them in one call"
     ]
+
+
+EPOCHS: Mapping[str, tuple[str, int]] = {  # the calls, and the first epoch of `b`
+    "one value after the other": ("aaabbb", 0), "in turn": ("ababab", 0), "parts": ("aaaPpPpPp", 0),
+    "three values": ("aabcbc", 0), "the first epoch has none": ("aab", 1), "the others have": ("aabab", 1),
+    "parts in turn": ("aPpaPp", 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", EPOCHS)
+def test_epochs_of_values_are_paired_in_their_order(case: str, tmp_path: Path) -> None:
+    """The class: the rows of a step come several times, and so do values that join them, all at once or in turn."""
+    order, first = EPOCHS[case]
+    config = {
+        "run": {"name": "epochs"}, "axes": {"completion": {"ids": "row"}},
+        "signals": {"any": {"row": "completion int"}, "update": dict.fromkeys("abc", "completion")},
+        "metrics": {"apart": "max(abs(a - b))", "c": "max(abs(a - c))", "pairs": {"expr": "a - b", "reduce": "count"}},
+    }  # fmt: skip
+    sink, base = MemorySink(), np.arange(4.0)
+    epochs = {"a": 0, "b": first, "c": 0, "P": first, "p": first}
+    with declog.start(config, sinks=[sink], output_dir=tmp_path) as log, log.step(0):
+        for letter in order:
+            rows = {"P": [3, 0], "p": [1, 2]}.get(letter, [2, 1, 3, 0])
+            name = "b" if letter in "Pp" else letter
+            log.observe(**{"row": rows, name: (base + 10 * epochs[letter])[rows]})
+            epochs[letter] += 1
+    assert sink.scalars[0]["apart"] == 0 and sink.scalars[0].get("c", 0) == 0
+    assert sink.scalars[0]["pairs"] == 4 * order.count("b") + 2 * (order.count("p") + order.count("P"))
+
+
+def test_rows_are_there_since_the_first_call(tmp_path: Path) -> None:
+    """A later phase reads rows of which the call with all ids comes after it."""
+    signals = {**CONFIG["signals"], "update": {"loss": "completion"}}
+    metrics = {"good": {"expr": "loss", "where": "reward > 0"}, "long": CONFIG["metrics"]["long"]}
+    sink, v = MemorySink(), values(0)
+    config = {**CONFIG, "signals": signals, "metrics": metrics, "tables": {}}
+    with declog.start(config, sinks=[sink], output_dir=tmp_path) as log, log.step(0):
+        _observed(log, [part(v, "reward", [0, 1, 2]), part(v, "reward", [3, 4, 5])])
+        log.observe(row=v["row"], loss=v["reward"] * 2)
+        _observed(log, [part(v, "length")])
+    assert sink.scalars[0]["good"] == pytest.approx(2 * v["reward"][v["reward"] > 0].mean())
+    assert sink.scalars[0]["long"] == pytest.approx(v["reward"][v["length"] > 3].mean())
