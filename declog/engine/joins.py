@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
-from types import NoneType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,10 +18,10 @@ from numpy.typing import NDArray
 
 from declog.engine.blocks import Batches
 from declog.engine.evaluator import View
-from declog.engine.frame import EARLIER_GROUP, GROUP_ID, Frame, ranges
-from declog.engine.groups import digests
+from declog.engine.frame import EARLIER_GROUP, GROUP_ID, Frame
 from declog.engine.layout import KIND
 from declog.engine.reduce import Report, failure
+from declog.engine.row_ids import Search, candidates, has_ids
 from declog.errors import RuntimeFailure
 from declog.language.absence import absent, either
 from declog.language.dtypes import Axis, DType
@@ -151,7 +150,7 @@ class Carryover:
                 int(item)
                 for source, target in self._pairs if source == phase and target in frames
                 for batch in range(len(frames[target].batches))
-                for item in _candidates(batches, frames[target].batches, batch)
+                for item in candidates(batches, frames[target].batches, batch)
             }  # fmt: skip
             held = held.take(np.array([item for item in range(len(held.batches)) if item in needed], np.int64))
         return Frame.merge([held, new])
@@ -228,12 +227,12 @@ class Carryover:
         groups, ids = _earlier_groups(source), _earlier_groups(target)
         there = np.full(target.count(Axis.COMPLETION), ids is not None)
         ids, places = np.zeros(len(there), np.int64) if ids is None else ids, np.full(len(there), -1, np.int64)
-        row_ids = None if self._plan.ids is None else target.column(self._plan.ids, exact=True)
+        search = Search(source, target, self._plan.ids)
         for batch, span in enumerate(_spans(target)):
-            if target.has(GROUP_ID) and not (source.has(GROUP_ID) and _has_ids(row_ids, span)):
+            if target.has(GROUP_ID) and not (source.has(GROUP_ID) and has_ids(search.target_ids, span)):
                 continue
             with suppress(RuntimeFailure):
-                matched, doubles = self._matched(pair, source, target, batch, span)
+                matched, doubles = self._matched(pair, search, batch, span)
                 if groups is not None and not doubles and (matched >= 0).all():
                     ids[span], places[span], there[span] = groups[matched], matched, True
         if not len(there) or not there.all():
@@ -267,9 +266,9 @@ class Carryover:
         Also returns the pairs of source rows in one batch that share an id which the target asks for.
         """
         places = np.full(target.count(Axis.COMPLETION), -1, np.int64)
-        doubles = set[tuple[int, int]]()
+        doubles, search = set[tuple[int, int]](), Search(source, target, self._plan.ids)
         for batch, span in enumerate(_spans(target)):
-            places[span], doubled = self._matched(pair, source, target, batch, span)
+            places[span], doubled = self._matched(pair, search, batch, span)
             doubles |= doubled
         if (places < 0).any():
             missing = int((places < 0).sum())
@@ -279,34 +278,28 @@ class Carryover:
         return places, doubles
 
     def _matched(
-        self, pair: Pair, source: Frame, target: Frame, batch: int, span: slice
+        self, pair: Pair, search: Search, batch: int, span: slice
     ) -> tuple[NDArray[np.int64], set[tuple[int, int]]]:
         """The same of one batch of the target, whose rows are the ``span``; -1 for a row with an id that none has."""
-        ids, count = self._plan.ids, span.stop - span.start
-        source_ids = None if ids is None else source.column(ids, exact=True)
-        target_ids = None if ids is None else target.column(ids, exact=True)
-        batches = _candidates(source.batches, target.batches, batch)
+        ids, count, sizes = self._plan.ids, span.stop - span.start, search.source.batches.rows
+        batches, rows, of_source = search.of(batch)
         if not len(batches):
             raise RuntimeFailure.of("DL511.first", target=pair.target, source=pair.source)
-        rows = ranges(source.batches.rows, batches)
-        has_ids, source_has = _has_ids(target_ids, span), _has_ids(source_ids, rows)
-        if not count or (has_ids and not len(rows)):  # nothing to match, or nothing to match it with
+        asked = has_ids(search.target_ids, span)
+        if not count or (asked and not len(rows)):  # nothing to match, or nothing to match it with
             return np.full(count, -1, np.int64), set()
-        if has_ids != source_has:
-            raise RuntimeFailure.of("DL511.ids", ids=ids, phase=pair.source if has_ids else pair.target)
-        if source_ids is None or target_ids is None or not has_ids:
-            if len(batches) != 1 or source.batches.rows[batches[0]] != count:
+        if asked != (of_source is not None):
+            raise RuntimeFailure.of("DL511.ids", ids=ids, phase=pair.source if asked else pair.target)
+        if of_source is None or search.target_ids is None:
+            if len(batches) != 1 or sizes[batches[0]] != count:
                 declare = "" if ids else f"`{IDS_OF_ROWS}`, and "
                 raise RuntimeFailure.of(
                     "DL511.position", target=pair.target, source=pair.source, count=count,
-                    sizes=source.batches.rows[batches].tolist(), declare=declare, ids=ids or ROW_ID,
+                    sizes=sizes[batches].tolist(), declare=declare, ids=ids or ROW_ID,
                 )  # fmt: skip
             return rows, set()
-        places, doubled = by_id(source_ids[rows], rows, target_ids[span])
-        if not doubled:
-            return places, set()
-        of = np.repeat(np.arange(len(source.batches)), source.batches.rows)
-        return places, {(one, other) for one, other in doubled if of[one] == of[other]}
+        places, doubled = of_source.rows_of(search.target_ids[span])
+        return places, {(one, other) for one, other in doubled if search.batch_of[one] == search.batch_of[other]}
 
 
 def _spans(frame: Frame) -> Iterator[slice]:
@@ -340,43 +333,6 @@ def _turns(*keys: NDArray[np.int64]) -> NDArray[np.int64]:
     turns = np.empty(len(order), np.int64)
     turns[order] = np.arange(len(order)) - np.repeat(begins, np.diff([*begins, len(order)]))
     return turns
-
-
-def _has_ids(ids: Array | None, rows: slice | NDArray[np.int64]) -> bool:
-    """Whether any of some rows has an id."""
-    return ids is not None and any(item is not None for item in ids[rows])
-
-
-def _candidates(source: Batches, target: Batches, batch: int) -> NDArray[np.int64]:
-    """The source batches in which a target batch looks up its rows: its rank's, of the latest step before it."""
-    now = int(target.step[batch])  # the source may have rows of later steps already
-    before = (source.rank == target.rank[batch]) & (
-        (source.step < now) | ((source.step == now) & (source.order < target.order[batch]))
-    )
-    if before.any():
-        before &= source.step == source.step[before].max()
-    return np.flatnonzero(before)
-
-
-def by_id(source_ids: Array, rows: NDArray[np.int64], ids: Array) -> tuple[NDArray[np.int64], list[tuple[int, int]]]:
-    """The source row of each id, the latest if several have it, -1 if none has; and pairs of rows with the same id."""
-    pairs = list(zip(keys_of(source_ids), rows.tolist(), strict=True))
-    table = dict(pairs)
-    table.pop(None, None)  # rows without an id are never looked up
-    wanted = keys_of(ids)
-    doubled: list[tuple[int, int]] = []
-    if len(table) < len(pairs):
-        asked = set(wanted)
-        doubled = [(table[id], row) for id, row in pairs if id in asked and table.get(id, row) != row]
-    return np.array([table.get(item, -1) for item in wanted], np.int64), doubled
-
-
-def keys_of(ids: Array) -> list[Any]:
-    """What ids are looked up by: numbers and texts themselves, lists and mappings by their digests, as groups are."""
-    keys: list[Any] = ids.tolist()
-    if {*map(type, keys)} <= {str, int, float, NoneType}:  # the usual case
-        return keys
-    return [key if isinstance(key, str | int | float | None) else digests([key])[0] for key in keys]
 
 
 def _same(one: Array, other: Array) -> bool:

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from declog.engine.evaluator import View
 from declog.engine.frame import Frame, ranges
-from declog.engine.joins import by_id
 from declog.engine.layout import FAILURE
+from declog.engine.row_ids import RowsById
 from declog.errors import RuntimeFailure, error_text
 from declog.language.absence import Kind, absent, either
 from declog.language.dtypes import Axis, DType
@@ -84,7 +84,7 @@ def same_rows(frame: Frame, later: Frame, ids: str | None) -> NDArray[np.int64]:
         earlier, after = (np.flatnonzero(one.batches.step == step) for one in (frame, later))
         if later_ids is not None and ids_here is not None:
             here, there = ranges(frame.batches.rows, earlier), ranges(later.batches.rows, after)
-            rows[here], _ = by_id(later_ids[there], there, ids_here[here])
+            rows[here], _ = RowsById(later_ids[there], there).rows_of(ids_here[here])
             continue
         earlier, after = (some[np.argsort(one.batches.order[some])] for some, one in ((earlier, frame), (after, later)))
         if len(earlier) > 1 and not _in_turns(frame.batches.order[earlier], later.batches.order[after]):

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from declog.engine.blocks import Block, Key
 from declog.engine.frame import Frame, ranges
-from declog.engine.joins import keys_of
 from declog.engine.layout import KIND
+from declog.engine.row_ids import keys_of
 from declog.language.dtypes import Axis
 
 Rows = NDArray[np.int64]

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import declog
+from declog.engine.row_ids import RowsById
 from declog.runtime.ranks.comm import Comm
 from declog.testing import MemorySink, run_ranks
 
@@ -265,3 +266,29 @@ def test_rows_in_another_order_than_their_numbers_are_told_where_groups_have_one
     assert (len(lines), value) == ((0, 0.5) if {*order[:2]} in ({0, 1}, {2, 3}) else (1, 1.0))
     assert all("`prompt_id=row_id // 2`, with `axes: {group: {size: null, split: batches}}`" in line for line in lines)
     assert best(["axes.group.size=null", "axes.group.split=batches"], prompt_id=[row // 2 for row in range(4)]) == 0.5
+
+
+def test_micro_batches_look_up_one_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows of the rollout are read once for a join, however many micro-batches ask for them."""
+    count, epochs, asked = 60, 3, list[int]()
+    init = RowsById.__init__
+
+    def counted(rows: RowsById, ids: Any, of: Any) -> None:
+        asked.append(len(ids))
+        init(rows, ids, of)
+
+    monkeypatch.setattr(RowsById, "__init__", counted)
+    config = {
+        **CONFIG, "tables": {}, "axes": {**CONFIG["axes"], "group": {"size": 2}},
+        "metrics": {"good": {"expr": "advantages", "where": "reward > 0"}, "best": CONFIG["metrics"]["best"]},
+    }  # fmt: skip
+    random, sink = np.random.default_rng(0), MemorySink()
+    reward, advantages = random.normal(size=2 * count), random.normal(size=(epochs, 2 * count))
+    with declog.start(config, sinks=[sink], output_dir=tmp_path) as log, log.step(0):
+        log.observe(reward=reward, prompt=["a"] * 2 * count, row=np.arange(2 * count))
+        for epoch in range(epochs):
+            for rows in random.permutation(2 * count).reshape(count, 2):
+                log.observe(advantages=advantages[epoch, rows], row=rows)
+    assert sink.scalars[0]["good"] == pytest.approx(advantages[:, reward > 0].mean())
+    assert sink.scalars[0]["best"] == pytest.approx(advantages.reshape(epochs, count, 2).max(2).mean())
+    assert asked and sum(asked) <= 6 * 2 * count

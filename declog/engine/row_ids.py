@@ -1,0 +1,89 @@
+"""Rows of one frame that have the ids of another's: a later phase's rows in an earlier one. No torch."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from types import NoneType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from declog.engine.blocks import Batches
+from declog.engine.frame import Frame, ranges
+from declog.engine.groups import digests
+
+Array = NDArray[Any]
+
+
+class Search:
+    """Looks up rows of a target's batches in a source. Successive batches mostly search the same rows."""
+
+    def __init__(self, source: Frame, target: Frame, ids: str | None) -> None:
+        self.source = source
+        self.source_ids, self.target_ids = (
+            None if ids is None else frame.column(ids, exact=True) for frame in (source, target)
+        )
+        self._target = target
+        self._latest: tuple[bytes | None, NDArray[np.int64], RowsById | None] = None, np.zeros(0, np.int64), None
+
+    @cached_property
+    def batch_of(self) -> NDArray[np.int64]:
+        """The batch of each row of the source."""
+        return np.repeat(np.arange(len(self.source.batches)), self.source.batches.rows)
+
+    def of(self, batch: int) -> tuple[NDArray[np.int64], NDArray[np.int64], RowsById | None]:
+        """The source's batches for a batch of the target, and their rows, also by id if any has one."""
+        batches = candidates(self.source.batches, self._target.batches, batch)
+        if self._latest[0] != (key := batches.tobytes()):
+            rows = ranges(self.source.batches.rows, batches)
+            ids = None if self.source_ids is None else self.source_ids[rows]
+            self._latest = key, rows, RowsById(ids, rows) if ids is not None and has_ids(ids, slice(None)) else None
+        return batches, *self._latest[1:]
+
+
+def candidates(source: Batches, target: Batches, batch: int) -> NDArray[np.int64]:
+    """The source batches in which a target batch looks up its rows: its rank's, of the latest step before it."""
+    now = int(target.step[batch])  # the source may have rows of later steps already
+    before = (source.rank == target.rank[batch]) & (
+        (source.step < now) | ((source.step == now) & (source.order < target.order[batch]))
+    )
+    if before.any():
+        before &= source.step == source.step[before].max()
+    return np.flatnonzero(before)
+
+
+def has_ids(ids: Array | None, rows: slice | NDArray[np.int64]) -> bool:
+    """Whether any of some rows has an id."""
+    return ids is not None and any(item is not None for item in ids[rows])
+
+
+class RowsById:
+    """Rows by their ids; rows without an id are never looked up."""
+
+    def __init__(self, ids: Array, rows: NDArray[np.int64]) -> None:
+        pairs = list(zip(keys_of(ids), rows.tolist(), strict=True))
+        self._table = dict(pairs)
+        self._earlier: dict[Any, list[int]] = {}  # of ids that several rows have: all but the latest
+        if len(self._table) < len(pairs):
+            for id, row in pairs:
+                if self._table[id] != row:
+                    self._earlier.setdefault(id, []).append(row)
+        self._table.pop(None, None)
+
+    def rows_of(self, ids: Array) -> tuple[NDArray[np.int64], list[tuple[int, int]]]:
+        """The row of each id, the latest if several have it, -1 if none has; and pairs of rows with the same id."""
+        keys = keys_of(ids)
+        doubled = [
+            (self._table[id], row) for id in (dict.fromkeys(keys) if self._earlier else ())
+            if id is not None for row in self._earlier.get(id, ())
+        ]  # fmt: skip
+        return np.array([self._table.get(id, -1) for id in keys], np.int64), doubled
+
+
+def keys_of(ids: Array) -> list[Any]:
+    """What ids are looked up by: numbers and texts themselves, lists and mappings by their digests, as groups are."""
+    keys: list[Any] = ids.tolist()
+    if {*map(type, keys)} <= {str, int, float, NoneType}:  # the usual case
+        return keys
+    return [key if isinstance(key, str | int | float | None) else digests([key])[0] for key in keys]
