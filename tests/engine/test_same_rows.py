@@ -414,3 +414,36 @@ def test_rows_are_there_since_the_first_call(tmp_path: Path) -> None:
         _observed(log, [part(v, "length")])
     assert sink.scalars[0]["good"] == pytest.approx(2 * v["reward"][v["reward"] > 0].mean())
     assert sink.scalars[0]["long"] == pytest.approx(v["reward"][v["length"] > 3].mean())
+
+
+TOKENS: Mapping[str, tuple[Sequence[str], str]] = {
+    "two signals": (["logprobs mask", "old mask"], "`logprobs`, `mask`, `old`"),
+    "the mask alone": (["mask advantage", "logprobs old"], "`logprobs`, `mask`, `old`"),
+    "one call": (["advantage", "logprobs old mask"], ""),
+    "one never comes": (["advantage mask", "logprobs"], ""),
+}
+
+
+@pytest.mark.parametrize("case", TOKENS)
+def test_tokens_of_several_calls_are_told_once(case: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The class: row ids join rows, and tokens are reduced before; what an expression reads comes in one call."""
+    calls, told = TOKENS[case]
+    config = {
+        "run": {"name": "tokens"}, "axes": {"completion": {"ids": "row"}, "token": {"mask": "mask"}},
+        "signals": {
+            "any": {"row": "completion int", "mask": "token bool"},
+            "update": {"advantage": "completion", "logprobs": "token", "old": "token"},
+        },
+        "metrics": {"ratio": "mean(logprobs - old)", "advantage": "mean(advantage)"},
+    }  # fmt: skip
+    signals = {name: torch.ones(3, 4) for name in ("logprobs", "old")} | {"mask": torch.ones(3, 4, dtype=torch.bool)}
+    with (
+        caplog.at_level(logging.WARNING, logger="declog"),
+        declog.start(config, sinks=[MemorySink()], output_dir=tmp_path) as log,
+    ):
+        for step in range(2):
+            with log.step(step):
+                for names in calls:
+                    log.observe(row=[0, 1, 2], **{name: signals.get(name, torch.ones(3)) for name in names.split()})
+    lines = [line for record in caplog.records if "reduced call by call" in (line := record.getMessage())]
+    assert [line.partition(" of phase `update`")[0] for line in lines] == ([told] if told else [])

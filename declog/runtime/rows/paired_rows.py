@@ -36,7 +36,7 @@ class PairedRows:
             name: frozenset(op.name for op in ops if op.required and not op.family) for name, ops in signals.items()
         }
         self._read_together = cache(self._of_values_and_tables)  # asked only where batches of a step differ
-        self._by_id = {*signals}
+        self._by_id, self._tokens = {*signals}, {*signals}
         self._paired = {*signals}
         self._sources = {op.name: op.source for ops in signals.values() for op in ops}
         self._plan = plan
@@ -93,6 +93,27 @@ class PairedRows:
                     "metrics of several of them miss values. Give the ids of the same rows in each, every id once and "
                     "none missing, or observe them in one call",
                     ", ".join(f"`{self._sources[name]}`" for name in names), phase, self._plan.ids,
+                )  # fmt: skip
+                return
+
+    def compare_tokens(self, phase: str, calls: Collection[Set[str]]) -> None:
+        """Warn if a value per token needs signals that several batches of a step have, and none has all.
+
+        Row ids do not help: tokens are reduced when their batch closes.
+        """
+        if phase not in self._tokens or len(calls) < 2:
+            return
+        op, came = self._plan.phases[phase], frozenset[str]().union(*calls)
+        for fold in op.folds:
+            read = fold.reads | ({op.lengths} if op.lengths is not None else set())
+            if read <= came and not any(read <= names for names in calls):
+                self._tokens.discard(phase)
+                sources = {signal.name: signal.source for signal in op.signals}
+                log.warning(
+                    "%s of phase `%s` came in several calls of one step, and no call has all of them: tokens are "
+                    "reduced call by call, so that metrics of them miss values. Observe them, masks and lengths too, in "
+                    "one call",
+                    ", ".join(f"`{sources.get(name, name)}`" for name in sorted(read)), phase,
                 )  # fmt: skip
                 return
 

@@ -103,8 +103,9 @@ def _of_steps(
     if parts:
         frames.append(_joined_by_ids(plan, phase, batches, parts, values, kinds, report))
     if paired is not None:
-        for of_step in kinds.values():
+        for step, of_step in kinds.items():
             paired.compare_ids(phase.name, of_step)
+            paired.compare_tokens(phase.name, {frozenset(batch.names) for batch in batches if batch.step == step})
     return frames
 
 
