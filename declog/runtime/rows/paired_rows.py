@@ -111,8 +111,8 @@ class PairedRows:
                 sources = {signal.name: signal.source for signal in op.signals}
                 log.warning(
                     "%s of phase `%s` came in several calls of one step, and no call has all of them: tokens are "
-                    "reduced call by call, so that metrics of them miss values. Observe them, masks and lengths too, in "
-                    "one call",
+                    "reduced call by call, so that metrics of them miss values. Observe them, masks and lengths too, "
+                    "in one call",
                     ", ".join(f"`{sources.get(name, name)}`" for name in sorted(read)), phase,
                 )  # fmt: skip
                 return
