@@ -48,6 +48,7 @@ class SameRows:
         self.host = host
         self.batches: list[tuple[int, Rows]] = [(host, np.arange(len(ids)))]
         self.there: dict[Key, NDArray[np.bool_]] = {value: np.ones(len(ids), bool) for value in values}
+        self.complete = {*values}  # the values that all rows have
 
     def rows_of(self, part: SameRows) -> Rows | None:
         """The rows of batches of some of them; None if there are others, or if both have a value for one row."""
@@ -69,6 +70,8 @@ class SameRows:
             there = self.there[value].copy() if value in self.there else np.zeros(len(self.by_id), bool)
             there[rows[of_part]] = True
             self.there[value] = there
+            if there.all():
+                self.complete.add(value)
         self.batches += [(batch, rows[inner]) for batch, inner in part.batches]
         part.by_id, part.batches = {}, []
         return True
@@ -102,14 +105,16 @@ def same_rows(frame: Frame, came: Sequence[Came], ids: str, twice: Callable[[int
         new = SameRows(number, keys[begin:end], came[number].values)
         batches.append(new)
         spots = [with_id.setdefault((step, id), []) for id in new.by_id]
-        hosts = [rows for rows in spots[0] if rows.rows_of(new) is not None] if spots else []
+        open_rows = [rows for rows in spots[0] if rows.complete.isdisjoint(new.complete)] if spots else []
+        hosts = [rows for rows in open_rows if rows.rows_of(new) is not None]
         if hosts:
             first = next(iter(new.by_id))
             turns = 1 if len(hosts) == 1 else _turns(came, numbers[step, first], number, hosts)
             hosts[max(0, len(hosts) - turns)].take(new)
             continue
-        latest = [spot[-1] for spot in spots if spot]
-        parts = [rows for rows in dict.fromkeys(latest) if new.take(rows)]
+        parts_of = {rows for spot in spots for rows in spot if rows.complete.isdisjoint(new.complete)}
+        latest_first = sorted(parts_of, key=lambda rows: -rows.host)
+        parts = [rows for rows in latest_first if new.take(rows)]
         for spot in spots:
             if parts:
                 spot[:] = [rows for rows in spot if rows.by_id]
