@@ -29,7 +29,7 @@ from declog.runtime.rows.observation import Observation, ReadObservation
 from declog.runtime.rows.paired_rows import PairedRows
 from declog.runtime.rows.steps import OpenBatches
 from declog.runtime.rows.unknown_signals import unknown_signals
-from declog.runtime.run.failures import Failures, Refused
+from declog.runtime.run.failures import Failures, Refused, forget_frames
 from declog.runtime.values.extras import Undeclared, kept_column, plain_column
 from declog.runtime.values.inputs import describe, undeclared
 from declog.runtime.values.streams import NO_STREAMS
@@ -365,7 +365,7 @@ class Intake:
     def _report(self, failure: RuntimeFailure) -> None:
         """Report a fold that failed, without the frames of its traceback."""
         self._failures.report(failure)
-        _forget_frames(failure)
+        forget_frames(failure)
 
     def adopt(self, main: OpenBatches, other: OpenBatches) -> None:
         """Move columns of a task without rows to the open batch of the scope's own code, if they fit its rows."""
@@ -446,10 +446,3 @@ def _await_end(batches: OpenBatches, call: Observation) -> None:
     """Copy kept columns, which wait for the end of their batch."""
     call.copy()
     batches.kept = [*batches.kept, (call, NO_STREAMS.noted(call.devices))]
-
-
-def _forget_frames(error: BaseException | None) -> None:
-    """Drop the tracebacks of a reported error, because their frames keep the trainer's tensors alive."""
-    while error is not None:
-        error.__traceback__ = None
-        error = error.__cause__ or error.__context__

@@ -126,3 +126,10 @@ def raisable(error: BaseException, message: str) -> Exception:
     failure = RuntimeFailure("DL605", message)
     failure.__cause__ = error
     return failure
+
+
+def forget_frames(error: BaseException | None) -> None:
+    """Drop the tracebacks of a reported error, because their frames keep the trainer's tensors alive."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
