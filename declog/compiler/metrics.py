@@ -309,7 +309,11 @@ class _Metric:
                 if (several := idioms.of_reductions(text)) is not None:
                     refuse("DL311.several", text, (0, len(text)), text=text, fix=several)
                 fix = library_calls.of_levels(parsed.body) or library_calls.reduction(parsed.body)
-                if fix or (fix := reduced_parts.of_spelt_out(self.draft, self.id, self.spec, name)):
+                answers = (reduced_parts.of_spelt_out, reduced_parts.of_quotient)
+                fix = fix or next(
+                    filter(None, (answer(self.draft, self.id, self.spec, name) for answer in answers)), None
+                )
+                if fix:
                     refuse("DL311.level", text, (0, len(text)), name=name, fix=fix)
                 names = [*self.draft.reductions.names(), "p50", "p95", "p99.9"]
                 fix = library_calls.as_reducer(name, parsed.body, parse(str(self.spec.expr or self.id)).body)

@@ -16,7 +16,7 @@ from declog.compiler.scopes import SignalScope
 from declog.errors import Problem, in_flow, misspelt
 from declog.errors.elsewhere import SYNONYMS
 from declog.language import earlier_steps, library_calls, unknown_names, wrong_calls
-from declog.language.dtypes import Axis
+from declog.language.dtypes import Axis, DType
 from declog.language.expression import compile_expression
 from declog.language.nodes import Node
 from declog.language.notation import SEVERAL, both
@@ -26,6 +26,7 @@ from declog.language.syntax import ExpressionError, names_in, tree_of
 from declog.language.tracker_names import in_formula, reductions_of
 
 _PLAIN = frozenset({"name", "tags", "log"})  # keys that a formula has, too
+_QUOTIENTS = frozenset({"ratio", "quotient", "rate", "fraction", "share", "proportion"})
 OF_ROWS = frozenset({"where", "by", "weight", "nan", "every"})  # keys of the metrics that it reads
 
 
@@ -62,6 +63,42 @@ def of_spelt_out(draft: Draft, id: str, spec: MetricSpec, word: str, values: Seq
     alone = MetricSpec(**spec.model_dump(include=rows, by_alias=True))
     fix = as_formula(draft, f"{id}_{word}" if several else id, alone, body, ())
     return f"drop it, and define it: {fix}" if several else fix
+
+
+def of_quotient(draft: Draft, id: str, spec: MetricSpec, word: str) -> str | None:
+    """The fix for ``reduce: ratio``: one sum by another, of two expressions or of one and the weight.
+
+    None for another word, and of conditions, whose rate is a mean. Without a second value the division is asked for.
+    """
+    exprs = [str(one) for one in (spec.expr if isinstance(spec.expr, list) else [spec.expr or id])]
+    values = [*exprs, *([] if spec.weight is None else [str(spec.weight)])]
+    if word not in _QUOTIENTS or (len(values) == 1 and _is_condition(draft, exprs[0])):
+        return None
+    several = isinstance(spec.reduce, list)
+    divided = MetricSpec(**spec.model_dump(include=spec.model_fields_set - {"reduce", "weight", "expr"}, by_alias=True))
+
+    def by(value: str) -> str | None:
+        body = tree_of(f"sum({exprs[0]}) / sum({value})").body
+        return as_formula(draft, f"{id}_{word}" if several else id, divided, body, ())
+
+    if len(values) == 2:
+        fix = by(values[1])
+        return f"drop it, and define it: {fix}" if several and fix else fix
+    beside = [name for name, one in draft.observed.items() if one.type in ("int", "float") and one.axis == "completion"]
+    alike = [name for name in beside if name != exprs[0] and name.split("_")[0] == exprs[0].split("_")[0]]
+    other = next((name for name in [*alike, "length"] if name in beside and name != exprs[0]), None)
+    division = by(other) if len(values) == 1 and other is not None else None
+    by_rows = f"`{word}` of what? By the number of rows: reduce: mean"
+    return f"{by_rows}; by `{other}`: {division}" if division else f"{by_rows}; by another signal, divide their sums"
+
+
+def _is_condition(draft: Draft, expr: str) -> bool:
+    """Whether an expression is true or false; not of one that cannot be compiled."""
+    try:
+        node = compile_expression(expr, SignalScope(draft), draft.graph, draft.functions)
+    except (ExpressionError, SwitchedOff):
+        return False
+    return node.type.dtype is DType.BOOL
 
 
 def of_tokens(draft: Draft, id: str, spec: MetricSpec, reduction: str, values: Sequence[Node]) -> str:
