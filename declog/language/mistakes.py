@@ -35,6 +35,7 @@ from declog.language.wrong_forms import (
     of_share,
     sinks_and_options,
 )  # fmt: skip
+from declog.language.wrong_types import bucketed, edges_of
 
 _OF_BINS = "bins", "range", "min", "max", "low", "high", "lower", "upper"  # of a histogram in other tools
 # words for the defaults list
@@ -258,9 +259,9 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
         return f"over: {SYNONYMS.get(str(entry[key]), 'run')}"
     if isinstance(entry[key], list) and SYNONYMS.get(key, key) in ("bins", "buckets", "edges", "bin_edges"):
         expr, edges = str(entry.get("expr", name)), entry[key]
-        upper = [str(edge) for edge in edges if edge != 0]  # a bucket below 0 has no rows
         if isinstance(label := entry.get("by"), str):
-            return _rewritten(name, entry, key, by=f"bucket({label}, {', '.join(upper or ['100'])})")
+            by = bucketed(label, edges)
+            return f"{_rewritten(name, entry, key, by=by)}; {edges_of(by)}"
         by = f"bucket({expr}, {', '.join(map(str, edges))})"
         return f"{_rewritten(name, entry, key, expr=expr, reduce='count', by=by)}: so many between two edges"
     if key in ("type", "kind", "op", "func") and is_reduction(str(entry[key]), 1):

@@ -16,7 +16,6 @@ from pydantic import ValidationError
 
 from declog.distribution import NAME
 from declog.errors import ConfigError, Path, Problem, Where, did_you_mean, in_flow, nearest, nesting
-from declog.errors.elsewhere import SYNONYMS
 from declog.language.idioms import of_filter
 from declog.language.keys import (
     SECTIONS,
@@ -31,7 +30,6 @@ from declog.language.keys import (
     values,
 )  # fmt: skip
 from declog.language.mistakes import answered, application
-from declog.language.model import Scalar
 from declog.language.modes import alert_of_mode, in_mode
 from declog.language.notation import SIGNS, reduced
 from declog.language.shorthand import long
@@ -41,6 +39,7 @@ from declog.language.spec_of_tests import TestSpec
 from declog.language.tracker_names import Shown, id_of, metric_of, of_one_reduction, with_families
 from declog.language.tree import tree_of
 from declog.language.wrong_forms import as_profile, counted, entry_names, of_actions, selector_of
+from declog.language.wrong_types import of_type
 
 
 def validate(data: Mapping[str, Any]) -> LogSpec:
@@ -138,7 +137,7 @@ def _bools(data: Mapping[str, Any]) -> Iterator[Problem]:
     for path, value, type_ in values(data):
         if isinstance(value, bool) and (kinds := {*atoms(type_)} & {bool, int, float}) and bool not in kinds:
             noun, example = _KINDS["float" if float in kinds else "int"]
-            yield Problem.of("DL202.type", path, key=path[-1], noun=noun, example=example)
+            yield Problem.of("DL202.type", path, key=path[-1], noun=noun, fix=f"{path[-1]}: {example}")
 
 
 def _switches(data: Mapping[str, Any]) -> Iterator[Problem]:
@@ -346,38 +345,18 @@ def _of_type(noun: str, example: str, path: Path, value: Any) -> Problem:
         case [*_, "where" | "when" as key], list():
             cause, fix = f"`{key}` is one condition", f"{key}: {in_flow(' and '.join(map(str, value)))}"
         case _:
-            example = _example(noun, len(path), value) or example
-            return Problem.of("DL202.type", path, key=path[-1], noun=noun, example=example)
+            key = next(str(part) for part in reversed(path) if isinstance(part, str))
+            fix = of_type(noun, example, key, value, len(path))
+            if isinstance(path[-1], int):
+                fix = fix.removeprefix(f"{key}: ")
+                return Problem.of("DL202.item", path, key=key, noun=noun, fix=fix)
+            return Problem.of("DL202.type", path, key=key, noun=noun, fix=fix)
     return Problem.of("DL202.value", path, cause=cause, fix=fix)
 
 
-def _example(noun: str, depth: int, value: Any) -> str | None:
-    """A value as it should be written to be of a type; None where nothing of it shows how."""
-    if noun == "text" and isinstance(value, bool | int | float):
-        return f'"{value}"'
-    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], Scalar):
-        return in_flow(value[0])
-    numbers = [item for item in value.values() if type(item) is int] if isinstance(value, Mapping) else []
-    if numbers and "number" in noun:
-        return str(numbers[0])
-    if noun == "a map" and value is False and depth == 2:
-        return "null"
-    if isinstance(value, str) and (number := re.match(r"\s*(\d+)\s*([kK]\b)?", value)) and "number" in noun:
-        return number[1] + "000" * bool(number[2])
-    if "number" in noun and (word := SYNONYMS.get(str(value).lower(), "")).isdigit():
-        return word
-    if noun == "a map" and isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value):
-        return in_flow({key: item for one in value for key, item in one.items()})
-    if noun == "a list" and isinstance(value, str):
-        words = re.fullmatch(r"\w+([\s,]+\w+)+", value.strip())
-        return in_flow(re.split(r"[\s,]+", value.strip()) if words else [value])
-    return None
-
-
-_KINDS = {  # by how pydantic's error begins: what is wanted, and an example
+_KINDS = {  # by how pydantic's error begins: what is wanted, and a value that any such key takes
     "int": ("a whole number", "10"), "float": ("a number", "0.5"), "bool": ("true or false", "true"),
-    "string": ("text", "some words"), "list": ("a list", "[...]"),
-    "dict": ("a map", "{...}"), "model": ("a map", "{...}"),
+    "string": ("text", ""), "list": ("a list", ""), "dict": ("a map", ""), "model": ("a map", ""),
 }  # fmt: skip
 _SPAN_OF_TIME = re.compile(r"\s*\d+ *(ms|[smhd]|(sec|min|hr|hour|minute|second|day)s?)\s*")
 _CHOICE = re.compile(r"'([^']*)'|(\d+)")  # in what pydantic expects

@@ -16,6 +16,7 @@ from declog.language.keys import below, entries, keys
 from declog.language.notation import is_reduction, reduced
 from declog.language.spec import LogSpec
 from declog.language.spec_of_tables import ColumnType
+from declog.language.wrong_types import of_labels
 
 AXES_OF_METRICS = frozenset({"token", "completion", "group", "prompt", "tokens", "completions", "groups", "prompts"})
 
@@ -72,6 +73,8 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
             return f"{name}: {in_flow({**value, 'axis': 'group'})}"
         case ["tables", name], list():
             return f"{name}: {{columns: {in_flow(value)}}}"
+        case ["metrics", _, "by"], Mapping() | [_, *_] if (labels := of_labels(value)) is not None:
+            return labels
         case ["metrics", name, "by"], str() if "," in value:
             return f"by: [{value}]"
         case ["run"], str():

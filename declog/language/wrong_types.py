@@ -1,0 +1,132 @@
+"""Values of another type than their key takes: how they would be written of that type.
+
+Data in, text of YAML out. Imports models and errors; numpy where buckets have labels.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from declog.errors import in_flow
+from declog.errors.elsewhere import SYNONYMS
+from declog.language.model import Scalar
+
+
+def of_type(noun: str, example: str, key: str, value: Any, depth: int) -> str:
+    """The fix for a value that must be of a type, with what it says; ``example`` is used where that is nothing.
+
+    Words that a value does not have are not made up: then the key is dropped.
+    """
+    said = _as_type(noun, key, value, depth) or example
+    return f"{key}: {said}" if said else f"drop `{key}`, or say it as {noun}"
+
+
+def _as_type(noun: str, key: str, value: Any, depth: int) -> str | None:
+    """A value as it should be written to be of a type; None where nothing of it shows how."""
+    if noun == "text" and isinstance(value, bool | int | float):
+        return f'"{value}"'
+    if key in ("where", "when") and isinstance(value, Mapping) and not {*value} & {*_VALUES}:
+        parts = [_condition(str(name), item) for name, item in value.items()]
+        return in_flow(" and ".join(map(str, parts))) if parts and None not in parts else None
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], Scalar):
+        return in_flow(value[0])
+    if noun == "text":
+        return next((in_flow(text) for text in _texts(value)), None)
+    numbers = [item for item in value.values() if type(item) is int] if isinstance(value, Mapping) else []
+    if numbers and "number" in noun:
+        return str(numbers[0])
+    if noun == "a map" and value is False and depth == 2:
+        return "null"
+    if isinstance(value, str) and (number := re.match(r"\s*(\d+)\s*([kK]\b)?", value)) and "number" in noun:
+        return number[1] + "000" * bool(number[2])
+    if "number" in noun and (word := SYNONYMS.get(str(value).lower(), "")).isdigit():
+        return word
+    if noun == "a map" and isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value):
+        return in_flow({key: item for one in value for key, item in one.items()})
+    if noun == "a list" and isinstance(value, str):
+        words = re.fullmatch(r"\w+([\s,]+\w+)+", value.strip())
+        return in_flow(re.split(r"[\s,]+", value.strip()) if words else [value])
+    if noun == "a list" and isinstance(value, Mapping) and value:
+        named = all(item is None or isinstance(item, bool) for item in value.values())
+        return in_flow([name for name, item in value.items() if item is not False] if named else [*value.values()])
+    return None
+
+
+def _condition(name: str, item: Any) -> str | None:
+    """``topic: math`` and ``length: "> 512"`` as conditions; None where the item is no scalar."""
+    if isinstance(item, bool):
+        return name if item else f"not {name}"
+    if isinstance(item, str) and re.match(r"\s*([<>]=?|[!=]=)", item):
+        return f"{name} {item.strip()}"
+    return f"{name} == {item!r}" if isinstance(item, str | int | float) else None
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """The texts inside of a value."""
+    inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    for item in inside:
+        if isinstance(item, str):
+            yield item
+        else:
+            yield from _texts(item)
+
+
+_VALUES = ("key", "expr", "signal", "column", "field", "feature", "label", "value", "of", "on", "by", "bucket", "name")
+_EDGES = frozenset({"bins", "buckets", "edges", "bin_edges", "bucket", "cuts", "breaks", "thresholds", "boundaries"})
+_MOST = frozenset({"top", "max", "limit", "max_labels", "head", "n", "k"})
+
+
+def of_labels(labels: Any) -> str | None:
+    """The fix for labels that are maps: ``by: {key: lag, buckets: [1, 3]}``; None where they name nothing."""
+    listed = labels if isinstance(labels, list) else [labels]
+    texts = [text for item in listed for text in _label(item)]
+    if not texts:
+        return None
+    most = [item[word] for item in listed if isinstance(item, Mapping) for word in _MOST & {*item}]
+    more = f", max_labels: {most[0]}" if most and type(most[0]) is int else ""
+    said = "; ".join(filter(None, map(edges_of, texts)))
+    counted = any(type(item.get(word)) is int for item in listed if isinstance(item, Mapping) for word in _EDGES)
+    said += "; a number of buckets says no edges: write yours" if counted else ""
+    return f"by: {in_flow(texts if len(texts) > 1 else texts[0])}{more}" + (f"; {said}" if said else "")
+
+
+def _label(item: Any) -> Iterator[str]:
+    """The expressions of labels that a map, or a text, means."""
+    if isinstance(item, str):
+        yield item
+    if not isinstance(item, Mapping):
+        return
+    value = next((item[word] for word in _VALUES if isinstance(item.get(word), str)), None)
+    if value is not None:
+        edges = next((edge for word, edge in item.items() if word in _EDGES and not isinstance(edge, str)), None)
+        yield value if edges is None else bucketed(value, edges)
+        return
+    for name, inside in item.items():
+        if isinstance(inside, list | Mapping) and _numbers(inside):
+            yield bucketed(str(name), inside)
+        elif name not in _MOST and name not in _EDGES:
+            yield inside if isinstance(inside, str) and name in ("group", "task", "labels") else str(name)
+
+
+def bucketed(label: str, edges: Any) -> str:
+    """A label by its upper edges; by some edge where a number of buckets says none."""
+    return f"bucket({label}, {', '.join(map(str, _numbers(edges) or [100]))})"
+
+
+def _numbers(edges: Any) -> Sequence[int | float]:
+    """The upper edges among numbers: no row of counts is below 0, and the last bucket is open."""
+    listed = edges.values() if isinstance(edges, Mapping) else edges if isinstance(edges, list) else []
+    flat = [number for item in listed for number in (item if isinstance(item, list) else [item])]
+    numbers = {item for item in flat if isinstance(item, int | float) and not isinstance(item, bool)}
+    finite = sorted(filter(math.isfinite, numbers))
+    return finite[1:] if finite[:1] == [0] else finite
+
+
+def edges_of(label: str) -> str:
+    """What becomes of edges in a label; nothing where it has none."""
+    from declog.language.wrong_calls import edges  # numpy, which composing alone needs not
+
+    return edges("bucket", label).removeprefix("; ")
