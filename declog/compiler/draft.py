@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from declog.errors import Path, Problem, UsageError, in_flow
 from declog.language.dtypes import NUMERIC, Axis, DType, Type, any_of, per
 from declog.language.functions import Functions
-from declog.language.functions.rules import of_quotient, of_type
+from declog.language.functions.rules import of_quotient, of_text, of_type
 from declog.language.model import Model
 from declog.language.nodes import COMBINED, LOGGED, SIGNAL, Graph, Node, walk
 from declog.language.phases import join, latest
@@ -265,6 +265,8 @@ def has_type(draft: Draft, node: Node, path: Path, dtypes: Sequence[DType]) -> b
     fits = node.type.dtype in dtypes
     if not fits:
         needed, dtype, fix = any_of(dtypes), node.type.dtype, of_quotient(node, dtypes) or of_type(node, dtypes)
+        if (written := of_text(node, dtypes, draft.functions)) is not None:
+            fix = f"{written}, or {fix}" if fix else written
         draft.report("DL305.needs", path, name=_key(path), needed=needed, node=node, dtype=dtype, fix=fix)
     return fits
 

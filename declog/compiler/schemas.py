@@ -13,6 +13,7 @@ from declog.compiler.scopes import SignalScope, call_of, typed
 from declog.errors import Path, in_flow
 from declog.language import library_calls, patterns
 from declog.language.dtypes import ABOVE, NUMERIC, Axis, DType, per
+from declog.language.functions.rules import of_text
 from declog.language.nodes import MODE, Node
 from declog.language.row_functions import RowFunction
 from declog.language.spec import IDENTIFIER, Observed
@@ -147,6 +148,8 @@ def _typed_column(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Pa
         return None
     if not type.holds(node.type.dtype):
         fix = f"{name if spec.model_fields_set == {'type'} else 'type'}: {node.type.dtype}"
+        written = of_text(node, [DType.TEXT], draft.functions) if type is DType.TEXT else None
+        fix = fix if written is None else f"{written}, or {fix}"
         draft.report("DL305.column", (*path, "type"), name=name, type=type, node=node, dtype=node.type.dtype, fix=fix)
         return None
     _for_texts(draft, spec, type, path)

@@ -401,7 +401,7 @@ class Compiler:
             self.fail(node if arg is None else places[arg], key, **facts)
 
         scope = self.scope
-        result = function.rule(Call(name, args, params, scope.groups, scope.token_mask, self.registry.stage, fail))
+        result = function.rule(Call(name, args, params, scope.groups, scope.token_mask, self.registry, fail))
         if name == LABEL:  # a metric of its own to all that reads it
             return self.graph.make(METRIC, type=result, name=args[0].leaf, label=params[LABEL])
         mask = scope.token_mask if params.get("axis") is Axis.TOKEN else None

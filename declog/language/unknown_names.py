@@ -150,6 +150,23 @@ def _of_reduction(name: str, text: str) -> str | None:
     return f"write `{text.replace(ast.get_source_segment(text, call) or text, aggregate)}`"
 
 
+_OF_TEXTS = frozenset({"contains", "startswith", "endswith", "matches", "len", "distinct_n", "jaccard", "majority"})
+
+
+def _gives_text(name: str, text: str) -> bool:
+    """Whether a call stands where a text is needed: in a function of texts, or beside one in a comparison."""
+
+    def takes_texts(node: ast.AST) -> list[ast.expr]:
+        if isinstance(node, ast.Call):
+            return node.args[:1] if ast.unparse(node.func) in _OF_TEXTS else []
+        sides = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
+        words = (item.value for side in sides for item in ast.walk(side) if isinstance(item, ast.Constant))
+        return sides if any(isinstance(word, str) for word in words) else []
+
+    inside = (item for node in ast.walk(tree_of(text.strip()).body) for item in takes_texts(node))
+    return any(isinstance(item, ast.Call) and ast.unparse(item.func).split(".")[-1] == name for item in inside)
+
+
 def refuse_function(name: str, names: Iterable[str], text: str, span: Span, scope: Scope) -> NoReturn:
     """Refuse a function of another name than ``names``."""
     if (fix := _of_reduction(name, text)) is not None:
@@ -162,6 +179,8 @@ def refuse_function(name: str, names: Iterable[str], text: str, span: Span, scop
     if re.fullmatch(r"p\d+(_\d+)?", name):
         refuse("DL303.quantile", text, span, name=name, fix=did_you_mean(name, ["p95"], what="for the 95th percentile"))
     what = f"`@declog.function` above `def {name}(...)` for a value of each row, `@declog.reducer` for one of all"
+    if _gives_text(name, text):
+        what = f"`@declog.function` above `def {name}(text: str) -> str: ...`"
     fix = did_you_mean(name, names, what="functions", otherwise=library_calls.of_yours(what))
     refuse("DL303.function", text, span, name=name, fix=fix)
 
@@ -307,6 +326,8 @@ def of_library(node: ast.Call, name: str, text: str, scope: Scope) -> str | None
         return _with_metrics(ast.unparse(library_calls.spelt_out(parse(text).body)), scope)
     if fix is not None and fix.startswith(library_calls.YOURS) and scope.reduction(name) is not None:
         return None
+    if fix is not None and "`@declog.function`" in fix and _gives_text(name, text):
+        return fix.replace("): ...", ") -> str: ...")
     curve = library_calls.CURVE.fullmatch(fix or "")
     if fix is None or curve is None or not node.args:
         return fix

@@ -195,10 +195,11 @@ def _param(item: inspect.Parameter) -> Param:
     )
 
 
-def _annotated(written: inspect.Signature, name: str, texts: Sequence[str]) -> str:
+def _annotated(written: inspect.Signature, name: str, texts: Sequence[str], returns: type | None = None) -> str:
     """A function's first line, with parameters that are texts: `def repetition(completion: str) -> float`."""
     parameters = [item.replace(annotation=str) if item.name in texts else item for item in written.parameters.values()]
-    returns = written.return_annotation if dtype_of(written.return_annotation) in _RETURNS else float
+    if returns is None:
+        returns = written.return_annotation if dtype_of(written.return_annotation) in _RETURNS else float
     return f"def {name}{written.replace(parameters=parameters, return_annotation=returns)}"
 
 
@@ -219,6 +220,13 @@ class Functions(Registry[Function]):
         """Where the function of a name runs; None for a name that is none's."""
         function = self.get(name)
         return None if function is None else function.stage
+
+    def as_text(self, name: str) -> str | None:
+        """The first line of a user's function of texts that gives a text; None for another function."""
+        function = self.get(name)
+        if function is None or function.takes != "values":
+            return None
+        return _annotated(signature(self.noun, name, function.run), name, [], str)
 
     def elementwise(self, name: str, *params: str | Param, rule: Rule, help: str = "") -> Decorator:
         """Register ``run(xp, *arrays)`` under a name."""

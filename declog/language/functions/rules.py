@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, Protocol
 
 from declog.language.dtypes import NUMERIC, Axis, DType, Type, any_of, finest
 from declog.language.nodes import BUILTIN, CONST, SIGNAL, Node, symbol, walk
 from declog.language.patterns import PatternError, pattern
 
 Stage = Literal["elementwise", "aggregate", "rows"]
+
+
+class Functions(Protocol):
+    """What typing rules ask of the functions that operations name."""
+
+    def stage(self, name: str) -> Stage | None:
+        """How the function of an operation is called; None: it is none."""
+
+    def as_text(self, name: str) -> str | None:
+        """The first line of a user's function of texts that gives a text; None for another function."""
 
 
 @dataclass
@@ -22,7 +32,7 @@ class Call:
     params: dict[str, Any]
     groups: bool  # does the config say what a group is?
     token_mask: frozenset[Node]  # the token axis' mask; empty where none is declared
-    stage: Callable[[str], Stage | None]  # how the function of an operation is called; None: it is none
+    functions: Functions
     fail: Callable[..., NoReturn]  # refuses the call: `fail(key, arg=0, **facts)`; `arg` points at one argument
 
 
@@ -54,7 +64,7 @@ def _on_device(call: Call, index: int, node: Node) -> None:
         if item.type.axis in (Axis.GROUP, Axis.BATCH) or (item.op in ("rank", "index") and not of_token):
             call.fail("DL310.fold", arg=index, fix=fix)
         on_tokens = item.over is Axis.TOKEN or item.op == "size" or of_token
-        on_host = call.stage(item.op) not in (None, "elementwise") and not on_tokens
+        on_host = call.functions.stage(item.op) not in (None, "elementwise") and not on_tokens
         if item.type.text or item.op == BUILTIN or on_host:
             call.fail("DL205.fold", arg=index, item=f"`{item}`", fix=fix)
 
@@ -65,12 +75,20 @@ def need(call: Call, *dtypes: DType, args: Sequence[int] | None = None, fix: str
         node = call.args[index]
         if node.type.dtype not in dtypes:
             name, answer = symbol(call.name), of_type(node, dtypes) if fix is None else fix.format(node=node)
+            answer = of_text(node, dtypes, call.functions) or answer
             if node.type.dtype is DType.TEXT and name in ("<", "<=", ">", ">="):
                 answer = f"compare it, `{node} == ...`, or its characters, `len({node})`"
             call.fail(
                 "DL305.needs", arg=index, name=name, needed=any_of(dtypes), node=node, dtype=node.type.dtype,
                 fix=answer,
             )  # fmt: skip
+
+
+def of_text(node: Node, dtypes: Sequence[DType], functions: Functions) -> str | None:
+    """The fix for a user's function that is registered as one of numbers, where a text is taken; None for another."""
+    if DType.TEXT not in dtypes or (written := functions.as_text(node.op)) is None:
+        return None
+    return f"say that it gives a text: `{written}: ...`"
 
 
 def of_type(node: Node, dtypes: Sequence[DType]) -> str | None:
@@ -147,6 +165,10 @@ def _alike(call: Call) -> str:
     """The fix for ``done == 1``, and for any other comparison of unlike things."""
     truths = [node for node in call.args if node.type.dtype is DType.BOOL]
     numbers = [node.param("value") for node in call.args if node.op == CONST]
+    dtypes = [node.type.dtype for node in call.args]
+    texts = (of_text(node, dtypes, call.functions) for node in call.args if node.type.dtype is not DType.TEXT)
+    if (fix := next(filter(None, texts), None)) is not None:
+        return fix
     if len(truths) == 1 and numbers in ([0], [1]):
         return f"write `{truths[0]}`" if numbers == [int(call.name == "eq")] else f"write `not {truths[0]}`"
     return "compare numbers with numbers, texts with texts: `len(x) > 3`, `x == '3'`; a word stands in quotes"
