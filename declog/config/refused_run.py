@@ -15,7 +15,7 @@ from pathlib import Path
 import yaml
 
 from declog.config.compose import composed, presets
-from declog.config.files import defaults_of, is_application
+from declog.config.files import Choice, defaults_of, is_application
 from declog.config.origin import Origin
 from declog.config.override_errors import problem_of, unreadable
 from declog.config.overrides import ADDS, parsed, pasted, taken
@@ -54,20 +54,63 @@ def problems(words: Sequence[str], started_with: Sequence[tuple[str, str]]) -> l
     return []
 
 
-def among_configs(folders: Sequence[str]) -> Iterator[Problem]:
-    """The problem of an application with a config of declog in its own folder: Hydra knows no preset of its kind."""
+def answers(words: Sequence[str], folders: Sequence[str], started_with: Sequence[tuple[str, str]]) -> Iterator[Problem]:
+    """What to type for what Hydra refused: first for words that it cannot read, before it opens any file.
+
+    ``folders`` are those of the application in which a config of declog may lie.
+    """
+    unread = problems(words, ())
+    chosen = [
+        name for word in words if word.lstrip("+").startswith(f"{GROUP}=") for name in word.split("=")[1].split(",")
+    ]
+    beside = [] if unread else list(_among_configs(folders, started_with, chosen))
+    yield from unread or beside or problems(words, started_with)
+
+
+def _among_configs(
+    folders: Sequence[str], started_with: Sequence[tuple[str, str]], chosen: Sequence[str]
+) -> Iterator[Problem]:
+    """The problem of an application with a config of declog in its own folder: Hydra knows no preset of its kind.
+
+    A primary configuration that chooses its config elsewhere may have further configs beside it, used by their paths:
+    only those that it, or the command line, asks for by name (``chosen``) are out of place.
+    """
+    names, has_config = _reached(started_with)
+    names |= {*chosen}
     for folder in (Path(folder.removeprefix("file://")) for folder in folders):
-        for file in folder.glob("*.yaml"):
-            with suppress(yaml.YAMLError):
-                choices = defaults_of(str(file), file.read_text("utf-8", errors="replace"))
-                names = {choice.name for choice in choices if choice.group is None}
-                if not any(name in presets() and not (folder / f"{name}.yaml").exists() for name in names):
-                    continue
-                if folder.name == GROUP:
-                    yield Problem.of("DL101.own_folder", folder=folder, parent=folder.parent.name)
-                else:
-                    yield Problem.of("DL101.beside", file=file.name, folder=folder.name, name=file.stem)
-                return
+        for file in sorted(folder.glob("*.yaml"), key=lambda file: (file.stem not in names, file)):
+            if has_config and file.stem not in names and folder.name != GROUP:
+                continue
+            extended = {choice.name for choice in _choices(file) if choice.group is None}
+            if not any(name in presets() and not (folder / f"{name}.yaml").exists() for name in extended):
+                continue
+            if folder.name == GROUP:
+                yield Problem.of("DL101.own_folder", folder=folder, parent=folder.parent.name)
+            else:
+                yield Problem.of("DL101.beside", file=file.name, folder=folder.name, name=file.stem)
+            return
+
+
+def _reached(started_with: Sequence[tuple[str, str]]) -> tuple[set[str], bool]:
+    """The names of files that a primary configuration asks for, with its own, and whether it chooses a config."""
+    names, has_config = set[str](), False
+    waiting = [Path(folder.removeprefix("file://")) / f"{name}.yaml" for folder, name in started_with[:1]]
+    while waiting:
+        file = waiting.pop()
+        names.add(file.stem)
+        has_config |= is_application(file)
+        for choice in _choices(file):
+            if choice.name not in names:
+                names.add(choice.name)
+                waiting += [file.parent / f"{choice.name}.yaml"] if choice.group is None else []
+    return names, has_config
+
+
+def _choices(file: Path) -> list[Choice]:
+    """The options of a file's defaults list; none of a file that is not there, or no YAML."""
+    with suppress(yaml.YAMLError, OSError):
+        return list(defaults_of(str(file), file.read_text("utf-8", errors="replace")))
+    return []
 
 
 def _cut(words: Sequence[str]) -> str | None:
