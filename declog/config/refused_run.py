@@ -64,7 +64,7 @@ def answers(words: Sequence[str], folders: Sequence[str], started_with: Sequence
         name for word in words if word.lstrip("+").startswith(f"{GROUP}=") for name in word.split("=")[1].split(",")
     ]
     beside = [] if unread else list(_among_configs(folders, started_with, chosen))
-    yield from unread or beside or problems(words, started_with)
+    yield from beside or problems(words, started_with) or unread
 
 
 def _among_configs(
