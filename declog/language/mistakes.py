@@ -19,7 +19,7 @@ from declog.language.keys import SECTIONS, below, entries, keys, model_of, secti
 from declog.language.labelled_rows import of_labelled_rows, of_labelled_table
 from declog.language.library_calls import SPANS
 from declog.language.model import Scalar
-from declog.language.notation import is_reduction, reduced
+from declog.language.notation import is_reduction, of_parts, reduced
 from declog.language.other_tools import at, of_other_tools
 from declog.language.smoothing import Smoothing
 from declog.language.spec import COMBINE, AboutSpec, LogSpec, MetricSpec, ProfileSpec, RunSpec, SignalSpec
@@ -89,6 +89,8 @@ def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
     if word == "group_size" and names[:1] == ["axes"]:
         size = f"size: {in_flow(at(problem.path, data))}"
         return size if names[1:] else f"group: {{{size}}}"
+    if names == ["axes"] and (signals := of_parts(word, data)):
+        return f"drop it, and signals: {in_flow({f'{word}s': signals})}: a phase of its own, with a row for each"
     section = "filters" if names[2:] == ["filter"] else names[0] if len(names) == 2 else ""
     moved = _MOVED.get(section)
     if moved is not None or section == "alerts":

@@ -144,6 +144,18 @@ def are_names(words: list[str]) -> bool:
     return bool(words) and all(map(WORD.match, words)) and {*AXES, *TYPES, *_AXIS_WORDS}.isdisjoint(words)
 
 
+def of_parts(part: str, data: Mapping[str, Any]) -> dict[str, str]:
+    """The signals that are declared per turn, or per another part of a completion, with their types in a phase."""
+    phases = data.get("signals")
+    entries = [inner for inner in phases.values() if isinstance(inner, Mapping)] if isinstance(phases, Mapping) else []
+    declared = {str(name): str(value).split() for inner in entries for name, value in inner.items()}
+    return {
+        name: " ".join(["completion", *words[1:]])
+        for name, words in declared.items()
+        if part in PARTS and words[:1] == [part] and {*words[1:]} <= {*TYPES}
+    }
+
+
 def with_axis(words: list[str]) -> str | None:
     """The words of a signal that names no axis, or another library's, with one; None for an expression."""
     array = re.fullmatch(r"(?:\w+\.)?([a-z]*)\d* *\[.*,.*\]", " ".join(words))  # `float32[batch, seq]`
