@@ -224,6 +224,8 @@ class Carryover:
         A row that comes again in a step, as in a second epoch, is of a further group. Batches that cannot be matched
         keep their own groups; so do those with ids of groups, unless row ids match them with rows that have such, too.
         """
+        if target.has(GROUP_ID) and self._plan.ids is None:
+            return target
         groups, ids = _earlier_groups(source), _earlier_groups(target)
         there = np.full(target.count(Axis.COMPLETION), ids is not None)
         ids, places = np.zeros(len(there), np.int64) if ids is None else ids, np.full(len(there), -1, np.int64)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import numpy as np
+from numpy.typing import NDArray
 
 from declog.engine.frame import GROUP_ID, Frame
 from declog.errors import RuntimeFailure
@@ -47,52 +49,57 @@ class SplitGroups:
             frame, first = frames.get(phase), frames.get(self._first.get(phase) or "")
             if frame is None:
                 continue
-            names = ", ".join([*readers[:MOST], *["..."] * (len(readers) > MOST)])
-            if (
-                phase in self._ordered
-                and self._ids is not None
-                and self._looks[phase] < LOOKS
-                and shuffled(frame, self._ids)
-            ):
+            self._looks[phase] += 1
+            early = self._looks[phase] <= LOOKS
+            if early and phase in self._ordered and self._ids is not None and shuffled(frame, self._ids):
                 self._ordered.discard(phase)
                 log.warning(
                     "%s: groups are `axes.group.size` rows in the order in which these come, and `%s` numbers them in"
                     " another: observe which group a row is of, %s, with `axes: {group: {size: null, split: batches}}`",
-                    names, self._ids, _example(frame, self._ids),
+                    _shown(readers), self._ids, _example(frame, self._ids),
                 )  # fmt: skip
-            split = split_of(frame)
-            self._looks[phase] += 1
-            if split is None and first is not None and self._looks[phase] <= LOOKS:
-                split = divided(frame, first)
-            if split is None:
-                continue
-            del self._readers[phase]
-            log.warning(
-                "%s: group ids go on %s, where they count as further groups: say `axes.group.split: %s` if those rows"
-                " are of one group", names, WHERE[split], split,
-            )  # fmt: skip
+            split = split_of(frame) or (divided(frame, first) if early and first is not None else None)
+            if split is not None:
+                del self._readers[phase]
+                log.warning(
+                    "%s: group ids go on %s, where they count as further groups: say `axes.group.split: %s` if those"
+                    " rows are of one group", _shown(readers), WHERE[split], split,
+                )  # fmt: skip
+
+
+def _shown(readers: Sequence[str]) -> str:
+    return ", ".join([*readers[:MOST], *["..."] * (len(readers) > MOST)])
 
 
 def split_of(frame: Frame) -> str | None:
-    """The `axes.group.split` that would join groups of these rows: the id of a batch's last row begins the next one."""
-    if not frame.by_ids or frame.ids != GROUP_ID or frame.grouping is None:
-        return None
-    if (values := frame.column(GROUP_ID)) is None:
+    """The `axes.group.split` that would join groups of these rows: the id of a batch's last row begins the next one.
+
+    Rows of a later phase may be of one group there: that of the earlier phase, which row ids name.
+    """
+    if not frame.by_ids or frame.grouping is None or (values := frame.column(GROUP_ID)) is None:
         return None
     batches = frame.batches
     ends = np.cumsum(batches.rows)
     some = np.flatnonzero(batches.rows)
-    if len(some) < 2 or (values == values[0]).all():
+    if len(some) < 2 or (values == values[0]).all() or (groups := _groups(frame)) is None:
         return None
-    first, last = values[(ends - batches.rows)[some]], values[ends[some] - 1]
+    begins, lasts = (ends - batches.rows)[some], ends[some] - 1
     step, batch, rank = batches.step[some], batches.batch[some], batches.rank[some]
     for split in WIDER[frame.grouping.split]:
         within, along = (rank, batch) if split == "batches" else (batch, rank)
         order = np.lexsort((along, within, step))
         before, after = order[:-1], order[1:]
         next_to = (step[before] == step[after]) & (within[before] == within[after])
-        if (next_to & (last[before] == first[after])).any():
+        last, first = lasts[before], begins[after]
+        if (next_to & (values[last] == values[first]) & (groups[last] != groups[first])).any():
             return split
+    return None
+
+
+def _groups(frame: Frame) -> NDArray[np.int64] | None:
+    """The group of each row; None where rows cannot be grouped, which is reported where groups are read."""
+    with suppress(RuntimeFailure):
+        return frame.parts(Axis.COMPLETION, Axis.GROUP).index
     return None
 
 
@@ -108,12 +115,8 @@ def divided(frame: Frame, first: Frame) -> str | None:
 
 def _sizes(frame: Frame) -> list[tuple[int, int]]:
     """The id of each group, and the number of its rows."""
-    ids = frame.column(GROUP_ID)
-    try:
-        groups = frame.parts(Axis.COMPLETION, Axis.GROUP).index
-    except RuntimeFailure:  # reported where groups are read
-        return []
-    if ids is None or ids.dtype.kind != "i":
+    ids, groups = frame.column(GROUP_ID), _groups(frame)
+    if ids is None or ids.dtype.kind != "i" or groups is None:
         return []
     _, begins, counts = np.unique(groups, return_index=True, return_counts=True)
     return list(zip(ids[begins].tolist(), counts.tolist(), strict=True))
@@ -127,13 +130,14 @@ def shuffled(frame: Frame, ids: str) -> bool:
     batches, size = frame.batches, grouping.size
     scope = Segments.of_keys(batches.step, batches.rank, *([batches.batch] if grouping.split == "none" else []))
     piece = scope.index[frame.parts(Axis.COMPLETION, Axis.STEP).index]
-    for number in range(scope.count):
-        numbers = values[piece == number]
-        rows = np.arange(len(numbers))
-        if len(numbers) % size or not np.array_equal(np.sort(numbers), rows + numbers.min(initial=0)):
+    order = np.argsort(piece, kind="stable")
+    for numbers in np.split(values[order], np.flatnonzero(np.diff(piece[order])) + 1):
+        if len(numbers) % size or not np.array_equal(
+            np.sort(numbers), numbers.min(initial=0) + np.arange(len(numbers))
+        ):
             continue
-        of_ids = (numbers - numbers.min()) // size if len(numbers) else numbers
-        if (of_ids.reshape(-1, size) != of_ids.reshape(-1, size)[:, :1]).any():
+        of_ids = (numbers - numbers.min(initial=0)).reshape(-1, size) // size
+        if (of_ids != of_ids[:, :1]).any():
             return True
     return False
 

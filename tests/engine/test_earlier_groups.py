@@ -292,3 +292,30 @@ def test_micro_batches_look_up_one_table(tmp_path: Path, monkeypatch: pytest.Mon
     assert sink.scalars[0]["good"] == pytest.approx(advantages[:, reward > 0].mean())
     assert sink.scalars[0]["best"] == pytest.approx(advantages.reshape(epochs, count, 2).max(2).mean())
     assert asked and sum(asked) <= 6 * 2 * count
+
+
+@pytest.mark.parametrize("row_ids", [False, True])
+def test_a_later_phases_group_that_goes_on_on_the_next_rank_is_told(
+    row_ids: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a sampler deals rows of an update; row ids join micro-batches of a rank, and no ranks."""
+    config = {**CONFIG, "axes": {"completion": {"ids": "row"}, "group": {"of": "prompt"}}, "tables": {}}
+    config["signals"] = {**CONFIG["signals"], "any": {"row": "completion int", "prompt": "completion text"}}
+    config["signals"]["rollout"] = {"reward": "completion"}
+    config["run"] = {"name": "groups"}
+
+    def body(comm: Comm) -> None:
+        rows = [[0, 1, 2], [3, 4, 5]][comm.rank]
+        prompts = [["a", "a", "b"], ["b", "c", "c"]][comm.rank]
+        with declog.start(config, comm=comm, sinks=[MemorySink()], output_dir=tmp_path) as log, log.step(0):
+            ids = {"row": rows} if row_ids else {}
+            log.observe(reward=[1.0] * 3, prompt=prompts, **ids)
+            log.observe(advantages=ADVANTAGES[rows], prompt=prompts, **ids)
+
+    with caplog.at_level(logging.WARNING, logger="declog"):
+        run_ranks(2, body)
+    lines = [line for record in caplog.records if "group ids go on" in (line := record.getMessage())]
+    assert [
+        line for line in lines if line.startswith("best, spread: ") and "`axes.group.split: ranks`" in line
+    ] == lines
+    assert len(lines) == 1
