@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +14,7 @@ from declog.compiler.names import of_output
 from declog.compiler.rows_in_formulas import refuse_rows
 from declog.compiler.scopes import FACTS, MetricScope
 from declog.errors import Path, in_flow
+from declog.language import unknown_names
 from declog.language.dtypes import DType
 from declog.language.expression import Compiler
 from declog.language.moments import FORMULAS
@@ -23,7 +23,6 @@ from declog.language.notation import is_reduction, reduced
 from declog.language.shorthand import OF_ROWS
 from declog.language.spec import MetricSpec
 from declog.language.syntax import ExpressionError, names_in, parse, refuse
-from declog.language.unknown_names import TRACKED
 from declog.plans.modes import ModesOfMetrics
 from declog.plans.needs import needs, ordered, read, read_by_label, sources
 from declog.plans.ops import FormulaOp, MetricOp
@@ -234,14 +233,19 @@ def _timely(draft: Draft, name: str, condition: Node) -> None:
 def _refuse_beside(compiler: Compiler, text: str) -> None:
     """Refuse names beside one that is off: ``completions/clipped_ratio``, a metric's in trackers, and nobody's."""
     tree, scope = parse(text).body, compiler.scope
-    for match in TRACKED.finditer(text):
-        if (written := scope.of_tracker(match[0])) is not None:
-            fix = f"write `{text[: match.start()]}{written}{text[match.end() :]}`"
-            refuse("DL302.tracker", text, match.span(), name=match[0], fix=fix)
+    names = names_in(tree)
+    off = set[str]()
+    for name in names:
+        try:
+            scope.resolve(name)
+        except SwitchedOff:
+            off.add(name)
+    unknown_names.refuse_tracker_names(
+        text, scope, lambda name: None if name in off else scope.resolve(name), alone=True
+    )
     for node in ast.walk(tree):
-        with suppress(SwitchedOff):
-            if isinstance(node, ast.Name) and node.id in names_in(tree) and scope.resolve(node.id) is None:
-                compiler.visit(node)
+        if isinstance(node, ast.Name) and node.id in names - off and scope.resolve(node.id) is None:
+            compiler.visit(node)
 
 
 def condition(draft: Draft, text: str, path: Path) -> Node | None:

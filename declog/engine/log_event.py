@@ -7,6 +7,11 @@ from dataclasses import dataclass
 RESTART = -(2**62)  # as ``back``: the run begins again, and what it has logged stays
 
 
+def undone(back: int | None) -> int | None:
+    """The step behind which what was logged is dropped as a run goes back; None where nothing is."""
+    return None if back == RESTART else back
+
+
 @dataclass(frozen=True, slots=True)
 class EventFacts:
     """The position of a log event in the run, and its times.

@@ -77,7 +77,7 @@ class TeeCall:
 
         They are tried: nothing else has moved to their phase.
         """
-        id = re.sub(r"\W+", "_", kind_of(name).lower()).strip("_") or "logged"
+        id = _id(kind_of(name)) or "logged"
         for free in (id, f"logged_{id}"):
             overrides = _of_table(free, name, value) if is_table(value) else _of_histogram(free, name, value)
             if not overrides or any(free in keys for keys in self._keys.values()):
@@ -117,7 +117,7 @@ def _of_table(id: str, name: str, table: Any) -> list[str]:
     types = {title: type_ for title, type_ in types.items() if type_ and title != "step"}  # declog has the step
     overrides, columns = [], []
     for title, type_ in types.items():
-        key = re.sub(r"\W+", "_", title.lower()).strip("_")
+        key = _id(title)
         source = _quoted(f"{kind_of(name)}/{title}")
         overrides.append(f"signals.{id}.{id}_{key}={{axis: completion, type: {type_}, from: {source}}}")
         called = "" if key == title else f"name: {_quoted(title)}, "
@@ -132,6 +132,10 @@ def _of_histogram(id: str, name: str, value: Any) -> list[str]:
         return []
     signal = f"signals.{id}.{id}={{axis: completion, type: float, from: {_quoted(name)}}}"
     return [signal, f"metrics.{id}={{expr: {id}, reduce: histogram, name: {_quoted(name)}}}"]
+
+
+def _id(name: str) -> str:
+    return re.sub(r"\W+", "_", name.lower()).strip("_")
 
 
 def _quoted(text: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, NoReturn
 
 from declog.errors import did_you_mean, in_flow, nearest
@@ -36,7 +36,7 @@ _CURVE = re.compile(
     r"((?:rolling|moving)(?:_mean|_avg|_average)?|sma|ma|(?:last|mean|avg)(?=_?\d))_?(\d*))"
 )
 _OF_LABELS = ("mean", "sum", "min", "max", "count", "std", "pstd", "var")  # reductions of numbers with `over=label`
-TRACKED = re.compile(r"[A-Za-z_]\w*(?:/[A-Za-z_]\w*)+")  # names of metrics in trackers
+_TRACKED = re.compile(r"[A-Za-z_]\w*(?:/[A-Za-z_]\w*)+")  # names of metrics in trackers
 _SHOWN = re.compile(r"(?<![\w./'])[A-Za-z_][\w.]*(?: */ *[A-Za-z_][\w.]*)*(?![\w./']| *\()")  # the same, or of one word
 _LIMIT = re.compile(r"(^|_)(max|min|limit|threshold|budget)(_|$)")
 
@@ -199,7 +199,7 @@ def refuse_tracker_name(node: ast.expr, text: str, span: Span, scope: Scope) -> 
     """Refuse ``completions/mean_length``, a metric as trackers show it. A quotient of two metrics is none."""
     if scope.noun != "signal":
         _refuse_name_of_a_mode(text, span, scope)
-        _refuse_tracker_names(text, scope)
+        refuse_tracker_names(text, scope, scope.resolve)
     parts = [*ast.walk(node)]
     names = [part.id for part in reversed(parts) if isinstance(part, ast.Name)]
     plain = all(isinstance(part, ast.Name | ast.Constant | ast.BinOp | ast.Div | ast.expr_context) for part in parts)
@@ -213,13 +213,16 @@ def refuse_tracker_name(node: ast.expr, text: str, span: Span, scope: Scope) -> 
     refuse("DL302.tracker", text, span, name=text[start:end], fix=fix)
 
 
-def _refuse_tracker_names(text: str, scope: Scope) -> None:
-    """Refuse ``len/p90 / len/p10``, in which a slash stands in a name and divides."""
-    names = {match: scope.of_tracker(match[0]) for match in TRACKED.finditer(text)}
-    shown = [match for match, id in names.items() if id and None in map(scope.resolve, match[0].split("/"))]
-    if shown and (len(names) > 1 or " / " in text):
+def refuse_tracker_names(text: str, scope: Scope, resolve: Callable[[str], object], *, alone: bool = False) -> None:
+    """Refuse ``len/p90 / len/p10``, in which a slash stands in a name and divides.
+
+    ``resolve`` returns None for a name without a value. ``alone``: also where no other slash divides.
+    """
+    names = {match: scope.of_tracker(match[0]) for match in _TRACKED.finditer(text)}
+    shown = [match for match, id in names.items() if id and None in map(resolve, match[0].split("/"))]
+    if shown and (alone or len(names) > 1 or " / " in text):
         ids = {match.span(): str(names[match]) for match in shown}
-        here = TRACKED.sub(lambda match: ids.get(match.span(), match[0]), text)
+        here = _TRACKED.sub(lambda match: ids.get(match.span(), match[0]), text)
         refuse("DL302.tracker", text, shown[0].span(), name=shown[0][0], fix=f"write `{here}`")
 
 

@@ -30,7 +30,7 @@ from declog.engine.evaluation import Evaluation
 from declog.engine.frame import GROUP_ID, Frame, Projection, of_mode
 from declog.engine.layout import FAILURE, KIND
 from declog.engine.local_columns import with_locals
-from declog.engine.log_event import RESTART
+from declog.engine.log_event import undone
 from declog.engine.publish import Dispatcher, Route, prefixed
 from declog.engine.spans import PHASE, Span
 from declog.errors import ConfigError, Problem, UsageError
@@ -112,7 +112,7 @@ def ask(
         for event, reader in answer.history():
             answer.take(event, reader)
             late.through, has_logged = event.facts.number + 1, has_logged or bool(event.facts.count)
-            if (back := event.facts.back) not in (None, RESTART):
+            if (back := undone(event.facts.back)) is not None:
                 late.events = [item for item in late.events if item[0] <= back]
     late.state = encode(*answer.evaluation.state())
     with places(typed):

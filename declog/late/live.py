@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from declog.engine.log_event import RESTART
+from declog.engine.log_event import undone
 from declog.engine.publish import Route
 from declog.errors import DeclogError, error_text
 from declog.late import ASKED, PROFILE, SHOWN, Answer, Columns, Late, info_of
@@ -151,8 +151,8 @@ class _Metrics:
 
     def _take(self, event: RowEvent, reader: Columns) -> None:
         self._answer.take(event, reader)
-        if event.facts.back not in (None, RESTART):
-            self._files.go_back(ResumePoint(event.facts.back))
+        if (back := undone(event.facts.back)) is not None:
+            self._files.go_back(ResumePoint(back))
 
     def close(self) -> None:
         """Write the rest, and close the files."""

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from declog.engine.evaluation import Evaluation, Frames
 from declog.engine.frame import GROUP_ID, merged
-from declog.engine.log_event import RESTART, EventFacts
+from declog.engine.log_event import EventFacts, undone
 from declog.engine.publish import DROPPED, Dispatcher
 from declog.errors import CommError, RuntimeFailure, error_text
 from declog.language.dtypes import Axis
@@ -176,8 +176,8 @@ class Collector:
             self.evaluation.rewind(item.back)
         if event is not None and self._live is not None:
             self._live.take(event)
-        if item.back not in (None, RESTART):
-            self._go_back(item.back, () if self._live is None else self._live.folders)
+        if (back := undone(item.back)) is not None:
+            self._go_back(back, () if self._live is None else self._live.folders)
         return logged
 
     def _cost(self) -> Figures:

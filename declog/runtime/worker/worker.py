@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from declog.engine.log_event import RESTART
+from declog.engine.log_event import undone
 from declog.runtime.ranks.comm import Comm, Event
 from declog.runtime.ranks.log_event import LogEvent
 from declog.runtime.ranks.sender import Sender
@@ -149,8 +149,8 @@ class Worker:
         with np.errstate(all="ignore"):
             if self._collector is None:
                 self._comm.send(event.key, self._sender.message(event))
-                if event.back not in (None, RESTART):
-                    self._go_back(event.back)
+                if (back := undone(event.back)) is not None:
+                    self._go_back(back)
                 if event.answer is not None:
                     text = self._comm.answer(event.key, event.answer.remaining)
                     event.answer.give(None if text is None else json.loads(text))
