@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import declog
 
-logger = logging.getLogger("declog")
 TRACKERS = {"WandbCallback": "wandb", "TrackioCallback": "trackio"}  # transformers' callbacks, by the kind of the sink
 TRAINER, EPOCH = "trainer", "epoch"  # of a config's `every`
 FOLDER = "declog"  # below the trainer's output_dir: local files stay where a resumed run finds them
@@ -37,6 +35,14 @@ def open_trackers(trainer: Any, plan: declog.Plan) -> None:
             callback.on_train_begin(trainer.args, trainer.state, trainer.control, model=trainer.model)
 
 
+def go_back(log: declog.Recorder, number: int) -> None:
+    """A trainer is at a step that has ended: it trains again from its first one, or goes on from a checkpoint."""
+    if number <= 1:
+        log.restart()
+    else:
+        log.rewind(number - 1)
+
+
 class OpenStep:
     """The optimizer step of a trainer that is open in a recorder; its number is the one that the trainer logs it under.
 
@@ -51,7 +57,6 @@ class OpenStep:
         self._epoch_ended = False  # its log event waits for what the trainer reports
         self._step: AbstractContextManager[Any] | None = None
         self._number = 0
-        self._again = False  # whether it was said that the trainer trains again
 
     def begin(self, state: Any) -> None:
         """An optimizer step begins."""
@@ -61,16 +66,7 @@ class OpenStep:
             return
         log.total_steps = state.max_steps
         if log.last_step is not None and number <= log.last_step:  # it trains again, or from an earlier checkpoint
-            if number == 1:
-                log.restart()
-                if not self._again:
-                    self._again = True
-                    logger.warning(
-                        "the trainer trains again in the run of %s: its steps come beside those of before; a run of its"
-                        " own begins where declog is attached anew", log.output_dir,
-                    )  # fmt: skip
-            else:
-                log.rewind(number - 1)
+            go_back(log, number)
         step = log.step(number)
         step.__enter__()
         self._step, self._number = step, number

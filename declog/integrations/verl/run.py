@@ -19,6 +19,7 @@ from typing import Any
 
 import declog
 from declog.errors import InputError
+from declog.integrations.open_step import go_back
 from declog.integrations.verl import columns
 from declog.records import names_of
 
@@ -248,11 +249,12 @@ class Run:
         rows, reported = self._rows, self._reported
         self._number, self._calls, self._rows, self._reported = None, 0, [], {}
         last = log.last_step
-        if last is not None and number <= last:  # verl goes back, or logs more of a step, which is logged again
-            self._parts = self._parts or number == last
-            if number == last:
-                rows, reported = [*self._last_rows, *rows], {**self._last_reported, **reported}
+        if last is not None and number == last:  # verl logs more of a step, which is logged again
+            self._parts = True
+            rows, reported = [*self._last_rows, *rows], {**self._last_reported, **reported}
             log.rewind(number - 1)
+        elif last is not None and number < last:
+            go_back(log, number)
         self._last_rows, self._last_reported = rows, reported
         with log.step(number):
             for batch in rows:

@@ -257,8 +257,14 @@ class Recorder(Observing):
 
         Everything recorded so far is logged. Call it between two steps, and on every rank.
         """
-        if self._records():
-            self._session.rewind(-1, restart=True)
+        if not self._records():
+            return
+        if self.last_step is not None and self.output_dir is not None:
+            log.warning(
+                "the run of %s trains again: its steps come beside those of before; a run of its own begins where"
+                " declog is started or attached anew", self.output_dir,
+            )  # fmt: skip
+        self._session.rewind(-1, restart=True)
 
     @property
     def last_step(self) -> int | None:

@@ -199,6 +199,17 @@ def test_more_of_a_step_that_has_ended(verl: Any) -> None:
     assert dict(log.declog.recorder.failures) == {}
 
 
+def test_training_again_loses_nothing(verl: Any) -> None:
+    """From its first step, as where a trainer of transformers trains twice."""
+    log = tracking()
+    for score in (1.0, 2.0):
+        for step in (1, 2, 3):
+            log.log(computed(batch(verl, [score])), step=step)
+    log.finish()
+    both = [(step, score) for score in (1.0, 2.0) for step in (1, 2, 3)]
+    assert [(step, values["critic/score/mean"]) for step, values in lines()] == both
+
+
 def test_a_profile_that_knows_no_column(verl: Any) -> None:
     """All numbers are verl's own, each step's its own log event; windows of several steps are the profile's matter."""
     log = tracking(preset="trainer")
