@@ -91,7 +91,7 @@ def test_what_stands_for_a_metric_follows_its_reductions(tmp_path: Path) -> None
 
 
 def test_whatever_is_observed_is_logged(tmp_path: Path) -> None:
-    """Without a profile: numbers as they were last, rows by mean and spread, texts in a table."""
+    """Without a profile: numbers by their mean over the calls, rows by mean and spread, texts in a table."""
     sink = logged(
         tmp_path, "minimal",
         {"reward": REWARD, "completion": ["a", "b", "c", "d"]},
@@ -102,7 +102,7 @@ def test_whatever_is_observed_is_logged(tmp_path: Path) -> None:
     ((_, table),) = sink.tables("samples")
     assert (found, list(table.data["completion"][:4])) == (
         {
-            "loss": 2.0, "kl": 0.5, "reward/mean": 1.5, "reward/std": 1.290994, "advantages/mean": 2.0,
+            "loss": 1.5, "kl": 0.5, "reward/mean": 1.5, "reward/std": 1.290994, "advantages/mean": 2.0,
             "advantages/std": 1.154701, "rewards/format/mean": 0.5, "rewards/format/std": 0.57735, "logprobs/mean": 0.0,
             "logprobs/std": 0.0,
         },
@@ -124,6 +124,26 @@ def test_values_of_other_rows_are_left_out_once(tmp_path: Path, caplog: pytest.L
     found = logged(tmp_path, "minimal", {"reward": REWARD, "prompt": ["q", "r"]}).scalars[1]
     assert found["reward/mean"] == 1.5
     assert [text.partition(":")[0] for text in caplog.messages if "left out" in text] == ["`prompt` is left out"]
+
+
+def test_minibatches_of_an_update_are_other_rows(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A PPO loop without a preset: numbers and arrays of each minibatch are pooled, beside those of the rollout.
+
+    The class: what later calls of a step bring, of another number of rows than the calls before. Within one call it is
+    a mistake, and is named.
+    """
+    sink = logged(
+        tmp_path, "minimal",
+        {"episode_return": [10.0, 12.0, 9.0]},
+        *({"policy_loss": 0.5 * k, "ratio": [1.0 + k] * 4} for k in range(3)),
+    )  # fmt: skip
+    assert sink.scalars[1] == {
+        "policy_loss": 0.5, "ratio/mean": 2.0, "ratio/std": pytest.approx((8 / 11) ** 0.5),
+        "episode_return/mean": pytest.approx(31 / 3), "episode_return/std": pytest.approx(1.527525, abs=1e-6),
+    }  # fmt: skip
+    assert not caplog.messages
+    logged(tmp_path / "second", "minimal", {"reward": [1.0] * 4, "length": [1.0] * 3})
+    assert [text.partition(":")[0] for text in caplog.messages] == ["`length` is left out"]
 
 
 def test_a_row_of_more_axes_is_a_value(tmp_path: Path) -> None:
@@ -158,7 +178,7 @@ def test_what_is_no_value_is_left_out_by_name(
     """Whatever is observed is logged, or named once; None is nothing."""
     found = logged(tmp_path, "minimal", {"loss": 1.0, "odd": value, "none": None}, {"loss": 2.0, "odd": value})
     expected = [f"`odd` is left out: {shown} is neither a number nor a list, array or tensor of values"]
-    assert (found.scalars[1], [text for text in caplog.messages if "left out" in text]) == ({"loss": 2.0}, expected)
+    assert (found.scalars[1], [text for text in caplog.messages if "left out" in text]) == ({"loss": 1.5}, expected)
 
 
 def test_names_that_are_no_keywords(tmp_path: Path) -> None:

@@ -277,7 +277,7 @@ class Session:
             for batches in scope.batches.values():
                 if batches is not main:
                     if main is not None:
-                        self.intake.adopt(main, batches)
+                        main.adopt(batches)
                     self.intake.close_all(batches, refused)
             if main is not None:
                 self.intake.close_all(main, refused)

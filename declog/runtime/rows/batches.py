@@ -135,13 +135,14 @@ class Intake:
         unread: list[tuple[int, Sequence[SignalOp]]] = []
         # whether the names alone decide which signals are meant, not the values or earlier calls
         alike = not self._any and self._plan.signal_names.issuperset(signals)
+        earlier = {**batches} if self._any else {}
         intended: Mapping[str, Sequence[SignalOp]] | None = None
         for position, (source, value) in enumerate(signals.items()):
             ops: Sequence[SignalOp] = sources.get(source, ())
             if source in self._unread:
                 unread.append((position, self._unread[source]))
             if self._any and not ops and source not in self._plan.signal_names:
-                self._undeclared_signal(batches, source, value)
+                self._undeclared_signal(batches, source, value, earlier)
                 continue
             if source not in homes and ops:  # its phase is that of the signals with which it is observed
                 if intended is None:
@@ -196,14 +197,22 @@ class Intake:
         else:
             _await_end(batches, call)
 
-    def _undeclared_signal(self, batches: OpenBatches, name: str, value: Any) -> None:
-        """Keep an undeclared value: numbers and rows of numbers by name, texts for tables, families by member."""
+    def _undeclared_signal(self, batches: OpenBatches, name: str, value: Any, earlier: Mapping[str, Batch]) -> None:
+        """Keep an undeclared value: numbers and rows of numbers by name, texts for tables, families by member.
+
+        Another number of values than the rows of ``earlier`` calls is of other rows, in the next batch.
+        """
         if isinstance(value, Mapping):
             for member, inside in value.items():
-                self._undeclared_signal(batches, f"{name}/{member}", inside)
+                self._undeclared_signal(batches, f"{name}/{member}", inside, earlier)
             return
         kind, plain = undeclared(value)
         op = None if kind is None else self._any.get(kind)
+        if kind is Axis.COMPLETION and op is not None and not batches.once:
+            batch = batches.get(op.phase)
+            same = batch is None or batch is not earlier.get(op.phase) or batch.completions in (None, len(plain))
+            if batch is not None and not same and batch.size is None:
+                self._put(batches, {op.phase: Batch(batch.phase, self._folds[op.phase])})
         try:
             if kind is Axis.COMPLETION and op is None:
                 return
@@ -366,21 +375,6 @@ class Intake:
         """Report a fold that failed, without the frames of its traceback."""
         self._failures.report(failure)
         forget_frames(failure)
-
-    def adopt(self, main: OpenBatches, other: OpenBatches) -> None:
-        """Move columns of a task without rows to the open batch of the scope's own code, if they fit its rows."""
-        for phase, batch in list(other.items()):
-            main_batch = main.get(phase)
-            if batch.names or main_batch is None or main_batch.completions is None:
-                continue
-            extras = {
-                column: values for column, values in batch.extras.items()
-                if column not in main_batch.extras and len(values) == main_batch.completions
-            }  # fmt: skip
-            main_batch.extras = {**main_batch.extras, **extras}
-            batch.extras = {column: values for column, values in batch.extras.items() if column not in extras}
-            if not batch.extras:
-                del other[phase]
 
     # -- closing
 

@@ -32,6 +32,7 @@ class PairedRows:
         }
         self._names = {name: frozenset(op.name for op in ops) - marks(plan) for name, ops in signals.items()}
         self._families = {name: frozenset(op.name for op in ops if op.family) for name, ops in signals.items()}
+        self._undeclared = {op.name for ops in signals.values() for op in ops if op.any}
         self._required = {
             name: frozenset(op.name for op in ops if op.required and not op.family) for name, ops in signals.items()
         }
@@ -55,7 +56,10 @@ class PairedRows:
         families, required = self._families[phase], self._required[phase]
         different = []
         if families and (members := before.members) and (second := batch.members):
-            different = sorted(f"{name}[{one!r}]" for name, one in members ^ second if name in families)
+            # undeclared values of another number of rows, or beside none, are of other rows
+            other_rows = self._undeclared if before.completions != batch.completions else set[str]()
+            differing = [pair for pair in members ^ second if pair[0] in families and pair[0] not in other_rows]
+            different = sorted(one if name in self._undeclared else f"{name}[{one!r}]" for name, one in differing)
         if not (before.partial or batch.partial) and before.names & required and batch.names & required:
             different += sorted((before.names ^ batch.names) & required)
         if apart := self._apart(phase, before.names, batch.names, came):

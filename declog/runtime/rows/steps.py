@@ -257,3 +257,18 @@ class OpenBatches(dict[str, Batch]):
         self.partial_step = partial_step
         self.once = False
         self.kept: Sequence[tuple[Observation, Streams]] = ()
+
+    def adopt(self, other: OpenBatches) -> None:
+        """Move columns of another task without rows to the open batches here, if they fit the rows."""
+        for phase, batch in list(other.items()):
+            main_batch = self.get(phase)
+            if batch.names or main_batch is None or main_batch.completions is None:
+                continue
+            extras = {
+                column: values for column, values in batch.extras.items()
+                if column not in main_batch.extras and len(values) == main_batch.completions
+            }  # fmt: skip
+            main_batch.extras = {**main_batch.extras, **extras}
+            batch.extras = {column: values for column, values in batch.extras.items() if column not in extras}
+            if not batch.extras:
+                del other[phase]
