@@ -20,9 +20,10 @@ from declog.language.expression import Compiler
 from declog.language.moments import FORMULAS
 from declog.language.nodes import BUILTIN, LABEL, Node, walk
 from declog.language.notation import is_reduction, reduced
+from declog.language.parser import names_in
 from declog.language.shorthand import OF_ROWS
 from declog.language.spec import MetricSpec
-from declog.language.syntax import ExpressionError, names_in, parse, refuse
+from declog.language.syntax import ExpressionError, parse, refuse
 from declog.plans.modes import ModesOfMetrics
 from declog.plans.needs import needs, ordered, read, read_by_label, sources
 from declog.plans.ops import FormulaOp, MetricOp

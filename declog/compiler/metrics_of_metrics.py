@@ -12,8 +12,8 @@ from declog.compiler.draft import Draft
 from declog.compiler.scopes import FACTS
 from declog.errors import in_flow
 from declog.language.notation import both, reduced
+from declog.language.parser import names_in, tree_of
 from declog.language.spec import MetricSpec
-from declog.language.syntax import names_in, tree_of
 from declog.language.tracker_names import reductions_of
 
 _OF_FORMULAS = frozenset({"name", "alias", "tags", "log", "empty", "when"})  # keys that a formula has, too

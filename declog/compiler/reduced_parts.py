@@ -20,9 +20,10 @@ from declog.language.dtypes import Axis, DType
 from declog.language.expression import compile_expression
 from declog.language.nodes import Node
 from declog.language.notation import SEVERAL, both
+from declog.language.parser import names_in, tree_of
 from declog.language.reductions import BUILTIN, quantile_level
 from declog.language.spec import MetricSpec
-from declog.language.syntax import ExpressionError, names_in, tree_of
+from declog.language.syntax import ExpressionError
 from declog.language.tracker_names import in_formula, reductions_of
 
 _PLAIN = frozenset({"name", "tags", "log"})  # keys that a formula has, too

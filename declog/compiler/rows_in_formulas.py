@@ -10,8 +10,9 @@ from declog.compiler.scopes import FACTS, SignalScope
 from declog.errors import in_flow
 from declog.language import earlier_steps, library_calls
 from declog.language.expression import Compiler, compile_expression
+from declog.language.parser import names_in
 from declog.language.spec import MetricSpec
-from declog.language.syntax import ExpressionError, names_in, parse
+from declog.language.syntax import ExpressionError, parse
 from declog.language.tracker_names import in_formula, reductions_of
 
 

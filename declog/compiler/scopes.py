@@ -16,11 +16,12 @@ from declog.language.dtypes import AXES, Axis, DType, Type
 from declog.language.expression import compile_expression
 from declog.language.nodes import ALONE, BUILTIN, LABEL, LABELLED, LEAVES, METRIC, SIGNAL, Node
 from declog.language.notation import reduced
+from declog.language.parser import names_in, tree_of
 from declog.language.reductions import Reduction
 from declog.language.scope import BUILTINS, Scope
 from declog.language.spec import MetricSpec, Observed
 from declog.language.spec_of_tables import ColumnSpec
-from declog.language.syntax import ExpressionError, names_in, tree_of
+from declog.language.syntax import ExpressionError
 from declog.plans.ops import FormulaOp, MetricOp
 
 FACTS: dict[str, Type] = {  # facts of a log event and its window that formulas and conditions can read beside metrics

@@ -21,10 +21,11 @@ from declog.language.earlier_steps import reads_earlier
 from declog.language.expression import Compiler
 from declog.language.nodes import SIGNAL, Node
 from declog.language.notation import both, is_reduction, reduced
+from declog.language.parser import names_in, tree_of
 from declog.language.reductions import Reduction, Reductions
 from declog.language.smoothing import Smoothing
 from declog.language.spec import MetricSpec, Observed
-from declog.language.syntax import ExpressionError, names_in, tree_of
+from declog.language.syntax import ExpressionError
 from declog.language.wrong_forms import of_calls, of_expressions
 from declog.plans.ops import MetricOp
 

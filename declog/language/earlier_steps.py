@@ -13,8 +13,8 @@ from typing import Any
 
 from declog.errors.elsewhere import SYNONYMS
 from declog.language.library_calls import MODULES
+from declog.language.parser import names_in, tree_of
 from declog.language.smoothing import Reduction, Smoothing
-from declog.language.syntax import names_in, tree_of
 
 BEFORE = frozenset({"prev", "previous", "last_value", "lag", "shift", "before"})
 CHANGES = frozenset({"delta", "diff", "change"})

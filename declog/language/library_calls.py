@@ -13,6 +13,7 @@ from functools import cache
 from declog.errors import Problem, elsewhere, in_flow
 from declog.language.dtypes import AXES, Axis
 from declog.language.nodes import Node
+from declog.language.parser import source_of
 from declog.language.smoothing import Smoothing
 
 QUANTILES = frozenset({"quantile", "percentile", "nanquantile", "nanpercentile", "histogram_quantile"})
@@ -103,14 +104,14 @@ def with_metric(fix: str, call: ast.Call, text: str, taken: Container[str] = ())
     if len(re.findall(r"\b\w+\([^()]+, *(?:\w+ *= *)?\d+\)", text)) > 1:  # a short window beside a long one
         name = f"{name}_{ast.unparse([*call.args, *(word.value for word in call.keywords)][-1])}"
     name = f"{name}_of_steps" if name in taken else name
-    here = text.replace(ast.get_source_segment(text.strip(), call) or ast.unparse(call), name).strip()
+    here = text.replace(source_of(text, call), name).strip()
     return f"write a metric and name it here: `metrics: {{{name}: {fix}}}`, and `{here}`"
 
 
 def ranked(call: ast.Call, text: str) -> str | None:
     """``length > median(length)`` by the rank in a group; None where no quantile of the compared value is called."""
     share = level_of(call)
-    compared = re.search(rf"([\w.]+)\s*([<>])=?\s*{re.escape(ast.get_source_segment(text.strip(), call) or '')}", text)
+    compared = re.search(rf"([\w.]+)\s*([<>])=?\s*{re.escape(source_of(text, call))}", text)
     if share is None or compared is None or compared[1] != ast.unparse(call.args[0]):
         return None
     bound = f"{'>' if compared[2] == '>' else '< 1 +'} {share:g} * size(completion)"  # at least one of a small group
@@ -123,7 +124,7 @@ def of_tokens(call: ast.Call, text: str, value: Node) -> str:
     if call.keywords:
         return of_folded(call, text, value)["fix"]
     share, of = level_of(call) or 0.0, ast.unparse(call.args[0])
-    written = re.escape(ast.get_source_segment(text.strip(), call) or ast.unparse(call))
+    written = re.escape(source_of(text, call))
     (sign, equal) = re.search(rf"([<>])(=?)\s*{written}", text).groups()  # type: ignore[union-attr]
     name = f"{re.sub(r'[^a-z0-9]+', '_', of.lower()).strip('_')}_{'above' if sign == '>' else 'below'}_p{100 * share:g}"
     name = name.replace(".", "_")
@@ -150,7 +151,7 @@ def of_folded(call: ast.expr, text: str, value: Node) -> dict[str, str]:
     of, reduction = ast.unparse(call.args[0]), f"p{100 * share:g}"
     of_all = f"of all tokens it is a metric of its own, `{reduction}({value})`"
     name = f"{re.sub(r'[^a-z0-9]+', '_', of.lower()).strip('_')}_{reduction}".replace(".", "_")
-    here = text.replace(ast.get_source_segment(text.strip(), call) or ast.unparse(call), name).strip()
+    here = text.replace(source_of(text, call), name).strip()
     mask = " & ".join(f"{node}.bool()" for node in value.mask)
     tokens = f"({of})" if not of.isidentifier() else of
     tokens += f".where({mask}, torch.nan)" if mask else ""

@@ -13,7 +13,7 @@ from typing import Any
 from declog.errors import in_flow
 from declog.language.nodes import MODE
 from declog.language.notation import SIGNS, both
-from declog.language.syntax import tree_of
+from declog.language.parser import tree_of
 from declog.language.tracker_names import reductions_of
 
 MODES = {

@@ -15,7 +15,7 @@ from typing import Any
 from declog.errors import Path, Problem, UsageError, did_you_mean, in_flow
 from declog.errors.elsewhere import SYNONYMS
 from declog.language.dtypes import AXES, DType
-from declog.language.syntax import tree_of
+from declog.language.parser import source_of, tree_of
 
 TYPES = tuple(map(str, DType))
 WORD = re.compile(r"[a-z_][a-z0-9_]*\Z")
@@ -229,21 +229,22 @@ def is_reduction(name: str, arity: int) -> bool:
 
 def reduced(text: str) -> dict[str, Any] | None:
     """``p95(reward)`` as `expr` and `reduce`; None for what is no call of a reduction."""
+    text = text.strip()
     try:
-        body = tree_of(text.strip()).body
+        body = tree_of(text).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     if not isinstance(body, ast.Call) or not isinstance(body.func, ast.Name) or not body.args:
         return None
     name = body.func.id
     if name in SEVERAL and len(body.args) == 1 and not body.keywords:
-        return {"expr": str(ast.get_source_segment(text.strip(), body.args[0])), "reduce": list(SEVERAL[name])}
+        return {"expr": source_of(text, body.args[0]), "reduce": list(SEVERAL[name])}
     if not is_reduction(name, len(body.args)):
         return None
     if any(item.arg in (None, "over", "within") for item in body.keywords):
         return None
-    pieces = [str(ast.get_source_segment(text.strip(), item)) for item in body.args]
-    options = [str(ast.get_source_segment(text.strip(), item)) for item in body.keywords]
+    pieces = [source_of(text, item) for item in body.args]
+    options = [source_of(text, item) for item in body.keywords]
     return {
         "expr": pieces[0] if len(pieces) == 1 else pieces,
         "reduce": f"{name}({', '.join(options)})" if options else name,

@@ -13,7 +13,8 @@ from dataclasses import replace
 from declog.errors import Problem
 from declog.language.dtypes import AXES, Axis, DType, Type, finest
 from declog.language.nodes import COMBINED, JOIN, WRITTEN, Graph, Node
-from declog.language.syntax import ExpressionError, names_in
+from declog.language.parser import names_in
+from declog.language.syntax import ExpressionError
 
 
 def labels(graph: Graph, nodes: Sequence[Node], order: Callable[[str], int]) -> Node:

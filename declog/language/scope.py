@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from declog.errors import Problem
 from declog.language.dtypes import Axis, DType, Type
 from declog.language.nodes import MODE, Node
-from declog.language.syntax import WORDS
+from declog.language.parser import WORDS
 
 if TYPE_CHECKING:  # numpy, which composing alone needs not
     from declog.language.reductions import Reduction

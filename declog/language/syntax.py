@@ -1,30 +1,24 @@
 """The syntax of an expression: text in, a syntax tree of bounded size out. Nothing is typed here.
 
-Imports Python's ``ast`` and errors only.
+Imports the parser, idioms and errors only.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-import threading
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NoReturn
 
 from declog.errors import Problem
 from declog.language import idioms
+from declog.language.parser import plain_words, tree_of
 
-_PARSER = threading.Lock()  # CPython 3.11 counts the depth of all threads' trees in one place, and then refuses them
 MAX_LENGTH = 4_000  # characters
 MAX_NODES = 600
 MAX_DEPTH = 60
 
-WORDS = {"lt": "< ", "le": "<=", "gt": "> ", "ge": ">=", "eq": "==", "ne": "!="}
-# strings are passed over, backslashes in them too; `p99.9(x)` is a quantile, not an attribute
-_WORD = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|\b(?:lt|le|gt|ge|eq|ne)\b(?!\()|\bp\d{1,3}\.\d+(?=\s*\()|[\r\n]")
-_TEXT = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"")
-_BACKSLASH = "\x7f"  # what stands for one while Python parses: texts have no escapes, as YAML had its own
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
@@ -51,32 +45,9 @@ class Parsed:
         return None
 
 
-class _Raw(str):
-    """A text of an expression, which is written as it is: without escapes."""
-
-    def __repr__(self) -> str:
-        return f'"{self}"' if "'" in self else f"'{self}'"
-
-
 def refuse(key: str, source: str, span: tuple[int, int] | None = None, /, **facts: Any) -> NoReturn:
     """Refuse a text; ``span`` is the half-open range of characters at fault."""
     raise ExpressionError(Problem.of(key, source=source, span=span, **facts))
-
-
-def tree_of(text: str) -> ast.Expression:
-    """Python's tree of an expression, from any thread, with texts as they stand; raises what ``ast.parse`` does."""
-    with _PARSER:
-        tree = ast.parse(_TEXT.sub(lambda match: match[0].replace("\\", _BACKSLASH), text), mode="eval")
-    for node in ast.walk(tree) if "\\" in text else ():
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            node.value = _Raw(node.value.replace(_BACKSLASH, "\\"))
-    return tree
-
-
-def names_in(tree: ast.AST) -> set[str]:
-    """The names that a tree reads, without those of the functions that it calls."""
-    called = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and node not in called}
 
 
 @lru_cache(maxsize=512)  # ranks of a process, and its next plan, have the same expressions; nobody changes a tree
@@ -88,12 +59,12 @@ def parse(text: str) -> Parsed:
         refuse("DL301.empty", text)
     if (control := _CONTROL.search(text)) is not None:
         refuse("DL301.control", text, control.span(), control=control.group())
-    plain = _WORD.sub(_plain, text)
-    lead = len(plain) - len(plain.lstrip())
+    lead = len(text) - len(text.lstrip())
     try:
-        tree = tree_of(plain.strip())
+        tree = tree_of(text.strip())
     except SyntaxError as error:
-        offset = error.offset or len(plain.strip()) + 1  # 0: it ends too early
+        plain = plain_words(text)
+        offset = error.offset or len(text.strip()) + 1  # 0: it ends too early
         start = min(offset - 1 + lead, len(text))
         end = max(start + 1, min((error.end_offset or 0) - 1 + lead, len(text)))
         refuse("DL301.parse", text, (start, end), cause=error.msg, fix=_syntax_fix(error.msg, plain, text[start:end]))
@@ -111,14 +82,6 @@ def parse(text: str) -> Parsed:
             node.end_col_offset += lead
         stack.extend((child, depth + 1) for child in ast.iter_child_nodes(node))
     return Parsed(text, tree.body)
-
-
-def _plain(match: re.Match[str]) -> str:
-    """A piece of an expression as Python can parse it, of the same length."""
-    word = match.group()
-    if word[0] in "'\"":
-        return word
-    return " " if word in "\r\n" else WORDS.get(word) or word.replace(".", "_")
 
 
 _OPERATORS = {"&": "and", "|": "or", "!": "not"}  # doubled, in other languages

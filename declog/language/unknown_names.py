@@ -18,9 +18,10 @@ from declog.language.dtypes import AXES, MEMBER
 from declog.language.modes import MODES, in_mode, of_one_mode, without_mode
 from declog.language.nodes import BUILTIN, LABEL, LABELLED, MODE, Node
 from declog.language.notation import SIGNS, WORD, both, is_reduction, reduced
+from declog.language.parser import source_of, tree_of
 from declog.language.scope import Scope
 from declog.language.smoothing import Smoothing
-from declog.language.syntax import parse, refuse, tree_of
+from declog.language.syntax import parse, refuse
 from declog.language.tracker_names import in_formula
 
 Span = tuple[int, int]  # a half-open character range of the expression
@@ -147,7 +148,7 @@ def _of_reduction(name: str, text: str) -> str | None:
     if word in (None, name) or not is_reduction(str(word), 1) or len(levels) > 1:
         return None
     aggregate = f"{word}({ast.unparse(call.args[0])}, over={ast.unparse(axis)})"
-    return f"write `{text.replace(ast.get_source_segment(text, call) or text, aggregate)}`"
+    return f"write `{text.replace(source_of(text, call), aggregate)}`"
 
 
 _OF_TEXTS = frozenset({"contains", "startswith", "endswith", "matches", "len", "distinct_n", "jaccard", "majority"})
@@ -339,7 +340,7 @@ def of_library(node: ast.Call, name: str, text: str, scope: Scope) -> str | None
         names = {one for one in names if not isinstance(scope.resolve(one), Node)}
         if not names:
             return fix
-    written = scope.of_tracker(ast.get_source_segment(text.strip(), node.args[0]) or "")
+    written = scope.of_tracker(source_of(text, node.args[0]))
     if written is None:
         keys = {one: parse(in_formula(one, metrics[one])).body for one in names}
         written = ast.unparse(library_calls.Substitution(keys).visit(tree_of(ast.unparse(node.args[0])).body))

@@ -15,8 +15,8 @@ from declog.language.dtypes import Axis, DType
 from declog.language.functions import REQUIRED, Function
 from declog.language.functions.text import bucket_labels
 from declog.language.nodes import Node
+from declog.language.parser import tree_of
 from declog.language.reductions import Reduction
-from declog.language.syntax import tree_of
 
 Span = tuple[int, int]  # a half-open range of characters
 

@@ -149,6 +149,15 @@ def test_an_expression_may_stand_on_several_lines() -> None:
     ) == {"m": 3.0}
 
 
+@pytest.mark.parametrize("expr", ["foo(x ge 1)", "mean(foo(x ge 1), over=completion)", "foo(x\n)", "foo(p99.9(x))"])
+def test_an_answer_reads_what_the_parser_reads(expr: str) -> None:
+    """The class: answers look at a text again, and words of comparison and line ends are in it there, too."""
+    problem = refused(expr)
+    assert problem.message == "unknown function `foo`"
+    assert problem.source is not None and problem.span is not None
+    assert problem.source[slice(*problem.span)] == "foo"
+
+
 @pytest.mark.parametrize("expr", ["p99.9(x)", "p99_9(x)", "  p99.9 ( x ) "])
 def test_a_quantile_may_have_a_fraction(expr: str) -> None:
     """`p99.9(x)` reads like the other quantiles."""
