@@ -150,6 +150,8 @@ def _explained(config: Composed, problem: Problem) -> Problem:
     if not _completes(config, problem.path) or says or str(problem.fix).startswith(f"{name}: "):
         return problem
     deletion = f"or delete it: {shipped} {'has' if len(homes) == 1 else 'have'} no {what} `{name}` to change{near}"
+    if close is None and len(names) == 1:
+        deletion = f"or name it `{names[0]}`, to change that {what} of {shipped}"
     return replace(problem, fix=f"{problem.fix}; {deletion}" if problem.fix else deletion)
 
 

@@ -61,8 +61,8 @@ def elementwise(
 
     An argument that contains ``present`` decides alone where it can: `present(x) and x > 0` is false where x is
     absent. Of `x if present(x) else y` only the chosen side counts, and so it does for any condition that has one value
-    per batch. For other conditions per row both sides count: else a mean would silently be of the few rows that chose
-    the side that is there.
+    per batch; but where `y` did not come, an `x` that came is missing, not absent. For other conditions per row both
+    sides count: else a mean would silently be of the few rows that chose the side that is there.
     """
     if node.op == PRESENT or all(kind is False for kind in kinds):
         return False
@@ -71,7 +71,11 @@ def elementwise(
         if condition is True or yes is no:
             return either(condition, yes)
         chosen = truth(0)
-        return either(condition, chosen * yes | ~chosen * no)
+        kind, question = chosen * yes | ~chosen * no, node.args[0]
+        if question.op == PRESENT and question.args[0] == node.args[1]:
+            came = ~(chosen | absent(yes)) & absent(no)
+            kind = kind * ~came | came * MISSING
+        return either(condition, kind)
     result = either(*kinds)
     if node.op in ("and", "or"):
         for position, arg in enumerate(node.args):

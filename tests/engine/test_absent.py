@@ -279,3 +279,32 @@ def test_a_condition_on_what_is_off_never_holds(tmp_path: Path) -> None:
         profile="slim",
     )  # fmt: skip
     assert logged(config, [{"kl": [1.0, 2.0]}], tmp_path) == {"low": 1.0}
+
+
+@pytest.mark.parametrize("nan", ["skip", "propagate"])
+def test_what_came_and_is_missing_is_not_absent_where_its_stand_in_never_came(
+    nan: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A reward of the presets is `given if present(given) else` the sum of a family: NaN rewards vanished silently.
+
+    The class: `x if present(x) else y` where `x` is missing and `y` never came, of all types and axes.
+    """
+    signals = {**SIGNALS, "y": ROWS, "u": {"axis": "token"}, "k": {**ROWS, "type": "int"}}
+    exprs = {
+        "a": "s if present(s) else y", "b": "s if present(s) else sum(f, over=member)", "c": "n if present(n) else k",
+        "d": "mean(t, over=token) if present(mean(t, over=token)) else y", "e": "t if present(t) else u",
+    }  # fmt: skip
+    metrics = {id: {"expr": expr, "reduce": "mean", "nan": nan} for id, expr in exprs.items()}
+    values = {
+        "s": [1.0, float("nan"), 3.0, 5.0],
+        "n": [1, None, 3, 5],
+        "t": torch.tensor([[1.0, 3.0], [torch.nan] * 2]),
+    }
+    values["t"] = values["t"][[0, 1, 0, 0]]
+    scalars = logged(profile(signals, metrics, **CONFIG), [HERE | values | {"f": {}}], tmp_path)
+    skipped = {"a": 3.0, "b": 3.0, "c": 3.0, "d": 2.0, "e": 2.0}
+    shown = {id: value for id, value in scalars.items() if id in exprs}
+    expected = skipped if nan == "skip" else dict.fromkeys(exprs, pytest.approx(float("nan"), nan_ok=True))
+    assert shown == expected
+    told = sum("leaves out missing values" in text for text in caplog.messages)
+    assert told == (len(exprs) if nan == "skip" else 0)

@@ -33,8 +33,9 @@ def worst(kinds: tuple[int, ...]) -> int:
 
 
 def chosen(kinds: tuple[int, ...], truth: tuple[bool, ...]) -> int:
-    """Of `if` the condition and the side that it chooses."""
-    return worst((kinds[0], kinds[1] if truth[0] else kinds[2]))
+    """Of `x if present(x) else y` the side that it chooses; an `x` that came is missing where `y` did not come."""
+    side = kinds[1] if truth[0] else MISSING if kinds[1] != ABSENT == kinds[2] else kinds[2]
+    return worst((kinds[0], side))
 
 
 def decided(by: bool) -> Callable[[tuple[int, ...], tuple[bool, ...]], int]:

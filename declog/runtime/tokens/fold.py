@@ -20,6 +20,7 @@ import torch
 
 from declog.engine.blocks import Key
 from declog.errors import RuntimeFailure
+from declog.language import absence
 from declog.language.absence import COMPARISONS, Kind, either, elementwise
 from declog.language.dtypes import Axis, DType
 from declog.language.functions import DEFAULT, FunctionOf
@@ -107,7 +108,7 @@ class TokenView:
             return either(absent, self._few(node))
         if all(part is False for part in of_args):
             return False
-        absent = self._passed_on(node, of_args)
+        absent = absence.absent(self._passed_on(node, of_args))  # a missing float is NaN
         # for a batch without the signal one answer is enough, and needs no wait for a device
         return bool(absent) if isinstance(absent, Tensor) and not absent.ndim and absent.is_cpu else absent
 
