@@ -281,7 +281,7 @@ def fits(draft: Draft, node: Node, path: Path, dtypes: Sequence[DType], axis: Ax
     type, key = node.type, _key(path)
     if type.axis is not None and not needs_axis(type, axis):
         ways = ["any", "all"] if type.dtype is DType.BOOL else ["mean" if type.dtype in NUMERIC else "first"]
-        ways = {"by": ["first"], "weight": ["sum"]}.get(key, ways)
+        ways = {"by": ["first"], "within": ["first"], "weight": ["sum"]}.get(key, ways)
         fix = "  or  ".join(f"{way}({node}, over={type.axis.label})" for way in ways)
         fix = f"labels that are {per(axis)}" if node.op == COMBINED else fix
         draft.report("DL310.finer", path, key=key, finer=per(type.axis), what=what, axis=per(axis), fix=fix)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import get_args
 
 from declog.compiler.draft import Draft, fits, op_of
 from declog.compiler.scopes import typed
-from declog.errors import Path, in_flow
+from declog.errors import Path, Problem, in_flow, nearest
 from declog.language import idioms
 from declog.language.dtypes import NUMERIC, Axis, DType
 from declog.language.nodes import Node
-from declog.language.spec_of_tables import FilterSpec
+from declog.language.phases import labels
+from declog.language.spec_of_tables import FilterSpec, Within
+from declog.language.unknown_names import as_label
 from declog.language.wrong_forms import in_one_way
 from declog.plans.ops import FilterOp
 
@@ -20,6 +24,8 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "top_bottom": ("top", "bottom"), "first": ("first",), "random": ("random",), "fraction": ("fraction",),
     "unique": ("unique",),
 }  # fmt: skip
+_LABELS = (DType.TEXT, DType.INT, DType.BOOL)
+_LONGER = ("epoch", "run", "all", "every")  # words for more steps than a window has
 
 
 def filters(draft: Draft) -> None:
@@ -64,19 +70,19 @@ def _visit(draft: Draft, name: str, above: tuple[str, ...]) -> FilterOp | None:
             return None
     before = len(draft.problems)
     kind = _kind(draft, spec, path)
-    for key in ("within", "take"):
-        if vars(spec)[key] == "group" and draft.grouping is None:
-            draft.report("DL306.group_key", (*path, key), key=key)
-    if spec.take == spec.within == "group" and draft.grouping is not None:
-        draft.report("DL202.take_within", (*path, "within"))
     ordered = ("unique", tuple(DType)) if kind == "unique" else ("key", NUMERIC)
-    key_node, where = (_row_value(draft, name, spec, path, *one) for one in (ordered, ("where", (DType.BOOL,))))
+    key_node, where = (
+        _row_value(draft, name, spec, vars(spec)[key], (*path, key), dtypes)
+        for key, dtypes in (ordered, ("where", (DType.BOOL,)))
+    )
+    words, label = _within(draft, name, spec, path)
     if len(draft.problems) > before or f"filters.{name}" in draft.inactive:
         return None
-    phases = {node.type.phase for node in (key_node, where) if node is not None and node.type.phase}
+    phases = {node.type.phase for node in (key_node, where, label) if node is not None and node.type.phase}
     draft.filters[name] = op_of(
         FilterOp, spec, id=name, phase=draft.latest(phases, path) if phases else "", source=source, kind=kind,
-        key=key_node, where=where, n=spec.first or spec.random or 0, fraction=spec.fraction or 0.0,
+        key=key_node, where=where, within=words, label=label, n=spec.first or spec.random or 0,
+        fraction=spec.fraction or 0.0,
     )  # fmt: skip
     return draft.filters[name]
 
@@ -103,11 +109,44 @@ def _kind(draft: Draft, spec: FilterSpec, path: Path) -> str:
     return kind
 
 
+def _within(draft: Draft, name: str, spec: FilterSpec, path: Path) -> tuple[tuple[str, ...], Node | None]:
+    """The words of what a filter chooses from, but for the window, and the label of its rows: one, or a combination."""
+    at = (*path, "within")
+    texts = (
+        {at: spec.within} if isinstance(spec.within, str) else {(*at, i): text for i, text in enumerate(spec.within)}
+    )
+    words = [text for text in texts.values() if text in get_args(Within)]
+    if draft.grouping is None:
+        for key in [key for key, said in (("within", words), ("take", [spec.take])) if "group" in said]:
+            draft.report("DL306.group_key", (*path, key), key=key)
+    elif spec.take == "group" and "group" in words:
+        draft.report("DL202.take_within", at)
+    values = {at: text for at, text in texts.items() if text not in words}
+    before = len(draft.problems)
+    parts = [_row_value(draft, name, spec, text, at, _LABELS) for at, text in values.items()]
+    draft.problems[before:] = map(_of_scope, draft.problems[before:])
+    nodes, label = [node for node in parts if node is not None], None
+    with draft.at(*at):
+        label = labels(draft.graph, nodes, draft.order) if len(nodes) > 1 else next(iter(nodes), None)
+    return tuple(word for word in words if word != "window"), label
+
+
+def _of_scope(problem: Problem) -> Problem:
+    """The problem of a label with the word that is meant: a scope, several labels, or a signal to declare."""
+    text = problem.source or ""
+    if text in _LONGER:
+        return replace(problem, fix="within: window, and `every` of the table: steps of an epoch")
+    if problem.marked == text and (near := nearest(text, get_args(Within))) is not None:
+        return replace(problem, fix=f"did you mean `{near}`?")
+    if re.fullmatch(r"\w+(, *\w+)+", text):
+        return replace(problem, fix=f"within: [{text}]")
+    return replace(problem, fix=as_label(problem.fix))
+
+
 def _row_value(
-    draft: Draft, name: str, spec: FilterSpec, path: Path, key: str, dtypes: tuple[DType, ...]
+    draft: Draft, name: str, spec: FilterSpec, text: str | None, at: Path, dtypes: tuple[DType, ...]
 ) -> Node | None:
     """The expression of a key, which has a value for each row, or for each group if groups are taken."""
-    text, at = vars(spec)[key], (*path, key)
     before = len(draft.problems)
     node = None if text is None else typed(draft, text, *at, off=f"filters.{name}")
     if (wrong := draft.problems[before:]) and (fix := idioms.of_filter(str(text))) is not None:

@@ -60,7 +60,7 @@ def _table(work: Placement, table: TableOp) -> TableOp:
     columns = tuple(by_id[column.id] for column in table.columns)
     chosen = None if table.filter is None else _filter(work, table.filter, table)
     read = [node for column in columns for node in column.nodes]
-    read += [one.key for one in chosen.chain if one.key is not None] if chosen is not None else []
+    read += [node for one in chosen.chain for node in one.keys] if chosen is not None else []
     kept = [node for node in read if node.op in (SIGNAL, TEXTVALUE) and node.type.text]
     texts = sorted({str(node.param("name")) for node in kept})
     return replace(table, columns=columns, filter=chosen, texts=tuple(texts))
@@ -95,19 +95,25 @@ def _tokens(work: Placement, column: ColumnOp, phase: str) -> ColumnOp:
 
 def _filter(work: Placement, op: FilterOp, table: TableOp) -> FilterOp:
     phase = table.phase
-    if op.within == "group" or op.take == "group":
+    if "group" in op.within or op.take == "group":
         work.grouped.add(phase)
     axis = Axis.GROUP if op.take == "group" else table.axis
-    keyed = None
-    if op.key is not None and op.key.type.text:
-        key = work.draft.joined(op.key, phase)
-        keyed = work.lower(work.draft.graph.make("present", (key,), type=key.type.with_dtype(DType.BOOL)), phase)
+    keyed = op.keys if any(node.type.text for node in op.keys) else ()
     return replace(
-        op, phase=phase, axis=axis, keyed=keyed, ids=_ids(work, op, table, axis),
+        op, phase=phase, axis=axis, keyed=tuple(_present(work, node, phase) for node in keyed),
+        ids=_ids(work, op, table, axis),
         key=None if op.key is None else work.picked(op.key, phase),
+        label=None if op.label is None else work.picked(op.label, phase),
         source=None if op.source is None else _filter(work, op.source, table),
         **work.lower_all(phase, axis, where=op.where),
     )  # fmt: skip
+
+
+def _present(work: Placement, node: Node, phase: str) -> Node:
+    """Whether a row has a value of an expression."""
+    joined = work.draft.joined(node, phase)
+    there = work.draft.graph.make("present", (joined,), type=joined.type.with_dtype(DType.BOOL))
+    return work.lower(there, phase)
 
 
 def _ids(work: Placement, op: FilterOp, table: TableOp, axis: Axis) -> Node | None:

@@ -104,8 +104,7 @@ class Placement:
         lowered = self.memo.get((node, phase))
         if lowered is None:
             lowered = self.memo[node, phase] = self._lower(node, phase)
-            if lowered is not node and not lowered.names:
-                lowered.names.append(str(node))  # messages and `explain` show the config's own words
+            _call(lowered, node)
         if _reads_groups(lowered):
             self.grouped.add(phase)
         return lowered
@@ -218,7 +217,9 @@ class Placement:
         if not node.type.text or node.op == SIGNAL or not texts:
             return self.lower(node, phase)
         far = reads_other_ranks(node, self.draft.split_groups)
-        return self.label(node, phase) if far else self._local(node, phase)
+        lowered = self.label(node, phase) if far else self._local(node, phase)
+        _call(lowered, node)
+        return lowered
 
     def label(self, node: Node, phase: str) -> Node:
         """Lower a node whose text every rank must send."""
@@ -231,6 +232,12 @@ class Placement:
         for item in walk(lowered):
             if item.op in (SIGNAL, TEXTVALUE) and item.type.text:
                 self.sent.add((phase, str(item.param("name"))))
+
+
+def _call(lowered: Node, node: Node) -> None:
+    """Let messages and `explain` show the config's own words for a lowered node."""
+    if lowered is not node and not lowered.names:
+        lowered.names.append(str(node))
 
 
 def axis_signal(draft: Draft, name: str, path: str) -> Node | None:

@@ -128,13 +128,13 @@ def _fits_rows(draft: Draft, table: str, op: FilterOp, axis: Axis) -> None:
     if op.take == "group" and axis is Axis.STEP:
         draft.report("DL310.filter_rows", path, filter=op.id, table=table, row=axis.row, does="takes groups",
                      fix="without `take`")  # fmt: skip
-    for field, node in (("key", op.key), ("where", op.where)):
-        if node is not None and not needs_axis(node.type, axis) and op.take == "row":
+    for field, node in op.reads.items():
+        if not needs_axis(node.type, axis) and op.take == "row":
             draft.report(
                 "DL310.filter_axis", path, filter=op.id, field=field, axis=per(node.type.axis), table=table,
                 row=axis.row, expr=in_flow(coarser(draft, node, axis)),
             )  # fmt: skip
-    if op.within == "group" and axis is not Axis.COMPLETION:
+    if "group" in op.within and axis is not Axis.COMPLETION:
         draft.report("DL310.filter_rows", path, filter=op.id, table=table, row=axis.row,
                      does="chooses within a group", fix="with `within: step`")  # fmt: skip
 

@@ -34,6 +34,7 @@ from declog.errors import Path, Problem, in_flow
 from declog.language.keys import entries
 from declog.language.shorthand import long, signal_names
 from declog.language.tree import Node, over, tree_of
+from declog.language.unknown_names import as_label
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,6 @@ def _layer(pack: str) -> Node:
 
 _BASES = re.compile(r"^defaults: *\[([\w, ]+?)(?:, *_self_)? *\]", re.MULTILINE)  # of a file that names presets only
 _COMPARED = r""" *(==|!=|(not )?in\b) *[(\[]?\\?['"]"""  # behind a name that is compared with a text
-_NUMBER = re.compile(r"(signals: \{any: \{\w+: completion)\}\} for numbers, .*")
 _ANY = re.compile(r"signals: \{any: \{(\w+: (?:\{axis: )?(?:completion|group)\b)")
 
 
@@ -135,8 +135,7 @@ def declared(problem: Problem, config: Composed, fits: Fits) -> Problem:
     A pack that does not fit is not named.
     """
     if problem.marked.isidentifier() and _is_label(problem.marked, config.data):
-        fix = _NUMBER.sub(r"\1 text}} for texts, `completion int` for numbers", problem.fix or "")
-        problem = replace(problem, fix=fix or None)
+        problem = replace(problem, fix=as_label(problem.fix))
     if has(config.data, ("signals", "rollout")):  # a value per completion comes with the rewards
         fix = _ANY.sub(r"signals: {rollout: {\1", problem.fix or "")
         problem = replace(problem, fix=fix or None)

@@ -7,13 +7,14 @@ errors' ``Path``.
 from __future__ import annotations
 
 import re
+import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from declog.errors import Path
+from declog.language.keys import atoms, entry_path, says, values
 from declog.language.keys import entries as paths_of
-from declog.language.keys import entry_path, says, values
 from declog.language.model import Says
 from declog.language.tree import tree_of
 
@@ -65,8 +66,8 @@ def entries(data: Mapping[str, Any], section: str) -> Mapping[str, Any]:
 def texts(data: Any) -> Iterator[tuple[Path, str, Says]]:
     """The texts of a config that use names, with what the models say of their keys."""
     for path, value, type_ in values(data):
-        if isinstance(value, str):
-            yield from ((path, value, said) for said in says(type_))
+        if isinstance(value, str) and not any(value in typing.get_args(atom) for atom in atoms(type_)):
+            yield from ((path, value, said) for said in says(type_))  # no word that the key itself has
 
 
 def _in_expression(text: str, name: str, section: str) -> Spans:

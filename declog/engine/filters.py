@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -41,23 +41,22 @@ def _kind(choose: Chooser) -> Chooser:
 class Selection:
     """The rows of a table's axis that a filter took, in row order.
 
-    ``without_key`` counts the rows that each filter of a chain left out because they have no key; filters that left
-    none out are not in it. ``taken`` holds the rows that each filter took, on that filter's axis.
+    ``without`` counts the rows that each filter of a chain left out because they have no key, or no label; filters that
+    left none out are not in it. ``taken`` holds the rows that each filter took, on that filter's axis.
     """
 
     rows: Rows
-    without_key: Mapping[str, int] = field(default_factory=dict)
+    without: Sequence[tuple[FilterOp, int]] = ()
     taken: Sequence[tuple[FilterOp, Rows]] = ()
 
 
 def select(op: FilterOp, view: View, rows: Rows, axis: Axis) -> Selection:
     """The rows that a filter takes among ``rows``, which are of ``axis``."""
-    without_key: dict[str, int] = {}
-    taken = []
+    without, taken = [], []
     among = rows
     for one in op.chain:
         groups = one.axis is not axis  # the filter takes groups, and the rows are completions
-        if (groups or one.within == "group") and axis is Axis.COMPLETION:
+        if (groups or "group" in one.within) and axis is Axis.COMPLETION:
             alone = view.frame.ungrouped
             rows = rows[:0] if alone is True else rows if alone is False else rows[~alone[rows]]
         if groups:
@@ -65,12 +64,13 @@ def select(op: FilterOp, view: View, rows: Rows, axis: Axis) -> Selection:
             rows = np.unique(index[rows])
         if one.where is not None:
             rows = rows[truth(view.picked(one.where, one.axis, rows))]
-        if one.key is not None:
-            there = present(view.picked(one.key, one.axis, rows))
-            # the key's text may have stayed on its rank; `keyed`, which says whether it exists, was sent
-            keyed = there if one.keyed is None else truth(view.picked(one.keyed, one.axis, rows))
+        if one.keys:
+            there = np.logical_and.reduce([present(view.picked(node, one.axis, rows)) for node in one.keys])
+            # a text may have stayed on its rank; `keyed`, which says whether it exists, was sent
+            sent = [truth(view.picked(node, one.axis, rows)) for node in one.keyed]
+            keyed = np.logical_and.reduce(sent) if sent else there
             if not keyed.all():
-                without_key[one.id] = int(np.count_nonzero(~keyed))
+                without.append((one, int(np.count_nonzero(~keyed))))
             rows = rows[there]
         rows = np.sort(KINDS[one.kind](one, view, rows))
         if one.limit is not None:
@@ -78,7 +78,7 @@ def select(op: FilterOp, view: View, rows: Rows, axis: Axis) -> Selection:
         taken.append((one, rows))
         if groups:
             rows = among[np.isin(index[among], rows)]
-    return Selection(rows, without_key, taken)
+    return Selection(rows, without, taken)
 
 
 def reasons(selection: Selection, view: View, axis: Axis) -> tuple[list[str], list[int] | None]:
@@ -110,8 +110,8 @@ def candidates(op: FilterOp, view: View, rows: Rows, axis: Axis) -> Rows:
     first = op.chain[0]
     grouping = view.frame.grouping
     split = grouping is not None and grouping.split == "ranks"
-    spread = split and any(one.axis is Axis.GROUP or one.within == "group" for one in op.chain)
-    if spread or any(reads_other_ranks(node, split) for node in (first.key, first.where) if node is not None):
+    spread = split and any(one.axis is Axis.GROUP or "group" in one.within for one in op.chain)
+    if spread or any(reads_other_ranks(node, split) for node in first.reads.values()):
         return rows
     picked = select(replace(first, limit=None), view, rows, axis).rows
     if any(one.axis is not axis for one in op.chain[1:]):  # a later filter takes groups: keep them complete
@@ -127,15 +127,26 @@ def _batches(op: FilterOp, view: View, rows: Rows) -> Rows:
 
 
 def _scopes(op: FilterOp, view: View, rows: Rows) -> Segments:
-    """The segments of rows among which the filter chooses: per window, step, batch or group."""
-    frame = view.frame
-    if op.within == "window" or not len(rows):
-        return Segments.single(len(rows))
-    if op.within == "group":
-        return Segments.of_keys(frame.parts(op.axis, Axis.GROUP).index[rows])
-    batch = _batches(op, view, rows)
-    keys = [frame.batches.step[batch]] + ([frame.batches.batch[batch]] if op.within == "batch" else [])
-    return Segments.of_keys(*keys)
+    """The segments of rows among which the filter chooses: per window, step, batch or group, and per label."""
+    frame, keys = view.frame, []
+    if not len(rows):
+        return Segments.single(0)
+    if "group" in op.within:
+        keys.append(frame.parts(op.axis, Axis.GROUP).index[rows])
+    if "step" in op.within or "batch" in op.within:
+        batch = _batches(op, view, rows)
+        keys += [frame.batches.step[batch]] + ([frame.batches.batch[batch]] if "batch" in op.within else [])
+    if op.label is not None:
+        keys.append(_codes(view.picked(op.label, op.axis, rows)))
+    return Segments.of_keys(*keys) if keys else Segments.single(len(rows))
+
+
+def _codes(values: Array) -> Array:
+    """Values with numbers in place of texts and objects, equal where these are."""
+    if values.dtype.kind != "O":
+        return values
+    texts = [item if isinstance(item, str) else json.dumps(item, sort_keys=True) for item in values]
+    return np.unique(np.array(texts, object), return_inverse=True)[1]
 
 
 def _best(order: Array, scopes: Segments, n: int, ties: Array) -> Array:
@@ -194,11 +205,7 @@ def _first(op: FilterOp, view: View, rows: Rows) -> Rows:
 def _unique(op: FilterOp, view: View, rows: Rows) -> Rows:
     """The first row of each distinct ``key``: a text, a number or an object."""
     assert op.key is not None
-    key = view.picked(op.key, op.axis, rows)
-    if key.dtype.kind == "O":
-        texts = [item if isinstance(item, str) else json.dumps(item, sort_keys=True) for item in key]
-        _, key = np.unique(np.array(texts, object), return_inverse=True)
-    keys = Segments.of_keys(_scopes(op, view, rows).index, key)
+    keys = Segments.of_keys(_scopes(op, view, rows).index, _codes(view.picked(op.key, op.axis, rows)))
     picked: Rows = rows[keys.position == 0]
     return picked
 

@@ -61,9 +61,10 @@ class Tables:
         frame = view.frame
         rows = frame.last(op.axis) if op.keep == "last_batch" else np.arange(frame.count(op.axis))
         chosen = Selection(rows) if op.filter is None else select(op.filter, view, rows, op.axis)
-        for filter, count in chosen.without_key.items():
-            text = "the table `%s`: the filter `%s` leaves out rows without a key, %d of them here (reported once)"
-            self._warn(("without_key", op.id, filter), text, op.id, filter, count)
+        for one, count in chosen.without:
+            values = " or ".join(f"`{node}`" for node in one.keys)
+            text = "the table `%s`: the filter `%s` leaves out rows without %s, %d of them here (reported once)"
+            self._warn(("without", op.id, one.id), text, op.id, one.id, values, count)
         if not len(chosen.rows):
             return None
         declared = {column.template for column in op.columns if column.undeclared is None and not column.family}
@@ -78,7 +79,7 @@ class Tables:
         columns = tuple(item.column for item in finished.values())
         data = {name: item.values for name, item in finished.items()}
         why, order = reasons(chosen, view, op.axis) if chosen.taken else (None, None)
-        of_window = any(filter.within == "window" and filter.kind != "all" for filter, _ in chosen.taken)
+        of_window = any(not filter.within and filter.kind != "all" for filter, _ in chosen.taken)
         places = replace(_places(frame, op.axis, chosen.rows, why), order=order, of_window=of_window)
         return self._within_bytes(op, columns, data, places)
 

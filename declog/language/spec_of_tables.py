@@ -14,6 +14,8 @@ from declog.language.model import Described, Model, Says, Scalar, Signals, Switc
 
 ColumnType = Literal["float", "int", "bool", "text", "object", "tokens"]
 
+Within = Literal["group", "batch", "step", "window"]
+
 
 class FilterSpec(Model):
     """Which rows of a table are taken: by one of these keys, or all that `where` allows."""
@@ -34,8 +36,8 @@ class FilterSpec(Model):
     """The first row of each of its values."""
     take: Literal["row", "group"] = "row"
     """The unit that is chosen: rows, or groups by their values per group, with all their completions."""
-    within: Literal["group", "batch", "step", "window"] = "window"
-    """The rows that one choice is made from."""
+    within: Within | Signals | list[Within | Signals] = "window"
+    """Where each choice is made: in each of these, or in each value of a label; a list: in each combination."""
     limit: int | None = Field(None, ge=0)
     """The most rows per log event."""
     where: Signals | None = None

@@ -24,6 +24,7 @@ from declog.language.smoothing import Smoothing
 from declog.language.syntax import parse, refuse
 from declog.language.tracker_names import in_formula
 
+_NUMBER = re.compile(r"(signals: \{any: \{\w+: completion)\}\} for numbers, .*")  # what declares an unknown signal
 Span = tuple[int, int]  # a half-open character range of the expression
 
 _CONDITIONS = (  # keys of an alert that say when it is, beside `when`
@@ -89,6 +90,11 @@ _OF_ALL = (
     "all", "avg", "average", "batch", "episode", "final", "group", "max", "mean", "median", "min", "overall", "raw",
     "step", "std", "sum", "total", "train", "training",
 )  # fmt: skip
+
+
+def as_label(fix: str | None) -> str | None:
+    """What declares an unknown signal, where its values are labels."""
+    return _NUMBER.sub(r"\1 text}} for texts, `completion int` for numbers", fix or "") or None
 
 
 def says_reward(name: str) -> bool:

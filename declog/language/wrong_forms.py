@@ -153,8 +153,6 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
             return f"drop it, and `every: {value}` of the table"
         case ["schemas", _, column], str() if limit := re.fullmatch(r"(?:text|str|string)\W\D*(\d+)\W", value):
             return f"{column}: {{max_chars: {limit[1]}}}"
-        case ["tables", _, "filter"], {"within": "epoch" | "run" | "all" | "every", **chosen}:
-            return f"filter: {in_flow(chosen)}, and `every` of the table: steps of an epoch"
         case ["tables", _, "filter"], [first, *_]:
             return f"filter: {in_flow(first)}, and a table of its own for each further filter"
         case ["schemas", name, "columns" | "fields"], list():

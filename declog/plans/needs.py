@@ -144,7 +144,7 @@ def tables_of_groups(plan: Plan, phase: str) -> list[TableOp]:
 
     def chosen(filter: FilterOp) -> bool:
         nodes = walk(*filter.reads.values())
-        return filter.axis is Axis.GROUP or filter.within == "group" or any(map(reads_groups, nodes))
+        return filter.axis is Axis.GROUP or "group" in filter.within or any(map(reads_groups, nodes))
 
     return [
         op for op in plan.tables

@@ -282,8 +282,9 @@ class FormulaOp(OutputOp):
 class FilterOp:
     """Which rows of ``axis`` are taken; ``source`` is a filter that runs before.
 
-    ``keyed`` says which rows have a key, if the key is a text that may stay on its rank. ``ids`` identify rows, for
-    filters that choose by id.
+    It chooses ``within`` the window, or each step, batch or group of it, and in each value of ``label``. ``keyed`` says
+    which rows have a key and a label, if one is a text that may stay on its rank. ``ids`` identify rows, for filters
+    that choose by id.
     """
 
     id: str
@@ -293,13 +294,14 @@ class FilterOp:
     where: Node | None
     top: int
     bottom: int
-    within: str
+    within: tuple[str, ...]
+    label: Node | None
     n: int
     fraction: float
     limit: int | None
     source: FilterOp | None = None
     axis: Axis = Axis.COMPLETION
-    keyed: Node | None = None
+    keyed: tuple[Node, ...] = ()
     ids: Node | None = None
     take: str = "row"  # or `group`: then its axis is groups, and it takes their completions
 
@@ -307,7 +309,13 @@ class FilterOp:
     def reads(self) -> dict[str, Node]:
         """The expressions of the filter, by key of the config."""
         key = "unique" if self.kind == "unique" else "key"
-        return {name: node for name, node in ((key, self.key), ("where", self.where)) if node is not None}
+        nodes = {key: self.key, "where": self.where, "within": self.label}
+        return {name: node for name, node in nodes.items() if node is not None}
+
+    @property
+    def keys(self) -> tuple[Node, ...]:
+        """The expressions that a row must have a value of."""
+        return tuple(node for node in (self.key, self.label) if node is not None)
 
     @cached_property
     def chain(self) -> tuple[FilterOp, ...]:

@@ -378,7 +378,8 @@ def _filter(one: FilterOp) -> str:
     words += [f"{name} {value}" for name, value in numbers.items() if value]
     words += [f"at most {one.limit}"] if one.limit is not None else []
     words += [f"where {one.where}"] if one.where is not None else []
-    return " ".join([*words, f"within {one.within}"])
+    scopes = [*one.within, *map(str, filter(None, [one.label]))] or ["window"]
+    return " ".join([*words, f"within {' and '.join(scopes)}"])
 
 
 def _decisive(op: MetricOp | FormulaOp, meanings: Meanings) -> str:

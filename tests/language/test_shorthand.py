@@ -305,6 +305,7 @@ ONE_OR_SEVERAL = {  # each key that takes a text or a list of texts, with a conf
     "MetricSpec.expr": ("metrics: {m: {expr: TEXT}}", "p95(a)"),
     "MetricSpec.by": ("metrics: {m: {expr: a, by: TEXT}}", "bucket(a, 1, 2)"),
     "MetricSpec.tags": ("metrics: {m: {expr: a, tags: TEXT}}", "core"),
+    "FilterSpec.within": ("tables: {t: {columns: [a], filter: {first: 1, within: TEXT}}}", "source"),
     "GroupAxis.of": ("axes: {group: {of: TEXT}}\nmetrics: {m: 'a - mean(a, over=completion)'}", "source"),
     "Named.renamed": ("metrics: {m: {expr: a, renamed: TEXT}}", "earlier"),
     "LogSpec.sinks": ("metrics: {m: a}\nsinks: TEXT", "console"),

@@ -105,9 +105,13 @@ class Tables:
         rows = self.filtered(spec["from"], points) if "from" in spec else list(points)
         if "where" in trees:
             rows = [at for at in rows if self.world.value(trees["where"], at) is True]
+        labels = {at: self.world.value(trees["label"], at) if "label" in trees else 0 for at in rows}
+        rows = [at for at in rows if there(labels[at])]
+        within = spec.get("within", "step")
+        word = within[0] if isinstance(within, list) else within if "label" not in trees else "window"
         scopes: dict[Any, list[Point]] = {}
         for at in rows:
-            scopes.setdefault(self.scope(spec.get("within", "step"), at), []).append(at)
+            scopes.setdefault((self.scope(word, at), labels[at]), []).append(at)
         taken = {at for scope in scopes.values() for at in self.taken(spec, trees, scope)}
         found = [at for at in rows if at in taken]
         return found[: spec["limit"]] if "limit" in spec else found

@@ -114,6 +114,9 @@ class Tables:
             spec["where"] = text(trees["where"])
         elif kind == "all":
             spec["first"] = EVERY
+        if self.maybe(0.3) and (leaf := self.draw.leaf(rows, event, ("text", "int", "bool"))):
+            trees["label"] = leaf
+            spec["within"] = [spec["within"], text(leaf)] if self.maybe(0.5) else text(leaf)
         if self.maybe(0.3):
             spec["limit"] = random.randint(1, 5)
         self.profile.setdefault("filters", {})[name] = spec

@@ -25,7 +25,10 @@ from tests.conftest import examples
 from tests.running import profile
 
 KINDS = ("all", "top_bottom", "random", "fraction", "first", "unique")
-SCOPES = ("group", "batch", "step", "window")
+SCOPES: dict[str, str | list[str]] = {
+    "group": "group", "batch": "batch", "step": "step", "window": "window",
+    "text": "source", "int_of_steps": ["step", "level"], "labels_of_groups": ["source", "solved", "group"],
+}  # fmt: skip
 SPLITS = {"none": ["step", "batch", "rank"], "batches": ["step", "rank"], "ranks": ["step", "batch"]}
 SCORES = (0.0, 0.25, 0.5, -1.0, 1e300, math.inf, -math.inf, math.nan, None)  # so that there are many ties
 SOURCES = ("math", "größe", "", None)
@@ -33,6 +36,7 @@ ORDER = ["step", "batch", "rank", "place"]
 SIGNALS = {
     "score": {"axis": "completion"}, "group": {"axis": "completion", "type": "int"},
     "id": {"axis": "completion", "type": "int"}, "source": {"axis": "completion", "type": "text"},
+    "level": {"axis": "completion", "type": "int"}, "solved": {"axis": "completion", "type": "bool"},
     "text": {"axis": "completion", "type": "text"},
 }  # fmt: skip
 
@@ -70,6 +74,8 @@ def jobs(draw: st.DrawFn) -> Job:
     frame["score"] = pd.Series([SCORES[code] for code in random.integers(0, len(SCORES), len(frame))], dtype=object)
     frame["group"] = random.integers(0, 3, len(frame))
     frame["source"] = pd.Series([SOURCES[code] for code in random.integers(0, len(SOURCES), len(frame))], dtype=object)
+    for label, values in (("level", (2**60, 2**60 + 1, None)), ("solved", (True, False, None))):
+        frame[label] = pd.Series([values[code] for code in random.integers(0, 3, len(frame))], dtype=object)
     frame["id"] = random.permutation(len(frame)) + 2**53
     frame["text"] = [".".join(map(str, row)) for row in frame[ORDER].itertuples(index=False)]
     split, ids = draw(st.sampled_from(sorted(SPLITS))), draw(st.booleans())
@@ -94,14 +100,14 @@ def filters(random: np.random.Generator) -> dict[str, dict[str, Any]]:
         where = {"where": "score < 0.5"} if random.random() < 0.5 else {}
         limit = {"limit": int(random.integers(1, 5))} if limited else {}
         made[f"{kind}_{within}{'_limit' * limited}"] = {
-            "within": within,
+            "within": SCOPES[within],
             **chosen(kind),
             **where,
             **limit,
         }
     names = list(made)
     for kind in KINDS:
-        before, follower = f"{kind}_{SCOPES[random.integers(4)]}", names[random.integers(len(names))]
+        before, follower = f"{kind}_{list(SCOPES)[random.integers(len(SCOPES))]}", names[random.integers(len(names))]
         made[f"after_{kind}"] = {**made[follower], "from": before}
     return made
 
@@ -143,8 +149,11 @@ def picked(job: Job, name: str) -> pd.DataFrame:
     scopes = {
         "group": [*SPLITS[job.split], "group"], "batch": ["step", "batch"], "step": ["step"], "window": ["window"],
     }  # fmt: skip
+    within = [filter["within"]] if isinstance(filter["within"], str) else filter["within"]
+    labels = [name for name in within if name not in scopes]
+    rows = rows.dropna(subset=labels)  # a row without a label is not taken
     # a log event's rows are chosen from alone, whatever the scope: a step is never in two windows
-    scope = scopes[filter["within"]]
+    scope = [column for name in within for column in scopes.get(name, ["window", name])]
     ties = ["step", "id"] if job.ids else ["order"]
     match next(key for key in ("first", "unique", "key", "random", "fraction") if key in filter):
         case "first":

@@ -212,7 +212,7 @@ OF_A_CONFIG: dict[str, tuple[Callable[[Config], list[Row]], str]] = {
     "derived": (_entries("derived", "expr", "phase"), "of the config: what is computed from signals"),
     "constants": (_entries("constants", "value", "default"), "of the config"),
     "filters": (
-        _entries("filters", "key", "top", "bottom", "first", "random", "fraction", "unique", "where", "from"),
+        _entries("filters", "key", "top", "bottom", "first", "random", "fraction", "unique", "where", "within", "from"),
         "of the config",
     ),
     "schemas": (_schemas, "of the config: the columns of its tables"),
