@@ -67,8 +67,17 @@ def with_tried_fixes(problems: Sequence[Problem], data: Mapping[str, Any], check
             if edit is not None and entry_path(edit.path) == entry and has(rest, other.path):
                 rest = _edited(rest, other, edit)
         tried, *hidden = _tried(problem, rest, new)
-        shown += [tried, *(one for one in hidden if has(data, one.path))]
+        written = [_where_written(one, problem.path, data) for one in hidden]
+        shown += [tried, *(one for one in written if has(data, one.path))]
     return list(_said_once(dict.fromkeys([*shown, *problems[MOST:]])))
+
+
+def _where_written(problem: Problem, path: Path, data: Mapping[str, Any]) -> Problem:
+    """A problem of an edit, at the key ``path`` whose value it moved, where that has the text that is wrong."""
+    for moved in (path, (*path, problem.path[-1])):
+        if problem.source is not None and has(data, moved) and at(data, moved) == problem.source:
+            return replace(problem, path=moved)
+    return problem
 
 
 def _said_once(problems: Iterable[Problem]) -> Iterator[Problem]:

@@ -57,9 +57,6 @@ def _of_form(problem: Problem, data: Mapping[str, Any]) -> Problem | None:
     for depth in (3, 4) if problem.path[0] == "schemas" else (3,):
         if (fix := in_one_form(problem.path[:depth], data)) is not None:
             return replace(problem, path=problem.path[:depth], fix=fix)
-    if problem.path[2:] == ("filter", "within"):
-        fix = of_labelled_rows("within", at(problem.path[:-1], data), data)
-        return problem if fix is None else replace(problem, path=problem.path[:-1], fix=fix)
     if problem.path[::2] == ("metrics", "over"):
         fix = _of_last_steps("over", str(problem.path[1]), at(problem.path[:2], data))
         return problem if fix is None else replace(problem, fix=fix)
@@ -100,9 +97,9 @@ def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
             return _rewritten(name, entry, word, expr=word, reduce=entry[word])
         if word == "phase" and (fix := _of_phase(str(entry[word]), str(entry.get("expr", name)), data)) is not None:
             return fix
-        if section == "filters" and (fix := of_labelled_rows(word, entry, data)) is not None:
+        if section == "filters" and (fix := of_labelled_rows(word, entry)) is not None:
             return fix
-        if section == "tables" and (fix := of_labelled_table(word, entry, data)) is not None:
+        if section == "tables" and (fix := of_labelled_table(word, entry)) is not None:
             return fix
         if section == "profiles" and (fix := _of_extended(word, name, entry, data.get(section))) is not None:
             return fix
@@ -354,9 +351,7 @@ _OBSERVED = keys(SignalSpec).keys() - keys(MetricSpec).keys()  # keys of a signa
 
 
 def _moved_of_filter(word: str, name: str, entry: Mapping[str, Any]) -> str | None:
-    """`sort: length, limit: 4` is `key: length, top: 4`: an order alone takes no rows; a key of groups takes groups."""
-    if entry[word] in ("group", "prompt") and elsewhere.keys().get(f"filters.{word}") == "within: group":
-        return "take: group" if re.search("group|over=completion", str(entry.get("key"))) else None
+    """`sort: length, limit: 4` is `key: length, top: 4`: an order alone takes no rows."""
     if SYNONYMS.get(word) != "key" or "key" in entry:
         return None
     order = re.fullmatch(r"(-?) *(.*?)(?: +(?:(desc)|(asc))(?:ending)?)?", str(entry[word]), re.I | re.S)
@@ -373,8 +368,6 @@ def _moved_of_filter(word: str, name: str, entry: Mapping[str, Any]) -> str | No
 
 def _moved_of_table(word: str, name: str, entry: Mapping[str, Any]) -> str | None:
     """`order_by: reward, limit: 4` of a table is one filter: `{key: reward, top: 4}`."""
-    if word == "within" and isinstance(entry.get("filter"), Mapping):
-        return f"filter: {in_flow({**entry['filter'], word: entry[word]})}"
     rows = {key: value for key, value in entry.items() if elsewhere.keys().get(f"tables.{key}", "")[:7] == "filter:"}
     order = next((rows.pop(key) for key in [*rows] if SYNONYMS.get(key, key) == "key"), None)
     if order is None or word not in entry.keys() - keys(TableSpec):

@@ -46,6 +46,7 @@ UNANSWERED = {
     "fourteenth_stranger": 0,
     "fifteenth_stranger": 0,
     "third_stranger": 0,
+    "within": 0,
     "yaml": 0,
 }
 
