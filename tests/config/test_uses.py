@@ -164,3 +164,12 @@ def test_a_signal_of_tokens_values_is_renamed_and_deprecated(
     assert [text for text in warnings if "new.yaml" in text and "`entropy` is deprecated" in text] != []
     assert main(["show", "new", "--why", "signals.any.entropy", "--config-dir", str(folder)]) == 0
     assert "read by schemas.s" in capsys.readouterr().out
+
+
+def test_a_word_that_a_key_has_is_no_name() -> None:
+    """`within: group` is the scope, whatever signals there are; beside it a label is a use, also in a list."""
+    signals = {name: {"axis": "completion", "type": "text"} for name in ("group", "topic")}
+    filters = {"one": {"first": 1, "within": "group"}, "each": {"first": 1, "within": ["step", "topic"]}}
+    data = {"signals": {"any": signals}, "filters": filters}
+    assert [use.path for use in uses(data, "signals", "group")] == [("signals", "any", "group")]
+    assert [use.path for use in uses(data, "signals", "topic")][1:] == [("filters", "each", "within", 1)]
