@@ -16,7 +16,7 @@ from declog.compiler.metric_phase import phase_of
 from declog.compiler.names import RANK, of_output
 from declog.compiler.scopes import FACTS, SignalScope, typed
 from declog.errors import Path, Problem, nearest
-from declog.language import idioms, library_calls, wrong_calls
+from declog.language import bins, idioms, library_calls
 from declog.language.dtypes import NUMERIC, Axis, DType
 from declog.language.expression import Compiler
 from declog.language.functions import REQUIRED
@@ -239,7 +239,8 @@ class _Metric:
             reduction = self.draft.reductions.named(parsed.call)
             if reduction is None or any(item.arg in ("over", "within") for item in body.keywords):
                 return None
-            compiler, body = self._compiler(parsed.text), wrong_calls.with_ends(reduction, body, reduction.arity)
+            compiler = self._compiler(parsed.text)
+            body = suggestions.by_name(self.spec, reduction, body, compiler, reduction.arity)
             if len(body.args) != reduction.arity:
                 takes = suggestions.takes(reduction)
                 fix = suggestions.arguments(reduction, body, parsed.text, compiler)
@@ -254,11 +255,13 @@ class _Metric:
     def _constants(self, reduction: Reduction, call: ast.Call, compiler: Compiler) -> Params:
         constants = dict(reduction.params or {})
         inside = ", ".join(map(ast.unparse, call.args)) or str(self.spec.expr)
-        edges = suggestions.of_edges(self.draft, self.id, inside, call, compiler) if reduction.histogram else None
-        if edges is not None:
-            compiler.fail(call.keywords[-1], "DL304.bins_at", fix=edges)
         for keyword in call.keywords:
+            if reduction.histogram and isinstance(keyword.value, ast.List | ast.Tuple):
+                edges = suggestions.of_edges(self.draft, self.id, inside, keyword.value, compiler)
+                compiler.fail(keyword.value, "DL304.bins_at", fix=edges)
             if keyword.arg in constants and keyword.arg not in idioms.AXES:
+                if ast.unparse(keyword.value) == str(constants[keyword.arg]) == "None":
+                    continue
                 value = compiler.visit(keyword.value)
                 if value.op != "const" or not isinstance(value.param("value"), int | float):
                     compiler.fail(keyword.value, "DL304.number", name=keyword.arg)
@@ -273,12 +276,15 @@ class _Metric:
                 compiler.fail(keyword, "DL304.axis", function=reduction.name, name=keyword.arg, fix=fix)
             compiler.fail(keyword, "DL304.parameter", function=reduction.name, name=keyword.arg, known=constants)
         if (name := out_of_range(reduction, constants)) is not None:
+            said = next((keyword.value for keyword in call.keywords if keyword.arg == name), call)
+            if name in ("low", "high"):
+                compiler.fail(said, "DL304.ends", fix=suggestions.of_ends(constants))
             if name == "bins":
-                compiler.fail(call, "DL304.bins")
-            compiler.fail(call, "DL304.share")
+                compiler.fail(said, "DL304.bins")
+            compiler.fail(said, "DL304.share")
         if (name := next((name for name, value in constants.items() if value is REQUIRED), None)) is not None:
             compiler.fail(call, "DL304.misses", function=reduction.name, name=name, fix=f"{reduction.name}({name}=...)")
-        return tuple(constants.items())
+        return tuple(item for item in constants.items() if item[1] is not None)
 
     def _reductions(self, reduce: str | list[str | dict[str, str]]) -> Reduced:
         path: Path = self.path("reduce")
@@ -308,7 +314,9 @@ class _Metric:
             if reduction is None:
                 if (several := idioms.of_reductions(text)) is not None:
                     refuse("DL311.several", text, (0, len(text)), text=text, fix=several)
-                fix = library_calls.of_levels(parsed.body) or library_calls.reduction(parsed.body)
+                binned = bins.of_reduce(text, {})
+                fix = None if binned is None else suggestions.of_reduce(self.spec, binned)
+                fix = fix or library_calls.of_levels(parsed.body) or library_calls.reduction(parsed.body)
                 answers = (reduced_parts.of_spelt_out, reduced_parts.of_quotient)
                 fix = fix or next(
                     filter(None, (answer(self.draft, self.id, self.spec, name) for answer in answers)), None
@@ -320,11 +328,9 @@ class _Metric:
                 refuse("DL311.name", text, (0, len(name)), name=name, known=names, fix=fix)
             compiler, body = self._compiler(text), parsed.body
             call = body if isinstance(body, ast.Call) else ast.copy_location(ast.Call(body, [], []), body)
-            call = wrong_calls.with_ends(reduction, call, 0)
+            call = suggestions.by_name(self.spec, reduction, call, compiler)
             if call.args:
-                params = [*(reduction.params or {})] if isinstance(call.args[0], ast.Constant) else []
-                said = f"{name}({params[0]}={ast.unparse(call.args[0])})" if params else name
-                compiler.fail(call.args[0], "DL304.reduce_expr", fix=f"reduce: {said}")
+                compiler.fail(call.args[0], "DL304.reduce_expr", fix=suggestions.of_reduce(self.spec, name))
             return reduction, self._constants(reduction, call, compiler)
         return None, ()
 

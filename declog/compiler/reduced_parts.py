@@ -172,7 +172,7 @@ def in_metrics(
             entry = reductions.get(ast.unparse(call.func))
         if over or entry is None:
             return None
-        call = wrong_calls.with_constant(entry, call)
+        call = wrong_calls.by_name(entry, call, entry.arity)
         if len(call.args) > entry.arity:
             return None
         count = len(parts) + 1

@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from itertools import pairwise
@@ -91,13 +90,30 @@ def arguments(reduction: Reduction, call: ast.Call, text: str, compiler: Compile
     if (library := unknown_names.of_library(call, reduction.name, text, compiler.scope)) is not None:
         return wrong_calls.along(call, library, compiler.tried) or library
     values = list(map(ast.unparse, call.args))
-    if (named := wrong_calls.with_constant(reduction, call)) is not call:
-        return ast.unparse(named)
     if not values and len(call.keywords) == 1:  # `mean(reward = 1)`
         return f"{reduction.name}({call.keywords[0].arg} == {ast.unparse(call.keywords[0].value)})"
     count = reduction.arity
     inside = values[:count] if len(values) > count else [*"xyz"][:count]
     return f"{reduction.name}({', '.join(inside)})"
+
+
+def by_name(spec: MetricSpec, reduction: Reduction, call: ast.Call, compiler: Compiler, arity: int = 0) -> ast.Call:
+    """A reduction's call whose constants have their names; refused without, but for edges of bins.
+
+    With an ``arity`` its values come first; without, it is that of `reduce`.
+    """
+    named = wrong_calls.by_name(reduction, call, arity)
+    if named is call or any(isinstance(keyword.value, ast.List | ast.Tuple) for keyword in named.keywords):
+        return named
+    fix = ast.unparse(named) if arity else of_reduce(spec, ast.unparse(named), short=not call.args)
+    compiler.fail(call, "DL304.by_name", reduction=reduction.name, fix=fix)
+
+
+def of_reduce(spec: MetricSpec, text: str, *, short: bool = False) -> str:
+    """The fix for a reduction: one of several, `reduce`, or, where that may be in ``short``, with its `expr`."""
+    if isinstance(spec.reduce, list):
+        return in_flow(text)
+    return in_flow({"expr": spec.expr, "reduce": text}) if short and spec.expr else in_flow({"reduce": text})[1:-1]
 
 
 def along(reduction: Reduction, inside: str, call: ast.Call, compiler: Compiler) -> str:
@@ -170,10 +186,6 @@ def entire(problem: Problem, id: str, spec: MetricSpec) -> Problem:
     fix = problem.fix or ""
     if problem.path[:2] != ("metrics", id) or not re.fullmatch(r"\{expr: .*\}", fix):
         return problem
-    bins = re.search(r", *(?:bins=)?(\d+)\)", problem.source or "")
-    if bins is not None:
-        fix = re.sub(r"reduce: histogram\b(?!\()", f"reduce: histogram(bins={bins[1]})", fix)
-    problem = replace(problem, fix=fix)
     further = spec.model_fields_set - {"expr", "reduce", *re.findall(r", (\w+): ", fix)}
     kept = spec.model_dump(include=further, by_alias=True)
     return replace(problem, fix=f"metrics: {{{id}: {fix[:-1]}, {in_flow(kept)[1:]}}}") if kept else problem
@@ -250,44 +262,39 @@ def clause(
     return in_flow({"expr": inside, "reduce": options.removesuffix("()")})
 
 
-_LOW, _HIGH = ("min", "low", "lower", "start", "range_min"), ("max", "high", "upper", "stop", "end", "range_max")
 MOST_EDGES = 64
 
 
-def of_edges(draft: Draft, id: str, expr: str, call: ast.Call, compiler: Compiler) -> str | None:
-    """``histogram(length, edges=[0, 8, 16])`` as counts by bucket; None where it does not say where its bins are.
+def of_edges(draft: Draft, id: str, expr: str, edges: ast.expr, compiler: Compiler) -> str | None:
+    """``histogram(length, bins=[0, 8, 32])`` as counts by bucket; None where these are no edges.
 
-    Between two ends it is a histogram first, of all values. A bucket has its upper edge, and numpy's bins the lower
-    one, so that those of whole numbers end one before. The first and the last bucket have what is beyond.
+    A bucket has its upper edge, and numpy's bins the lower one, so that those of whole numbers end one before. The
+    first and the last bucket have what is beyond.
     """
-    said: dict[str | None, Any] = {}
-    for keyword in call.keywords:
-        with suppress(ValueError):
-            said[keyword.arg] = ast.literal_eval(keyword.value)
-    lists = [value for value in said.values() if isinstance(value, list | tuple) and len(value) > 1 and _grow(value)]
-    ends = [next((said[word] for word in words if word in said), None) for words in (_LOW, _HIGH)]
-    low, high = lists[0] if lists and len(lists[0]) == 2 else ends
-    edges, count = list(lists[0]) if lists and len(lists[0]) > 2 else [], 0
-    if not edges and low is not None and high is not None and _grow([low, high]):
-        bins = said.get("bins", 10)
-        count = bins if isinstance(bins, int) and 1 < bins <= MOST_EDGES else 10
-        edges = [low + (high - low) * at / count for at in range(count + 1)]
     try:
+        said = ast.literal_eval(edges)
         integers = compiler.visit(tree_of(expr).body).type.dtype is DType.INT
-    except (ExpressionError, SyntaxError):
+    except (ExpressionError, SyntaxError, ValueError):
         return None
-    inner = [edge - 1 if integers and edge == int(edge) else edge for edge in edges[1:-1]]
     spec = draft.spec.metrics[id.removesuffix(PREFERRED)]
-    if not inner or len(inner) > MOST_EDGES or spec.by is not None or isinstance(spec.reduce, list):
+    right = isinstance(said, list | tuple) and 2 < len(said) <= MOST_EDGES and _grow(said)
+    if not right or spec.by is not None or isinstance(spec.reduce, list):
         return None
+    inner = [edge - 1 if integers and edge == int(edge) else edge for edge in said[1:-1]]
     by = f"bucket({expr}, {', '.join(f'{edge:.12g}' for edge in inner)})"
     kept = spec.model_dump(exclude_unset=True, exclude={"expr", "reduce", "by"}, by_alias=True)
-    entry = {"expr": expr, "reduce": "count", "by": by, **kept}
-    counts, beyond = f"metrics: {in_flow({id: entry})}", "the first and the last have all that is beyond"
-    if not count:
-        return f"{counts}: so many in each part; {beyond}"
-    bars = in_flow({id: {"expr": expr, "reduce": f"histogram(bins={count})", **kept}})
-    return f"metrics: {bars}: of all values; or so many in each part, which are scalars; {beyond}: {counts}"
+    counts = in_flow({id: {"expr": expr, "reduce": "count", "by": by, **kept}})
+    return f"metrics: {counts}: so many in each part; the first and the last have all that is beyond"
+
+
+def of_ends(constants: Mapping[str, Any]) -> str:
+    """The fix for ends of a histogram that are no numbers, or in the wrong order."""
+    ends = {name: constants[name] for name in ("low", "high")}
+    for name, end in ends.items():
+        if end is not None and not math.isfinite(end):
+            return f"drop `{name}`, and it is that of the values"
+    low, high = sorted(ends.values())
+    return f"low={low}, high={high if low < high else high + 1}"
 
 
 def _grow(edges: Sequence[Any]) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 from declog.errors import elsewhere
+from declog.language import bins
 from declog.language.library_calls import divides_by_n, is_of_module, of_library, quantile
 
 AXES = frozenset({"axis", "dim", "dims", "keepdim", "keepdims", "by", "per", "group_by", "groupby"})
@@ -61,6 +62,8 @@ def of_call(node: ast.Call) -> str:
         return f"{ast.unparse(node.func.value)}: values are converted where they are observed"
     if name == "split":
         return f"words({ast.unparse(node.func.value)}), which counts them, in place of len(...)"
+    if (histogram := bins.of_library(node, name, [*arguments[:1], *node.args[module:]])) is not None:
+        return histogram
     if len(arguments) == 2 and (level := quantile(name, arguments[1])) is not None:
         return f"{level}({ast.unparse(arguments[0])})"
     if len(arguments) == 1 and (inside := ast.unparse(arguments[0])).startswith("{"):  # a map is a metric by itself

@@ -13,7 +13,7 @@ from typing import Any
 
 from declog.errors import Path, Problem, elsewhere, in_flow, nearest, nested
 from declog.errors.elsewhere import SYNONYMS
-from declog.language import alert_keys, idioms
+from declog.language import alert_keys, bins, idioms
 from declog.language.earlier_steps import BEFORE, CHANGES, RATIOS
 from declog.language.keys import SECTIONS, below, entries, keys, model_of, sections_with
 from declog.language.labelled_rows import of_labelled_rows, of_labelled_table
@@ -37,7 +37,6 @@ from declog.language.wrong_forms import (
 )  # fmt: skip
 from declog.language.wrong_types import bucketed, edges_of
 
-_OF_BINS = "bins", "range", "min", "max", "low", "high", "lower", "upper"  # of a histogram in other tools
 # words for the defaults list
 EXTENDS = "extends", "extend", "base", "_base_", "inherit", "inherits", "parent", "preset", "presets", "use", "from"
 
@@ -235,12 +234,8 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
         return f"sections of metrics are prefixes of names: metrics: {{{name}_{key}: {in_flow(named)}}}"
     if key == "label" and " " in str(entry[key]):
         return f"about: {{{name}: {{title: {in_flow(entry[key])}}}}}"
-    histogram = re.fullmatch(r"histogram(?:\((.*)\))?", str(entry.get("reduce")))
-    if key in _OF_BINS and histogram is not None and not isinstance(entry.get("bins"), list):
-        bins = re.sub(r"^(\d+)$", r"bins=\1", histogram[1] or "")
-        options = [bins, *(f"{word}={in_flow(entry[word])}" for word in entry if word in _OF_BINS)]
-        reduce = f"histogram({', '.join(filter(None, options))})"
-        return _rewritten(name, entry, key, expr=entry.get("expr", name), reduce=reduce)
+    if key in bins.WORDS | {bins.HISTOGRAM} and (histogram := bins.of_keys(name, entry)) is not None:
+        return _rewritten(name, entry, key, **histogram)
     if (word := SYNONYMS.get(key, key)) in keys(AboutSpec):
         return f"about: {{{name}: {{{word}: {in_flow(entry.get(key))}}}}}"
     if key == "per" and entry[key] in ("second", "sec", "s"):

@@ -29,16 +29,27 @@ VALUES: NDArray[np.float64] = np.concatenate([-_MAGNITUDES[::-1], [0.0], _MAGNIT
 Sparse = Sequence[Sequence[int]]  # [bin, count] pairs
 
 
-def edges_of(low: float, high: float, bins: int) -> NDArray[Any]:
-    """The edges of equal bins. Where both ends are too close for floats to divide, the range is made wider."""
+def edges_of(
+    smallest: float, greatest: float, bins: int, low: float | None = None, high: float | None = None
+) -> NDArray[Any]:
+    """The edges of equal bins from ``low``, or the smallest value, to ``high``, or the greatest one.
+
+    Beside one end without values on its inner side, the bins together are one wide. Where both ends are too close for
+    floats to divide, the range is made wider.
+    """
+    first, last = smallest if low is None else low, greatest if high is None else high
+    if first >= last and low is not None:
+        last = first + 1.0
+    elif first >= last and high is not None:
+        first = last - 1.0
     try:
         with np.errstate(over="ignore", invalid="ignore"):
-            return np.histogram_bin_edges([], bins, range=(low, high))
+            return np.histogram_bin_edges([], bins, range=(first, last))
     except ValueError:  # too close, or so far apart that no float is the distance
-        least = 2.0 * bins * float(np.spacing(max(abs(low), abs(high))))
-        if high / 2 - low / 2 < least:
-            low, high = low - least, high + least
-        return 2.0 * np.linspace(low / 2, high / 2, bins + 1)
+        least = 2.0 * bins * float(np.spacing(max(abs(first), abs(last))))
+        if last / 2 - first / 2 < least:
+            first, last = first - least, last + least
+        return 2.0 * np.linspace(first / 2, last / 2, bins + 1)
 
 
 @dataclass(frozen=True)
@@ -110,10 +121,13 @@ class Sketch:
         """How many values are infinite."""
         return int(self.counts[self._infinite].sum())
 
-    def histogram(self, bins: int) -> tuple[NDArray[Any], NDArray[Any]] | float:
-        """Counts in equal bins from the smallest to the greatest value, and the edges; of no finite value NaN.
+    def histogram(
+        self, bins: int, low: float | None = None, high: float | None = None
+    ) -> tuple[NDArray[Any], NDArray[Any]] | float:
+        """Counts in equal bins, and the edges, between two ends as ``edges_of`` has them; of no finite value NaN.
 
-        The values of one bin of the sketch are spread evenly over its width, but those of integers.
+        The values of one bin of the sketch are spread evenly over its width, but those of integers. So what is counted
+        on the wrong side of an edge lies within ``2 * ERROR`` of it.
         """
         finite = self.counts.copy()
         finite[self._infinite] = 0
@@ -121,13 +135,13 @@ class Sketch:
         if not len(used):
             return math.nan
         # beside an infinity only the bin of the finite end is known, and the other end may lie in the same bin
-        low = self.low if math.isfinite(self.low) else min(float(VALUES[used[0]]), self.high)
-        high = self.high if math.isfinite(self.high) else max(float(VALUES[used[-1]]), low)
-        edges = edges_of(low, high, bins)
+        smallest = self.low if math.isfinite(self.low) else min(float(VALUES[used[0]]), self.high)
+        greatest = self.high if math.isfinite(self.high) else max(float(VALUES[used[-1]]), smallest)
+        edges = edges_of(smallest, greatest, bins, low, high)
         values = VALUES[used]
         spread = values * np.exp([[-GROWTH / 2], [GROWTH / 2]])
         ends = np.tile(np.rint(values), (2, 1)) if self.integers else spread
-        lower, upper = np.clip(np.sort(ends, axis=0), low, high)
+        lower, upper = np.clip(np.sort(ends, axis=0), smallest, greatest)
         width = np.where(upper > lower, upper - lower, 1.0)
         share = np.where(upper > lower, (edges[1:-1, None] - lower) / width, edges[1:-1, None] > lower)
         below = np.rint(np.clip(share, 0.0, 1.0) @ finite[used])

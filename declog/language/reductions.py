@@ -8,6 +8,7 @@ To add one: a formula in ``moments`` or a ``@_values`` function below, and a tes
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -173,16 +174,20 @@ def _last(values: Array) -> Any:
 
 @_values(
     "histogram",
-    params={"bins": 32},
+    params={"bins": 32, "low": None, "high": None},
     histogram=True,
-    sketch=lambda counts, bins: counts.histogram(bins),
-    help="counts in equal bins from the smallest to the greatest value",
+    sketch=lambda counts, bins, **ends: counts.histogram(bins, **ends),
+    help="counts in equal bins from `low`, or the smallest value, to `high`, or the greatest; values beyond are in the "
+    "end bins",
 )
-def _histogram(values: Array, bins: int) -> tuple[Array, Array] | float:
+def _histogram(
+    values: Array, bins: int, low: float | None = None, high: float | None = None
+) -> tuple[Array, Array] | float:
     finite = values[np.isfinite(values)]
     if not len(finite):
         return float("nan")
-    return np.histogram(finite, sketch.edges_of(float(finite.min()), float(finite.max()), bins))
+    edges = sketch.edges_of(float(finite.min()), float(finite.max()), bins, low, high)
+    return np.histogram(np.clip(finite, edges[0], edges[-1]), edges)
 
 
 def _tail(name: str, beyond: Callable[[Any, Any], Array], level: Callable[[float], float], help: str) -> None:
@@ -210,6 +215,12 @@ def out_of_range(reduction: Reduction, constants: Mapping[str, Any]) -> str | No
     bins = constants.get("bins")
     if bins not in (None, REQUIRED) and not (isinstance(bins, int) and 1 <= bins <= 10_000):
         return "bins"
+    ends = [(name, constants[name]) for name in ("low", "high") if reduction.histogram and name in constants]
+    said = [(name, end) for name, end in ends if end is not None]
+    if (name := next((name for name, end in said if not math.isfinite(end)), None)) is not None:
+        return name
+    if len(said) == 2 and said[0][1] >= said[1][1]:
+        return "high"
     share = constants.get("share", 1) if builtin(reduction.name) is reduction else 1
     return None if 0 < share <= 1 else "share"
 

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from declog.errors import did_you_mean, in_flow, nearest
 from declog.errors.elsewhere import SYNONYMS
-from declog.language import earlier_steps, idioms, library_calls
+from declog.language import bins, earlier_steps, idioms, library_calls
 from declog.language.best_so_far import best_of_steps, so_far
 from declog.language.dtypes import AXES, MEMBER
 from declog.language.modes import MODES, in_mode, of_one_mode, without_mode
@@ -329,6 +329,8 @@ def of_library(node: ast.Call, name: str, text: str, scope: Scope) -> str | None
 
     A smooth curve of a metric is a formula. A formula or a condition names a metric that the fix defines.
     """
+    if name in bins.CALLS and (histogram := bins.of_library(node, name)) is not None:
+        return histogram
     beside = [word.value for word in node.keywords if word.arg not in (*idioms.AXES, "min_periods", "center")]
     arguments, metrics = [*node.args, *beside], scope.metrics
     fix = library_calls.of_library(name, arguments, of_metrics=scope.of_alert is not None)

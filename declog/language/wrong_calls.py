@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 
 from declog.errors import Problem
-from declog.language import idioms, library_calls
+from declog.language import bins, idioms, library_calls
 from declog.language.dtypes import Axis, DType
 from declog.language.functions import REQUIRED, Function
 from declog.language.functions.text import bucket_labels
@@ -44,23 +44,19 @@ def swapped(call: ast.Call, function: Function) -> str:
     return f"write `{function.name}({', '.join(map(ast.unparse, call.args[::-1]))})`"
 
 
-def with_constant(reduction: Reduction, call: ast.Call) -> ast.Call:
-    """``histogram(reward, 20)`` with the name of its constant, ``bins=20``; any other call as it is."""
-    params = [*(reduction.params or {})]
-    if len(call.args) != reduction.arity + 1 or len(params) != 1 or not isinstance(call.args[-1], ast.Constant):
-        return call
-    return ast.Call(call.func, call.args[:-1], [*call.keywords, ast.keyword(params[0], call.args[-1])])
+def by_name(reduction: Reduction, call: ast.Call, arity: int) -> ast.Call:
+    """``top_mean(x, 0.1)`` and ``histogram(x, 10, 0, 1)`` with the names of their constants, behind ``arity`` values.
 
-
-def with_ends(reduction: Reduction, call: ast.Call, arity: int) -> ast.Call:
-    """``histogram(x, 10, 0, 1)``, as in other libraries, with the names of its numbers behind ``arity`` values."""
-    numbers = call.args[arity:]
-    if not reduction.histogram or len(numbers) != 3:
+    Any other call as it is.
+    """
+    further, params = call.args[arity:], [*(reduction.params or {})]
+    if len(further) > len(params) or any(isinstance(item, ast.Name) for item in further):
         return call
-    named = [
-        ast.copy_location(ast.keyword(*pair), pair[1]) for pair in zip(("bins", "low", "high"), numbers, strict=True)
-    ]
-    return ast.copy_location(ast.Call(call.func, call.args[:arity], [*named, *call.keywords]), call)
+    constants = [ast.keyword(*pair) for pair in zip(params, further, strict=False)]
+    named = ast.Call(call.func, call.args[:arity], [*constants, *call.keywords])
+    named = bins.named(call, arity) if reduction.histogram else named
+    said, right = (sorted(map(ast.unparse, [*one.args, *one.keywords])) for one in (call, named))
+    return call if said == right else named
 
 
 def without(call: ast.Call, keyword: ast.keyword) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from declog.errors import Path, elsewhere, in_flow, nearest, nested
-from declog.language import idioms
+from declog.language import bins, idioms
 from declog.language.keys import below, entries, keys
 from declog.language.notation import is_reduction, reduced
 from declog.language.spec import LogSpec
@@ -124,9 +124,9 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
             return f"reduce: {in_flow([*value])}"
         case ["metrics", _, "reduce"], Mapping() if value and all(isinstance(item, Mapping) for item in value.values()):
             calls = [
-                f"{name}({', '.join(f'{key}={_count(item)}' for key, item in keyed.items())})"
-                for name, keyed in value.items()
+                f"{name}({', '.join(f'{key}={item}' for key, item in keyed.items())})" for name, keyed in value.items()
             ]
+            calls = [bins.of_reduce(call, {}) or call for call in calls]
             return f"reduce: {in_flow(calls if len(calls) > 1 else calls[0])}"
         case ["metrics", _, "reduce"], Mapping():
             return f"reduce: {in_flow([text if suffix == text else {suffix: text} for suffix, text in value.items()])}"
@@ -273,11 +273,6 @@ def _share(value: Any) -> float | None:
     match = re.fullmatch(r"\s*(\d*\.?\d+)\s*(%?)\s*", str(value))
     share = None if match is None else float(match[1]) / (100 if match[2] else 1)
     return share if share is not None and 0 < share < 1 else None
-
-
-def _count(item: Any) -> Any:
-    """A number of bins, also where their edges are written."""
-    return max(len(item) - 1, 1) if isinstance(item, list) else item
 
 
 def _level(item: Any) -> Any:

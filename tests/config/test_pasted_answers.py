@@ -250,15 +250,21 @@ def test_values_of_earlier_steps_with_other_keys_beside_each_other() -> None:
 @pytest.mark.parametrize(
     ("name", "call", "bins"),
     [
-        ("length", "histogram(length, edges=[0, 8, 16, 24, 32])", [0, 8, 16, 24, 32]),
+        ("length", "histogram(length, edges=[0, 8, 16, 20, 32])", [0, 8, 16, 20, 32]),
+        ("score", "histogram(score, bins=[0, 0.5, 0.75, 1])", [0, 0.5, 0.75, 1]),
         ("length", "histogram(length, bins=[0, 8, 16, 24, 32])", [0, 8, 16, 24, 32]),
+        ("length", "np.histogram(length, 4, (0, 32))", [0, 8, 16, 24, 32]),
+        ("length", "hist(length, 4, 0, 32)", [0, 8, 16, 24, 32]),
         ("score", "histogram(score, bins=4, min=0, max=1)", [0, 0.25, 0.5, 0.75, 1]),
-        ("score", "histogram(score, range=[0, 1])", np.linspace(0, 1, 11)),
-        ("score", "histogram(score, low=0, high=1, bins=5)", np.linspace(0, 1, 6)),
+        ("score", "histogram(score, 10, 0, 1)", np.linspace(0, 1, 11)),
+        ("score", "torch.histc(score, bins=5, min=0, max=1)", np.linspace(0, 1, 6)),
     ],
 )
 def test_a_histogram_with_its_edges_counts_as_numpy_does(name: str, call: str, bins: Sequence[float]) -> None:
-    """Class: an answer that leaves out where the bins are; of whole numbers, which lie at edges, and of others."""
+    """Class: an answer that leaves out where the bins are; of whole numbers, which lie at edges, and of others.
+
+    Bins as wide as each other are a histogram's, others counts by bucket.
+    """
     random = np.random.default_rng(0)
     data = {"length": random.integers(0, 33, 300), "score": random.random(300)}
     config: dict[str, Any] = {
@@ -268,26 +274,21 @@ def test_a_histogram_with_its_edges_counts_as_numpy_does(name: str, call: str, b
     with pytest.raises(declog.ConfigError) as caught:
         declog.plan(config)
     fix = str(caught.value.problems[0].fix)
-    bars, counts = re.fullmatch(
-        r"(?:metrics: (\{.+\}): of all values; or so many in each part, which are scalars; the first.+ beyond: )?"
-        r"metrics: (\{.+?\})(?:: so many in each part; the first.+ beyond)?",
-        fix,
-    ).groups()  # type: ignore[union-attr]
-    assert (bars is None) == ((len(bins) == 5 and "edges" in call) or "bins=[" in call)
-    if bars is not None:
-        sink = MemorySink()
-        with declog.start({**config, "metrics": yaml.safe_load(bars)}, sinks=[sink]) as log, log.step(0):
-            log.observe(**data)
-        ((_, (record,)),) = [(step, records.histograms) for step, records in sink.events]
-        assert list(record.counts) == np.histogram(data[name], len(bins) - 1)[0].tolist()
-    config["metrics"] |= yaml.safe_load(counts)
+    counts = re.fullmatch(r"metrics: (\{.+\}): so many in each part; the first and the last have all.+", fix)
+    config["metrics"] |= yaml.safe_load(counts[1]) if counts else {"h": yaml.safe_load(fix)}
     sink = MemorySink()
     with declog.start(config, sinks=[sink]) as log, log.step(0):
         log.observe(**data)
+    expected = np.histogram(data[name], np.asarray(bins))[0].tolist()
+    ((_, records),) = sink.events
+    assert (counts is None) == np.allclose(np.diff(bins, 2), 0)
+    if counts is None:
+        (record,) = records.histograms
+        assert list(record.counts) == expected and list(record.edges) == pytest.approx([*bins])
+        return
     logged = {key.removeprefix("h/"): value for key, value in sink.scalars[0].items() if key.startswith("h/")}
     uppers = {label: float(re.findall(r"[\d.]+", label)[-1]) + (">" in label or "+" in label) for label in logged}
-    found = [logged[label] for label in sorted(logged, key=uppers.__getitem__)]
-    assert found == np.histogram(data[name], np.asarray(bins))[0].tolist()
+    assert [logged[label] for label in sorted(logged, key=uppers.__getitem__)] == expected
 
 
 def of_last(function: str) -> np.ndarray:

@@ -50,6 +50,7 @@ LINES: dict[str, Any] = {
     "group_std": "mean(std(reward, over=completion))", "most": "max(length)", "share": "mean(1 if solved else 0)",
     "family": {"expr": "rewards", "reduce": "std"}, "from_time_to_time": "mean(kl)", "rate": "last(lr)",
     "slow": {"expr": "reward", "reduce": "max", "every": 20}, "bars": "histogram(reward, bins=4)",
+    "parts": "histogram(reward, bins=4, low=0, high=1)",
     "best": "top_mean(reward, share=0.3)",
     "per_token": "mean(logprobs)", "hard": {"expr": "reward", "where": "difficulty > 0.5"},
     "weighted": {"expr": "reward", "weight": "length"}, "twice": {"formula": "2 * mean"}, "n": "count(reward)",

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
 MOMENTS = ("mean", "sum", "min", "max", "std", "pstd", "var", "count")
 POOLS = ("window", "window", "step", "batch", "rank", "rank_batch")
+BINS = (
+    "histogram", "histogram(bins=4)", "histogram(bins=4, low=-1, high=1)", "histogram(low=0)",
+    "histogram(bins=8, high=2)",
+)  # fmt: skip
 SKETCHED = ("p", "top_mean", "bottom_mean")
 RANK: Tree = ("name", "rank")
 COMBINE = ("mean", "min", "max", "sum", "first", "last", "var", "std")
@@ -114,7 +118,7 @@ class Declared:
                         "p90",
                         "top_mean",
                         "bottom_mean(share=0.35)",
-                        *(("histogram(bins=4)", "histogram") if axis != "batch" else ()),
+                        *(BINS if axis != "batch" else ()),
                     )
                 )
             }

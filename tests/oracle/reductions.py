@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -64,7 +65,9 @@ def reduced(name: str, rows: Sequence[tuple[Any, ...]], *, tokens: bool = False)
     if name in ("min", "max"):
         return min(values) if name == "min" else max(values)
     if name.startswith("histogram"):
-        return histogram(values, int(name.partition("=")[2].rstrip(")") or 32), loose=tokens)
+        said = dict(re.findall(r"(\w+)=([-\d.]+)", name))
+        ends = [float(said[end]) if end in said else None for end in ("low", "high")]
+        return histogram(values, int(said.get("bins", 32)), ends, loose=tokens)
     if name.startswith(("top_mean", "bottom_mean")):
         return tail([float(item) for item in values], name, tokens=tokens)
     return quantile([float(item) for item in values], float(name[1:]) / 100, tokens=tokens)
@@ -117,19 +120,26 @@ def mean_of(values: list[float]) -> float:
     return total(values) / len(values)
 
 
-def histogram(values: list[float], bins: int, *, loose: bool) -> Bins:
-    """Equal bins from the smallest to the greatest, the last with both ends; about one value they are one unit wide."""
+def histogram(values: list[float], bins: int, ends: Sequence[float | None], *, loose: bool) -> Bins:
+    """Equal bins from the smallest to the greatest, the last with both ends; about one value they are one unit wide.
+
+    An end that is said is that of the bins, and values beyond it are in the bin beside it.
+    """
     outside = not all(map(math.isfinite, values))
     values = [value for value in values if math.isfinite(value)]
     if not values:
         return Bins(outside=True)
-    low, high = float(min(values)), float(max(values))
-    if low == high:
+    low, high = (float(pick(values)) if end is None else end for pick, end in zip((min, max), ends, strict=True))
+    if low >= high and ends[0] is not None:
+        high = low + 1
+    elif low >= high and ends[1] is not None:
+        low = high - 1
+    elif low == high:
         low, high = low - 0.5, high + 0.5
     width = (high - low) / bins
     counts = [0] * bins
     for value in values:
-        counts[min(int((value - low) / width), bins - 1)] += 1
+        counts[max(0, min(int((value - low) / width), bins - 1))] += 1
     return Bins(tuple(counts), tuple(low + width * place for place in range(bins + 1)), loose, outside)
 
 

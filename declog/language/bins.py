@@ -1,0 +1,112 @@
+"""Bins of a histogram as other tools say them, in the constants of ours: `histogram(x, bins=10, low=0, high=1)`.
+
+Syntax trees of calls, and values of keys, come in; calls of ``histogram`` go out.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+from declog.errors import in_flow
+
+CALLS = frozenset({"hist", "histplot", "histc", "bincount"})  # functions of other libraries
+NUMBERS = frozenset({"bins", "nbins", "num_bins", "n_bins", "histogram_bins", "buckets", "num_buckets"})
+_EDGES = NUMBERS | {"edges", "bin_edges"}
+_LOW = frozenset({"low", "lo", "min", "lower", "range_min", "xmin", "vmin"})
+_HIGH = frozenset({"high", "hi", "max", "upper", "range_max", "xmax", "vmax"})
+WORDS = _EDGES | _LOW | _HIGH | {"range"}
+_ORDER = ("bins", "low", "high")  # of numpy, torch and matplotlib
+HISTOGRAM = "histogram"
+
+
+def named(call: ast.Call, values: int = 1) -> ast.Call:
+    """A histogram's call with the names of its constants: ``hist(x, 10, 0, 1)`` and ``histogram(x, range=(0, 1))``.
+
+    Behind so many values. Edges that are no equal bins stay ``bins=[0, 1, 5]``.
+    """
+    constants: dict[str, ast.expr] = {}
+    options = []
+    positional = call.args[values:]
+    ends = len(positional) == 2 and ast.unparse(positional[0]).strip("-0.") == ""  # `histogram(x, 0, 1)`
+    order = _ORDER[1:] if ends else _ORDER
+    further = [ast.keyword(word, node) for word, node in zip(order, positional, strict=False)]
+    for keyword in [*further, *call.keywords]:
+        word, node = str(keyword.arg), keyword.value
+        if word in _EDGES and (equal := _equal(node)) is not None:
+            constants |= equal
+        elif word in _EDGES:
+            constants["bins"] = node
+        elif word in WORDS and isinstance(node, ast.List | ast.Tuple) and len(node.elts) == 2:
+            constants |= zip(_ORDER[1:], node.elts, strict=True)
+        elif word in WORDS:
+            constants["low" if word in _LOW else "high"] = node
+        else:
+            options.append(keyword)
+    said = [ast.copy_location(ast.keyword(word, constants[word]), call) for word in _ORDER if word in constants]
+    return ast.copy_location(ast.Call(ast.Name(HISTOGRAM), call.args[:values], [*said, *options]), call)
+
+
+def of_library(call: ast.Call, name: str, values: list[ast.expr] | None = None) -> str | None:
+    """The metric that another library's call means, ``torch.histc(x, 10, 0, 1)``; None for no histogram.
+
+    ``values``: its arguments, where the first one stands before a dot.
+    """
+    arguments = call.args if values is None else values
+    if name not in CALLS | {HISTOGRAM} or not arguments:
+        return None
+    binned = named(ast.Call(call.func, arguments, call.keywords))
+    return in_flow({"expr": ast.unparse(arguments[0]), "reduce": reduction(binned)})
+
+
+def reduction(call: ast.Call) -> str:
+    """A histogram's call without its value, as `reduce` has it."""
+    return ast.unparse(ast.Call(call.func, [], call.keywords)).removesuffix("()")
+
+
+def of_reduce(text: str, further: Mapping[str, Any]) -> str | None:
+    """The reduction of ``reduce: hist(10, 0, 1)``, and of words beside it; None where it is no histogram."""
+    try:
+        body = ast.parse(text, mode="eval").body
+        beside = [
+            ast.keyword(word, ast.parse(str(item), mode="eval").body) for word, item in further.items() if word in WORDS
+        ]
+    except (SyntaxError, ValueError):
+        return None
+    call = body if isinstance(body, ast.Call) else ast.Call(body, [], [])
+    if ast.unparse(call.func).rpartition(".")[2] not in CALLS | {HISTOGRAM}:
+        return None
+    return reduction(named(ast.Call(call.func, call.args, [*call.keywords, *beside]), 0))
+
+
+def of_keys(name: str, entry: Mapping[str, Any]) -> dict[str, str] | None:
+    """``reduce: histogram, bins: 10, range: [0, 1]`` and ``bins: 10`` of a metric as `expr` and `reduce`.
+
+    None where they say no histogram.
+    """
+    inner = entry.get(HISTOGRAM)
+    further = {**entry, **inner} if isinstance(inner, Mapping) else entry
+    meant = HISTOGRAM in entry or any(isinstance(entry.get(word), int) for word in NUMBERS)
+    reduce = of_reduce(str(entry.get("reduce", HISTOGRAM if meant else "")), further)
+    expr = inner if isinstance(inner, str) else entry.get("expr", name)
+    return None if reduce is None else {"expr": expr, "reduce": reduce}
+
+
+def _equal(node: ast.expr) -> dict[str, ast.expr] | None:
+    """The constants of edges that are equally far apart, also of ``linspace(0, 1, 11)``; None for anything else."""
+    if isinstance(node, ast.Call) and len(node.args) == 3 and ast.unparse(node.func).endswith("linspace"):
+        low, high, count = node.args
+        bins = count.value - 1 if isinstance(count, ast.Constant) and isinstance(count.value, int) else 0
+        return dict(zip(_ORDER, (ast.Constant(bins), low, high), strict=True)) if bins > 0 else None
+    if not isinstance(node, ast.List | ast.Tuple) or len(node.elts) < 2:
+        return None
+    try:
+        edges = [float(ast.literal_eval(edge)) for edge in node.elts]
+    except (TypeError, ValueError):
+        return None
+    width = (edges[-1] - edges[0]) / (len(edges) - 1)
+    if not all(abs(high - low - width) < 1e-6 * width for low, high in pairwise(edges)):
+        return None
+    return dict(zip(_ORDER, (ast.Constant(len(edges) - 1), node.elts[0], node.elts[-1]), strict=True))
