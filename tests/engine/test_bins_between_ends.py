@@ -50,7 +50,7 @@ def expected(values: np.ndarray, low: float | None, high: float | None) -> list[
         ends = low, max(ends[1], low + (ends[1] <= low))
     if high is not None and low is None:
         ends = min(ends[0], high - (ends[0] >= high)), high
-    return np.histogram(np.clip(finite, *ends), 5, range=ends)[0].tolist()
+    return [int(count) for count in np.histogram(np.clip(finite, *ends), 5, range=ends)[0]]
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -98,6 +98,7 @@ def test_files_have_the_same_bins(tmp_path: Path) -> None:
             for number, values in enumerate(STEPS):
                 with log.step(number):
                     log.observe(x=values)
+        assert log.output_dir is not None
         run = declog.read(log.output_dir)
         rows = run.histograms.pandas().to_dict("records")
         assert [list(row["counts"]) for row in rows] == [expected(values, 0, 1) for values in STEPS]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from declog.language.quantile_sketch import ERROR
 from declog.runtime.recording.recorder import Recorder
 from declog.testing import MemorySink
 from tests.running import profile, run
@@ -43,3 +44,32 @@ def test_tokens_are_in_their_bins(name: str, bins: int, tmp_path: Path) -> None:
     moved = np.abs(np.array(histogram.counts) - expected).sum() // 2
     assert sum(histogram.counts) == values.size
     assert moved <= (0.03 * values.size if kind == "float" else 0)
+
+
+EDGE = 1 + 2 * ERROR + 1e-6  # as far as values are from an edge that are counted beyond it; float32 beside it
+SIZES = {
+    "random": GENERATOR.lognormal(0, 3, 4000) * GENERATOR.choice([-1, 1], 4000),
+    "repeated": GENERATOR.choice([0.5, 1.0, 0.25, 0.99, 1.01, 3.0, -0.5, -2.0], 4000),
+    "one": np.full(4000, 0.3), "whole": GENERATOR.integers(-900, 900, 4000).astype(float),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("ends", ["", ", low=-1, high=1", ", low=0, high=0.6", ", low=-50"])
+@pytest.mark.parametrize("name", SIZES)
+def test_what_is_counted_below_an_edge_lies_below_it_or_near(name: str, ends: str, tmp_path: Path) -> None:
+    """Class: how far a value is from an edge that is counted on its other side: 2 %, and not 1 % as a quantile."""
+    values = SIZES[name].astype(np.float32).reshape(40, 100)
+    metrics = {"h": {"expr": "x", "reduce": f"histogram(bins=40{ends})"}}
+    config = profile({"x": {"axis": "token"}}, metrics, axes={"token": {"mask": "all"}})
+
+    def body(log: Recorder) -> None:
+        with log.step(0):
+            log.observe(x=torch.from_numpy(values))
+
+    sink: MemorySink = run(config, body, tmp_path)
+    ((_, records),) = sink.events
+    (histogram,) = records.histograms
+    assert sum(histogram.counts) == values.size
+    for edge, below in zip(histogram.edges[1:-1], np.cumsum(histogram.counts), strict=False):
+        least, most = sorted((edge / EDGE, edge * EDGE))
+        assert np.count_nonzero(values < least) <= below <= np.count_nonzero(values < most), edge
