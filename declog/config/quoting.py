@@ -1,7 +1,7 @@
 """From a place in an expression to its place in the file: YAML scalars and their quotes.
 
-An error speaks of characters of a value; the file holds the value quoted and escaped. Standard library and
-PyYAML only.
+An error speaks of characters of a value; the file holds the value quoted and escaped. Imports the parser of
+expressions and PyYAML only.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from itertools import accumulate
 
 import yaml
 from yaml.scanner import Scanner
+
+from declog.language.parser import tree_of
 
 
 def within(raw: str, style: str, source: str, span: tuple[int, int] | None) -> tuple[int, int] | None:
@@ -73,7 +75,7 @@ def _piece(raw: str, at: int, style: str) -> tuple[str, int]:
 def is_expression(text: str) -> bool:
     """Whether a text is an expression, and no map or list of YAML."""
     try:
-        body = ast.parse(text.strip(), mode="eval").body
+        body = tree_of(text.strip()).body
     except (SyntaxError, ValueError):
         return False
     return not isinstance(body, ast.Dict | ast.Set | ast.List | ast.Tuple)

@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from declog.errors import in_flow
+from declog.language.parser import tree_of
 
 CALLS = frozenset({"hist", "histplot", "histc", "bincount"})  # functions of other libraries
 NUMBERS = frozenset({"bins", "nbins", "num_bins", "n_bins", "histogram_bins", "buckets", "num_buckets"})
@@ -69,9 +70,9 @@ def reduction(call: ast.Call) -> str:
 def of_reduce(text: str, further: Mapping[str, Any]) -> str | None:
     """The reduction of ``reduce: hist(10, 0, 1)``, and of words beside it; None where it is no histogram."""
     try:
-        body = ast.parse(text, mode="eval").body
+        body = tree_of(text).body
         beside = [
-            ast.keyword(word, ast.parse(str(item), mode="eval").body) for word, item in further.items() if word in WORDS
+            ast.keyword(word, tree_of(str(item)).body) for word, item in further.items() if word in WORDS
         ]
     except (SyntaxError, ValueError):
         return None

@@ -13,7 +13,7 @@ from functools import cache
 from declog.errors import Problem, elsewhere, in_flow
 from declog.language.dtypes import AXES, Axis
 from declog.language.nodes import Node
-from declog.language.parser import source_of
+from declog.language.parser import source_of, tree_of
 from declog.language.smoothing import Smoothing
 
 QUANTILES = frozenset({"quantile", "percentile", "nanquantile", "nanpercentile", "histogram_quantile"})
@@ -68,7 +68,7 @@ def of_library(name: str, arguments: Sequence[ast.expr], *, of_metrics: bool = F
     template = re.sub(r"(rolling_\w+)\(50\)", rf"\1({Smoothing.of_last(steps).number:g})", template)
     if steps is not None:  # a number of steps in place of a weight
         template = template.replace("ema(k)", weighing(steps))
-    tree = Substitution(dict(zip(parameters, arguments, strict=True))).visit(ast.parse(template, mode="eval"))
+    tree = Substitution(dict(zip(parameters, arguments, strict=True))).visit(tree_of(template))
     return ast.unparse(Substitution({"nan": ast.Name("missing")}).visit(tree))
 
 
@@ -255,7 +255,7 @@ def is_spelt_out(body: ast.expr) -> bool:
 
 def spelt_out(body: ast.expr) -> ast.expr:
     """An expression with ``std(x) / sqrt(count(x))`` in place of ``sem(x)``, and with the moments of a covariance."""
-    return _SpeltOut().visit(ast.parse(ast.unparse(body), mode="eval")).body  # type: ignore[no-any-return]
+    return _SpeltOut().visit(tree_of(ast.unparse(body))).body  # type: ignore[no-any-return]
 
 
 class _SpeltOut(ast.NodeTransformer):
@@ -271,7 +271,7 @@ class _SpeltOut(ast.NodeTransformer):
         if not template or len(node.args) != 1 + ("y" in template) or node.keywords:
             return self.generic_visit(node)  # type: ignore[return-value]
         values = dict(zip("xy", node.args, strict=False))
-        return Substitution(values).visit(ast.parse(template, mode="eval").body)  # type: ignore[no-any-return]
+        return Substitution(values).visit(tree_of(template).body)  # type: ignore[no-any-return]
 
 
 class Substitution(ast.NodeTransformer):
