@@ -16,6 +16,7 @@ from declog.engine.joins import Carryover
 from declog.engine.log_event import RESTART, EventFacts
 from declog.engine.publish import Dispatcher
 from declog.engine.reduce import Report
+from declog.engine.row_numbers import RowNumbers
 from declog.engine.split_groups import SplitGroups
 from declog.engine.window_state import WindowState
 from declog.plans.ops import NO_SINK, Plan
@@ -39,7 +40,7 @@ class Evaluation:
             mode: {period: WindowState(plan, period, report) for period in plan.periods} for mode in plan.modes
         }
         self._carries = {mode: Carryover(plan, report) for mode in plan.modes}
-        self._split_groups = SplitGroups(plan)
+        self._row_numbers, self._split_groups = RowNumbers(plan), SplitGroups(plan)
         self._checked: set[str] = set()  # the phases of which group ids came in training
 
     def add(
@@ -59,6 +60,7 @@ class Evaluation:
         if event.mode == "train":
             self._checked.update(phase for phase, frame in frames.items() if frame.has(GROUP_ID))
         try:
+            self._row_numbers.judge(frames)
             frames = self._carries[event.mode].apply(frames)
             self._dispatcher.inactive.ungrouped(event.mode, frames)
             self._split_groups.judge(frames)
