@@ -158,7 +158,7 @@ def named(config: str | os.PathLike[str], config_dir: str | FilePath | None = No
     if not file.is_file():
         beside = [sibling.name for sibling in file.parent.glob("*.y*ml")]
         close = nearest(file.name, beside)
-        files = [path for folder in ("", "*/") for path in FilePath().glob(f"{folder}{GROUP}/*.yaml")]
+        files = [path for folder in ("", "*/", "*/*/") for path in FilePath().glob(f"{folder}{GROUP}/*.yaml")]
         same = [str(path) for path in files if path.stem == file.stem or str(path).replace("/", "") == name]
         close = same[0] if same else str(FilePath(name).with_name(close)) if close else None
         fix = f"did you mean `{close}`?" if close else "write that file, or start with a preset's name: grpo"

@@ -27,10 +27,11 @@ def meant(name: str, names: Collection[str], of: str, section: str = "log", *, i
 
     ``in_step``: it is asked for in a step, which a fix opens no second time.
     """
-    if (meaning := attributes().get(f"{section}.{name}")) is not None:
+    others = "" if name.startswith("_") else f"{section}.*"
+    if (meaning := attributes().get(f"{section}.{name}", attributes().get(others))) is not None:
         if in_step:
             meaning = meaning.replace("with log.step(step): ", "").replace(", inside the block", "")
-        return f"\n  fix: {meaning.replace('LOG', of).replace('RUN', of)}"
+        return f"\n  fix: {meaning.replace('LOG', of).replace('RUN', of).replace('ATTRIBUTE', name)}"
     close = None if name.startswith("_") else nearest(name, names)
     return "" if close is None else f"\n  fix: did you mean `{of}.{close}`?"
 
@@ -106,10 +107,14 @@ def refuse_arguments(
     """
     listed = [sinks] if isinstance(sinks, str) else sinks if isinstance(sinks, Sequence) else ()
     names = [sink for sink in listed if isinstance(sink, str)]
+    of, parameters = f"declog.{function.__name__}", inspect.signature(function).parameters
+    if isinstance(config, list | tuple) and config and all(isinstance(line, str) and "=" in line for line in config):
+        chosen = "grpo" if parameters["config"].default == "minimal" else None  # others have a config for their trainer
+        call = _call(of, [*parameters][: [*parameters].index("config")], chosen, config, [], [])
+        raise TypeError(f"{of}() takes a config first, and overrides came\n  fix: {call}")
     if not (unnamed or unknown or names):
         return
-    of = f"declog.{function.__name__}"
-    kinds = {name: parameter.kind for name, parameter in inspect.signature(function).parameters.items()}
+    kinds = {name: parameter.kind for name, parameter in parameters.items()}
     first = [name for name, kind in kinds.items() if kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
     named = [name for name, kind in kinds.items() if kind is inspect.Parameter.KEYWORD_ONLY]
     if unnamed:

@@ -58,6 +58,7 @@ class TeeCall:
     def __init__(self, config: Any) -> None:
         origin = config.origin
         self.added: list[str] = []
+        self._values: list[str] = []  # of histograms, whose values the loop logs in their place
         self._extensible = origin is not None and not origin.running  # else overrides are of its application
         self._config = config if self._extensible else declog.compose("tee")
         self._preset = ""
@@ -72,11 +73,15 @@ class TeeCall:
             for name, spec in (signals.get("any") or {}).items():  # else they would be rows of the latest phase
                 self._overrides += [f"signals.any.{name}=null", f"signals.rollout.{name}={in_flow(spec)}"]
 
-    def declare(self, name: str, value: Any) -> bool:
+    def declare(self, name: str, value: Any, signals: frozenset[str]) -> bool:
         """Add overrides for a table's rows, or a histogram's values, in names that nothing else has; false if none fit.
 
-        They are tried: nothing else has moved to their phase.
+        They are tried: nothing else has moved to their phase. ``signals`` are observed under these names already.
         """
+        values = [f"{name!r}: values"] if is_histogram(value) else []
+        if values and name in signals:
+            self._values += values
+            return True
         id = _id(kind_of(name)) or "logged"
         for free in (id, f"logged_{id}"):
             overrides = _of_table(free, name, value) if is_table(value) else _of_histogram(free, name, value)
@@ -89,17 +94,19 @@ class TeeCall:
             elsewhere = {signal.name for id, phase in plan.phases.items() if id != free for signal in phase.signals}
             if all(op.name.startswith(free) or op.name in elsewhere for op in plan.phases[free].signals):
                 self.added += overrides
+                self._values += values
                 self._keys["signals"].add(free)
                 return True
         return False
 
     def text(self, it: str) -> str:
         """The call, which replaces the one that made the tee ``it``; without a logger its overrides."""
-        if not it:
-            return f"overrides={[*self._overrides, *self.added]}"
-        if not self._preset:
-            return f"where {it} is teed, behind your overrides: {[*self._overrides, *self.added]}"
-        return f"{it} = declog.tee({it}, {self._preset!r}, {[*self._overrides, *self.added]})"
+        overrides = [*self._overrides, *self.added]
+        call = f"{it} = declog.tee({it}, {self._preset!r}, {overrides})"
+        if not (it and self._preset):
+            call = f"where {it} is teed, behind your overrides: {overrides}" if it else f"overrides={overrides}"
+        values = f"log the values in place of their histogram: {{{', '.join(self._values)}}}" if self._values else ""
+        return ", and ".join(filter(None, [call if self.added else "", values]))
 
 
 def is_table(value: Any) -> bool:

@@ -73,9 +73,16 @@ class LeftToLogger:
         self._edits = dict[str, str]()
         self._tables = LoggedTables()
 
-    def rows(self, values: Mapping[str, Any], recorder: declog.Recorder) -> dict[str, list[Any]]:
-        """The rows of tables that the config declares, which are declog's too."""
-        return self._tables.columns(values, recorder.plan.signal_names)
+    def record(
+        self, values: Mapping[str, Any], flat: Mapping[str, Any], recorder: declog.Recorder, step: int, **options: Any
+    ) -> dict[str, Any]:
+        """Record numbers, and the rows of tables that the config declares; the others are returned."""
+        histograms = {
+            name: value for name, value in values.items() if is_histogram(value)
+        }  # a signal's values are gone
+        rows = self._tables.columns(flat, recorder.plan.signal_names)
+        numbers = {name: value for name, value in values.items() if name not in histograms}
+        return {**recorder.scalars({**numbers, **rows}, step, **options), **histograms}
 
     def tell(self, values: Mapping[str, Any], recorder: declog.Recorder) -> None:
         """Say it of names that are new."""
@@ -86,7 +93,7 @@ class LeftToLogger:
         self._kinds.update(kinds)
         if untold:
             shown = ", ".join(f"`{name}`" for name in untold)
-            fix = self._edit({name: values[name] for name in untold})
+            fix = self._edit({name: values[name] for name in untold}, signals)
             went = f"{shown} went to {self._logger} alone" if self._logger else f"left out: {shown}"
             log.warning(
                 "declog keeps numbers, in %s; %s%s", recorder.output_dir, went, f"\n  fix: {fix}" if fix else ""
@@ -94,14 +101,12 @@ class LeftToLogger:
             edits = {name: self._edits.get(name, "") for name in sorted(self._kinds.values())}
             recorder.note(left_to_logger={self._logger: edits})
 
-    def _edit(self, values: Mapping[str, Any]) -> str:
+    def _edit(self, values: Mapping[str, Any], signals: frozenset[str]) -> str:
         """The call that keeps the rows of all tables and histograms up to now; empty if none of these is one."""
         if not any(is_table(value) or is_histogram(value) for value in values.values()):
             return ""
         call = self._call = self._call or TeeCall(self._config)
-        added = [name for name, value in values.items() if call.declare(name, value)]
+        added = [name for name, value in values.items() if call.declare(name, value, signals)]
         edit = call.text(self._logger and ("wandb" if self._logger == "wandb" else "logger")) if added else ""
-        if lines := ", ".join(f"{name!r}: values" for name in added if is_histogram(values[name])):
-            edit += f", and log the values in place of their histogram: {{{lines}}}"
         self._edits |= dict.fromkeys(added, edit)
         return edit

@@ -219,7 +219,7 @@ class Tee(Stands):
 
     def _numbers(self, values: Mapping[str, Any], step: int, *, commit: bool) -> Mapping[str, Any]:
         """Record the numbers among values; the others are returned."""
-        return self.recorder.scalars({**values, **self._untaken.rows(flat(values), self.recorder)}, step, commit=commit)
+        return self._untaken.record(values, flat(values), self.recorder, step, commit=commit)
 
     def _number(self, call: logger_calls.Call, names: set[str]) -> int:
         """The step that a call is recorded in: of a call without one the next, if a name repeats or it is complete."""

@@ -149,8 +149,7 @@ class RunTee(Stands):
         number = self._row if step is None else int(step)
         rest: dict[str, Any] = dict(data)
         with recorder.guard("what the loop logs could not be recorded"):
-            beside = flat(data, ".")
-            rest = recorder.scalars({**data, **self._untaken.rows(beside, recorder)}, number, between=".")
+            rest = self._untaken.record(data, flat(data, "."), recorder, number, between=".")
             if self._rows is not None:
                 self._rows.take(number, _numbers(data, rest), flat(rest, "."))
             self._untaken.tell(flat(rest, "."), recorder)

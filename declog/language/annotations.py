@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import types
 import typing
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from textwrap import dedent
 from typing import Any
 
 from declog.errors import UsageError
@@ -44,6 +47,25 @@ def dtype_of(hint: Any) -> DType | None:
     if typing.get_origin(hint) in (list, dict, tuple) or hint in (list, dict, tuple):
         return DType.OBJECT
     return _TYPES.get(hint) if isinstance(hint, type | str) else None
+
+
+def of_one_row(run: Callable[..., Any]) -> str | None:
+    """``return len(completion)`` for a function that lists it of all completions; None where it lists nothing."""
+    with suppress(Exception):  # it has no source, or other code
+        match ast.parse(dedent(inspect.getsource(run))).body[0].body[-1]:  # type: ignore[attr-defined]
+            case ast.Return(value=ast.ListComp(elt=value, generators=[ast.comprehension(target, rows, ifs=[])])):
+                zipped = isinstance(rows, ast.Call) and ast.unparse(rows.func) == "zip"
+                items, lists = (target.elts, rows.args) if zipped else ([target], [rows])  # type: ignore[attr-defined]
+                names = {item.id: parameter.id for item, parameter in zip(items, lists, strict=True)}
+                for node in ast.walk(value):
+                    if isinstance(node, ast.Name):
+                        node.id = names.get(node.id, node.id)
+                return (
+                    f"return {ast.unparse(value)}"
+                    if {*names.values()} <= {*inspect.signature(run).parameters}
+                    else None
+                )
+    return None
 
 
 def takes_none(hint: Any) -> bool:

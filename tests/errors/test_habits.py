@@ -31,7 +31,7 @@ def log(tmp_path: Path) -> Any:
 @pytest.mark.parametrize(
     ("name", "edit"),
     [
-        ("init", 'with declog.start("grpo", ["run.project=math", "run.config={lr: 1e-6}"]) as log:'),
+        ("init", "fix: `declog.start` in place of `declog.init`: a run is the block `with declog.start(...) as log:`"),
         ("start_run", "declog.start("), ("login", "declog.start("),
         ("log", "declog.scalars({...}, step)"), ("log_metrics", "log.observe(reward=rewards)"),
         ("finish", "log.close()"), ("run", "declog.current()"), ("Table", "tables: {worst:"),

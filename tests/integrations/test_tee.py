@@ -158,8 +158,16 @@ def test_the_edit_for_what_is_no_number(tmp_path: Path) -> None:
     in_place = ", and log the values in place of their histogram: {'lengths': values}"
     first, edit = [line.removeprefix("  fix: ") for line in note.splitlines() if "  fix: " in line]
     assert first.endswith(in_place) and "`step_1`, `val/samples` went to wandb alone" in note and edit in error
+    call, values_in_place, _ = edit.partition(in_place)
+    assert values_in_place
 
-    (values, rows, _, steps), note = looped(f"import wandb\n{edit}", "lengths")
+    (values, rows, _, _), note = looped(f"import wandb\n{call}", "wandb.Histogram(lengths)")  # the call alone
+    assert values == [means, []] and len(rows) == 4
+    assert f"`lengths` went to wandb alone\n  fix: {in_place.removeprefix(', and ')}\n" in note and "DL" not in note
+    *_, run = read_runs(tmp_path)
+    assert not [name for row in run.rows for name in row if name.startswith("declog/")]
+
+    (values, rows, _, steps), note = looped(f"import wandb\n{call}", "lengths")
     assert values == [means, [8] * 4] and not note
     assert [(row["step"], row["a"]) for row in steps] == [(1, 1), (3, 3)]
     columns = ("step", "prompt", "Model answer", "reward", "ok")

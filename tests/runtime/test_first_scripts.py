@@ -27,12 +27,11 @@ def test_prompts_of_groups(tmp_path: Path) -> None:
             log.observe(prompt=prompt, completion=completion)
         fix = str(caught.value.fix)
         assert fix == (
-            "if `prompt` has a value per group, give it once per completion: "
-            "[each for each in prompt for _ in range(4)]; "
+            "give all 8 values of `prompt`; where it has one per group, `[x for x in prompt for _ in range(4)]`; "
             "of a micro-batch of 2 completions, give the 2 values of `completion` that belong to them; "
             "where only some rows count, give all values, and `where` in the metric, or None for a value that is absent"
         )
-        log.observe(prompt=[each for each in prompt for _ in range(4)], completion=completion)
+        log.observe(prompt=[x for x in prompt for _ in range(4)], completion=completion)
 
 
 @pytest.mark.parametrize("together", [True, False])

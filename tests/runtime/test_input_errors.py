@@ -87,8 +87,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "values by name where there is no family": (
         {"reward": {"a": [1.0, 2.0]}},
-        "[DL503] `reward` is declared float per completion, and a mapping came\n  fix: give its values, one per "
-        "completion; values by name are a family: declare `signals: {any: {reward: {family: true}}}`",
+        "[DL503] `reward` is declared float per completion, and a mapping came\n  fix: `rewards` in place of `reward`: "
+        "it has values by name",
+    ),
+    "values by name that no family is near to": (
+        {"spread": {"a": [1.0, 2.0]}},
+        "[DL503] `spread` is declared float per group, and a mapping came\n  fix: give one value per group, or declare "
+        "`signals: {any: {spread: {family: true}}}` for values by name",
     ),
     "a value per row where one per step is declared": (
         {"loss": torch.ones(3)},
@@ -175,7 +180,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an array of objects": (
         {"reward": np.array([1.0, "b"], object)},
         "[DL504] `reward` is declared float per completion, and its value 1 is str 'b'\n"
-        "  fix: declare `signals: {any: {reward: {type: object}}}`",
+        "  fix: give values of that type, and None where one is absent",
     ),
     "one text for many": (
         {"prompt": "hello"},
@@ -185,7 +190,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "numbers for texts": (
         {"prompt": ["a", 3]},
         "[DL504] `prompt` is declared text per completion, and its value 1 is int 3\n"
-        "  fix: `[str(x) for x in prompt]`, or declare `signals: {any: {prompt: {type: object}}}`",
+        "  fix: `[str(x) for x in prompt]`",
     ),
     "a number for a step's text": (
         {"note": 3},
@@ -247,7 +252,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "messages": (
         {"prompt": [[{"role": "user", "content": "a"}], [{"role": "user", "content": "b"}]]},
         "[DL504] `prompt` is declared text per completion, and its value 0 is a list of 1\n"
-        "  fix: `[x[-1][\"content\"] for x in prompt]`, or declare `signals: {any: {prompt: {type: object}}}`",
+        "  fix: `[x[-1][\"content\"] for x in prompt]`",
     ),
     "token ids": (
         {"prompt": torch.ones(2, 3, dtype=torch.int64)},

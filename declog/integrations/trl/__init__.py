@@ -81,6 +81,7 @@ def attach(
             swapped = isinstance(trainer, str)
             preset = trainer.removeprefix("trl_") if swapped else "grpo"
             fix = f'in a loop of your own, `with declog.start("{preset}") as log:` and log.observe(...)'
+            fix = fix if swapped else f"give the trainer: declog.attach(trainer); {fix}"
             if hasattr(config, "add_callback") or (swapped and not other):
                 fix = f"the trainer comes first: declog.attach(trainer, {trainer!r})"
             elif isinstance(trainer, TrainingArguments):

@@ -13,7 +13,7 @@ import numpy as np
 
 from declog.errors import RuntimeFailure, UsageError, error_text
 from declog.language.absence import Kind
-from declog.language.annotations import dtype_of, signature, takes_none
+from declog.language.annotations import dtype_of, of_one_row, signature, takes_none
 from declog.language.dtypes import NUMERIC, Axis, DType, Type
 from declog.language.functions.rules import Call, Rule, Stage, broadcast, need
 from declog.language.nodes import CONST, Node
@@ -37,6 +37,7 @@ class Param:
 
 
 OVER = Param("over", "axis", default=None)  # the axis that a function removes
+ROW = "convert the value, or say its type in the line of `def`: `-> float`, int, bool or str"
 PATTERN = Param("pattern", "constant", types=(str,))
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -114,7 +115,9 @@ class Function:
             return returned(dtype, value)
         except TypeError:
             came = type(value).__name__
-            raise RuntimeFailure.of("DL314.row", function=self.name, came=came, dtype=dtype) from None
+            line = of_one_row(self.run) if came == "list" else None
+            fix = f"`{line}`: it is called once per row" if line else ROW
+            raise RuntimeFailure.of("DL314.row", function=self.name, came=came, dtype=dtype, fix=fix) from None
 
     @property
     def signature(self) -> str:
@@ -158,6 +161,7 @@ def of_user(run: Callable[..., Any], name: str, returns: str | None = None) -> F
             if node.type.dtype is DType.TEXT and index not in texts:
                 pairs = zip(items, call.args, strict=False)
                 fix = _annotated(written, name, [item.name for item, arg in pairs if arg.type.dtype is DType.TEXT])
+                fix = f"{fix}: {line}" if (line := of_one_row(run)) else fix
                 call.fail("DL305.annotation", arg=index, name=name, parameter=items[index].name, node=node, fix=fix)
         needed = [index for index in texts if not (params[index].takes_none and _no_value(call.args[index]))]
         need(call, DType.TEXT, args=needed)

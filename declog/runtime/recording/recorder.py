@@ -288,10 +288,10 @@ class Recorder(Observing):
         self._records()
         if name not in self.plan.modes:
             close = nearest(getattr(name, "__name__", str(name)), self.plan.modes)  # `eval` is also a Python function
-            raise UsageError.of(
-                "DL510.mode", config=self.plan.name, name=name,
-                fix=f"did you mean `{close}`?" if close else f"declare it: `modes: {{{name}: {{prefix: {name}/}}}}`",
-            )  # fmt: skip
+            has = [f'`log.mode("{mode}")`' for mode in self.plan.modes if mode != "train"]
+            fix = ", or ".join([*has, f"declare it: `modes: {{{name}: {{prefix: {name}/}}}}`"])
+            fix = f"did you mean `{close}`?" if close else fix
+            raise UsageError.of("DL510.mode", config=self.plan.name, name=name, fix=fix)
         number = None if step is None else step_number(step)
         if name != "train":
             self._session.dropped.announce(name)

@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from declog.engine.blocks import Key
-from declog.errors import InputError, MissingSignalError, RuntimeFailure
+from declog.errors import InputError, RuntimeFailure
 from declog.language.dtypes import Axis
 from declog.language.nodes import TIMERS
 from declog.plans.needs import ROW_ID
@@ -36,7 +36,7 @@ from declog.runtime.values.streams import NO_STREAMS
 
 log = logging.getLogger("declog")
 _NONE: frozenset[str] = frozenset()
-Locate = Callable[[MissingSignalError], MissingSignalError]  # adds the file and line in which a signal is declared
+Locate = Callable[[InputError], InputError]  # where a missing signal is declared; without fixes that the config refuses
 LEARNED = 8  # how often a call with the same names may be learned anew: after that its dtypes change too often
 CALLS = 1000  # the number of calls, by names, that are learned
 
@@ -61,7 +61,7 @@ class Intake:
         self._failures = failures
         self._keep = keep
         self._kept_texts: dict[str, bool] = {}  # whether a column of `log.keep` has texts, by its name
-        self._locate = locate
+        self._locate: Locate = locate or (lambda error: error)
         self._pieces: dict[str, set[str]] = {}  # by phase: the signals that came in partial batches so far
         self._homes = homes_of(plan)
         # the folds of a new batch, by phase; they expect the signals that the batch before had
@@ -159,8 +159,11 @@ class Intake:
             phase: ReadObservation(self._plan.phases[phase], {op.name for _, op in chosen if op.phase == phase}, beside)
             for phase in dict.fromkeys(op.phase for _, op in chosen)
         }
-        for position, op in chosen:
-            calls[op.phase].add(op, values[position])
+        try:
+            for position, op in chosen:
+                calls[op.phase].add(op, values[position])
+        except InputError as error:
+            raise self._locate(error) from error.__cause__
         self._take(batches, [*calls.values()])
         astray = {op.name for source, ops in (intended or {}).items() if not ops for op in sources[source]}
         for phase in calls if astray else ():
@@ -413,11 +416,9 @@ class Intake:
         batch.block = batches.scope if batches.once else None
         try:
             batch.close(self._elapsed(), first=came, grouping=self._plan.grouping, partial=partial, mode=mode)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  (it is raised again)
             del batches[phase]
-            if self._locate is None or not isinstance(error, MissingSignalError):
-                raise
-            raise self._locate(error) from None
+            raise (self._locate(error) if isinstance(error, InputError) else error) from error.__cause__
         if batch.names:
             if piece:
                 self._pieces.setdefault(phase, set()).update(batch.names)

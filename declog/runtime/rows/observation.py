@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from declog.engine.blocks import Key
-from declog.errors import InputError
+from declog.errors import InputError, nearest
 from declog.language.dtypes import Axis, DType
 from declog.plans.ops import PhaseOp, SignalOp
 from declog.runtime.recording.timing import Timed
@@ -90,15 +90,18 @@ class Observation:
         if what != "completions" or not few.isidentifier() or fewer == 1:
             return InputError.of("DL505.counts", phase=phase, both=both)
         of_tokens = {op.source for op in self.phase.signals if op.axis is Axis.TOKEN}
+        texts = {op.source for op in self.phase.signals if op.dtype in (DType.TEXT, DType.OBJECT)}  # as of a prompt
         if more % fewer and of_tokens.isdisjoint((few, many)):
             return InputError.of("DL505.fewer", phase=phase, both=both, few=few, more=more)
         if more % fewer:
             return InputError.of("DL505.counts", phase=phase, both=both)
         if few in of_tokens:  # never a value per group
             return InputError.of("DL505.micro_batch", phase=phase, both=both, few=few, many=many, fewer=fewer)
+        groups = f"; where it has one per group, `[x for x in {few} for _ in range({more // fewer})]`"
         return InputError.of(
-            "DL505.repeated", phase=phase, both=both, few=few, many=many, fewer=fewer, times=more // fewer
-        )
+            "DL505.repeated", phase=phase, both=both, few=few, many=many, fewer=fewer, more=more,
+            groups=groups if few in texts else "",
+        )  # fmt: skip
 
 
 class ReadObservation(Observation):
@@ -142,6 +145,9 @@ class ReadObservation(Observation):
         try:
             checked = accept(op, label, value)
         except InputError as error:
+            if isinstance(value, Mapping) and (family := nearest(op.source, self._families(op.axis))) is not None:
+                fix = f"`{family}` in place of `{op.source}`: it has values by name"
+                raise InputError(error.code, error.message, fix) from None
             if error.code != "DL503" or error.fix != shape_fix(op, label, value):
                 raise
             raise InputError(error.code, error.message, shape_fix(op, label, value, self.beside)) from None
@@ -173,6 +179,9 @@ class ReadObservation(Observation):
                         self._ragged(label, value)
         elif checked is not None:
             self._put_plain(op, key, label, checked)
+
+    def _families(self, axis: Axis) -> list[str]:
+        return [op.source for op in self.phase.signals if op.family and op.axis is axis]
 
     def _count(self, what: str, count: int, label: str) -> None:
         first = self.counts.setdefault(what, count)

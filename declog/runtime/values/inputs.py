@@ -54,8 +54,8 @@ def _accepted(op: SignalOp, label: str, value: Any) -> Observed:
         return _list(op, label, value)
     if isinstance(value, Mapping):
         raise InputError.of(
-            "DL503.mapping", label=label, declared=_declared(op), axis=op.axis.label,
-            entry=entry_of(op, "family: true"),
+            "DL503.mapping", label=label, declared=_declared(op),
+            fix=f"give one value per {op.axis.label}, or declare `{entry_of(op, 'family: true')}` for values by name",
         )  # fmt: skip
     raise InputError.of(
         "DL503.tensor", label=label, declared=_declared(op), came=describe(value), axis=op.axis.label, name=op.source
