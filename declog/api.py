@@ -7,31 +7,27 @@ imported when a run starts.
 from __future__ import annotations
 
 import pickle
-import re
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Never
 from weakref import ref
 
-import yaml
-
 from declog.compiler import captures, compile
 from declog.config.alerts_of_presets import without_presets
 from declog.config.compose import application_directory, compose, imports_of, working_directory
 from declog.config.composed import Composed
-from declog.config.fix_trials import about, with_tried_fixes, without
+from declog.config.fix_trials import about, with_right_declarations, with_tried_fixes, without
 from declog.config.interpolation import beside, has
 from declog.config.lint import beside_the_node, lint, self_first
 from declog.config.presets import declared, fitting
 from declog.config.search_path import GROUP
 from declog.config.source_map import FileLocation, shown_path
 from declog.config.upgrades import deprecated, explained, renamed
-from declog.errors import ConfigError, DeclogError, InputError, MissingSignalError, Problem, SinkError
+from declog.errors import ConfigError, InputError, MissingSignalError, Problem, SinkError
 from declog.errors.habits import refuse_arguments, shown_at_the_call
 from declog.language.functions import DEFAULT as FUNCTIONS
 from declog.language.functions import Functions
@@ -42,7 +38,6 @@ from declog.language.row_functions import DEFAULT as COLUMNS
 from declog.language.row_functions import RowFunctions
 from declog.language.secrets import without_secrets
 from declog.language.spec import LogSpec
-from declog.language.tree import over, tree_of
 from declog.language.validation import named_nulls, validate
 from declog.notes import notes
 from declog.plans.ops import Plan
@@ -267,29 +262,12 @@ def _portable(location: FileLocation) -> str:
 def locate(config: Composed, plan_of: Callable[[Any], Plan], error: InputError) -> InputError:
     """A missing signal's error with the place that declares it; another one without edits that the config refuses."""
     if not isinstance(error, MissingSignalError):
-        return _with_fitting_declarations(config, plan_of, error)
+        return InputError(error.code, error.message, with_right_declarations(error.fix, config.data, plan_of))
     name = error.signals[0]
     path = next((path for path, _ in entries(config.data, "signals") if path[-1] == name), ("metrics", name))
     problem = Problem(error.code, error.message, path, error.fix)
     (located,) = config.located(ConfigError([problem])).problems
     return error if located.where is None else error.at(located.text())
-
-
-def _with_fitting_declarations(config: Composed, plan_of: Callable[[Any], Plan], error: InputError) -> InputError:
-    """The error, whose fix declares a signal otherwise only where the config is right with it."""
-
-    def fits(part: str) -> bool:
-        if (declared := re.match(r"declare `(signals: .*?)`", part)) is None:
-            return True
-        with suppress(DeclogError):
-            return bool(plan_of(over(tree_of(config.data), tree_of(yaml.safe_load(declared[1]))).plain))
-        return False
-
-    parts = (error.fix or "").split(", or ")
-    if (fit := [part for part in parts if fits(part)]) == parts:
-        return error
-    fix = ", or ".join(fit) or "give values of that type, and None where one is absent"
-    return InputError(error.code, error.message, fix)
 
 
 # sections that the rest of a config reads

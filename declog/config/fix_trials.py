@@ -12,14 +12,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from typing import Any
 
+import yaml
+
 from declog.config.interpolation import at, has
 from declog.config.override_fixes import edit_of
 from declog.config.quoting import is_expression
-from declog.errors import Path, Problem, in_flow, keys, nested
+from declog.errors import DeclogError, Path, Problem, in_flow, keys, nested
 from declog.language.keys import entry_path
 from declog.language.notation import both
 from declog.language.shorthand import long
-from declog.language.tree import tree_of
+from declog.language.tree import over, tree_of
 
 Check = Callable[[Mapping[str, Any]], Sequence[Problem]]
 ROUNDS = 3  # edits behind the first one
@@ -78,6 +80,22 @@ def _where_written(problem: Problem, path: Path, data: Mapping[str, Any]) -> Pro
         if problem.source is not None and has(data, moved) and at(data, moved) == problem.source:
             return replace(problem, path=moved)
     return problem
+
+
+def with_right_declarations(fix: str | None, data: Mapping[str, Any], check: Callable[[Any], object]) -> str | None:
+    """The fix of a value, which declares its signal otherwise only where that is right; ``check`` raises for data."""
+
+    def fits(part: str) -> bool:
+        if (declared := re.match(r"declare `(signals: .*?)`", part)) is not None:
+            try:
+                check(over(tree_of(data), tree_of(yaml.safe_load(declared[1]))).plain)
+            except DeclogError:
+                return False
+        return True
+
+    parts = (fix or "").split(", or ")
+    right = ", or ".join(filter(fits, parts)) or "give values of that type, and None where one is absent"
+    return right if fix else None
 
 
 def _said_once(problems: Iterable[Problem]) -> Iterator[Problem]:

@@ -297,7 +297,7 @@ class Carryover:
                 declare = "" if ids else f"`{IDS_OF_ROWS}`, and "
                 raise RuntimeFailure.of(
                     "DL511.position", target=pair.target, source=pair.source, count=count,
-                    sizes=sizes[batches].tolist(), declare=declare, ids=ids or ROW_ID,
+                    sizes=" and ".join(map(str, sizes[batches].tolist())), declare=declare, ids=ids or ROW_ID,
                 )  # fmt: skip
             return rows, set()
         places, doubled = of_source.rows_of(search.target_ids[span])

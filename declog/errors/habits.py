@@ -27,8 +27,8 @@ def meant(name: str, names: Collection[str], of: str, section: str = "log", *, i
 
     ``in_step``: it is asked for in a step, which a fix opens no second time.
     """
-    others = "" if name.startswith("_") else f"{section}.*"
-    if (meaning := attributes().get(f"{section}.{name}", attributes().get(others))) is not None:
+    of_all = "" if name.startswith("_") else f"{section}.*"
+    if (meaning := attributes().get(f"{section}.{name}", attributes().get(of_all))) is not None:
         if in_step:
             meaning = meaning.replace("with log.step(step): ", "").replace(", inside the block", "")
         return f"\n  fix: {meaning.replace('LOG', of).replace('RUN', of).replace('ATTRIBUTE', name)}"
@@ -109,8 +109,8 @@ def refuse_arguments(
     names = [sink for sink in listed if isinstance(sink, str)]
     of, parameters = f"declog.{function.__name__}", inspect.signature(function).parameters
     if isinstance(config, list | tuple) and config and all(isinstance(line, str) and "=" in line for line in config):
-        chosen = "grpo" if parameters["config"].default == "minimal" else None  # others have a config for their trainer
-        call = _call(of, [*parameters][: [*parameters].index("config")], chosen, config, [], [])
+        preset = "grpo" if parameters["config"].default == "minimal" else None  # others have a config for their trainer
+        call = _call(of, [*parameters][: [*parameters].index("config")], preset, config, [], [])
         raise TypeError(f"{of}() takes a config first, and overrides came\n  fix: {call}")
     if not (unnamed or unknown or names):
         return

@@ -7,6 +7,7 @@ import pytest
 from tests.config.mistakes import kinds, mistakes, score
 
 UNANSWERED = {
+    "calls": 0,
     "expressions": 0,
     "fifth_stranger": 0,
     "first_day": 0,

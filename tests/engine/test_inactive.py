@@ -301,6 +301,10 @@ def test_nothing_at_all_is_said_too(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert set(missing) == {"a", "b"}
     (ended,), missing = run(AB, steps(0), tmp_path / "none", caplog)
     assert "the run ends, and no step came" in ended and missing == {}
+    caplog.clear()
+    with declog.start(AB, sinks=[MemorySink()], output_dir=tmp_path / "named") as log:
+        log.observe(a=1.0, step=7)  # rows that name their step have one, though no block begins it
+    assert "no step came" not in caplog.text
     every = {**AB, "every": 100}
     assert len(run(every, steps(3), tmp_path / "tail", caplog)[0]) == 1
 

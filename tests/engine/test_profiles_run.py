@@ -118,7 +118,7 @@ def test_a_logged_name_never_shadows_a_declared_one(tmp_path: Path, caplog: pyte
         sink = run(config, body, tmp_path)
     assert sink.scalars == {number: {"loss": 0.5, "mine": float(number)} for number in range(3)}
     assert [record.getMessage() for record in caplog.records] == [
-        "a log event could not be finished: [DL508] the number `loss` is left out: the config's metric `loss` has that "
+        "a log event lacks values: [DL508] the number `loss` is left out: the config's metric `loss` has that "
         "name, and is computed from observed values\n"
         "  fix: log.observe(loss=...), one value per step; or log the number under another name"
     ]

@@ -92,7 +92,7 @@ def test_a_broken_contract_is_reported_and_costs_the_table_only(
 
     with caplog.at_level(logging.ERROR, logger="declog"):
         sink = run(made, body, tmp_path)
-    assert [record.getMessage() for record in caplog.records] == [f"a log event could not be finished: {message}"]
+    assert [record.getMessage() for record in caplog.records] == [f"a log event lacks values: {message}"]
     assert sink.scalars == {0: {"score": sum(filter(None, values["score"])) / len([x for x in values["score"] if x])}}
     assert sink.tables("t") == []
 

@@ -96,6 +96,22 @@ def test_a_run_that_was_read_is_one_of_another_logger(log: Any, name: str, edit:
     assert edit in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["tail", "mean", "iloc", "rolling", "plot", "to_list", "of_no_library"])
+def test_a_series_is_one_of_pandas(name: str, tmp_path: Path) -> None:
+    """Whatever is asked of the values of a run: they are an array, and a series of pandas on request."""
+    with declog.start({**PROFILE, "sinks": ["jsonl"]}, output_dir=tmp_path) as log:
+        for step in range(2):
+            with log.step(step):
+                log.observe(loss=step)
+    loss = declog.read(log)["loss"]
+    with pytest.raises(AttributeError) as caught:
+        getattr(loss, name)
+    edit = "run['loss'].values[-10:].mean()"
+    assert f"as in {edit}; run['loss'].pandas() is a pandas.Series" in str(caught.value)
+    assert eval(edit, {"run": declog.read(log)}) == 0.5
+    assert not hasattr(loss, "__float__")
+
+
 CALLS: dict[str, tuple[Callable[[Any], object], str]] = {
     "a mapping": (lambda log: log.log_metric({"kl": 1}), 'scalars({"kl": 0.1, "lr": 1e-6})'),
     "a step": (lambda log: log.log_metric("kl", 1, step=3), 'log_metric("kl", 0.1)'),

@@ -285,6 +285,36 @@ def test_a_text_where_numbers_go(function: Any, expr: str, parameter: str, fix: 
     )  # fmt: skip
 
 
+def of_all(completions, **kwargs):  # type: ignore[no-untyped-def]
+    """As TRL's rewards are written."""
+    return [float("boxed" in text) for text in completions]
+
+
+def of_all_pairs(texts: str, others: str) -> float:
+    """The same, annotated."""
+    return [float(a == b) for a, b in zip(texts, others, strict=True)]  # type: ignore[return-value]
+
+
+def of_words(texts: str) -> float:
+    """A list of what one text has."""
+    return [float(len(word)) for word in texts.split()]  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("function", "expr", "fix"),
+    [
+        (of_all, "mean(f(t))", "`def f(completions: str, **kwargs) -> float: return float('boxed' in completions)`, "
+         "which is called once per text"),
+        (of_all_pairs, "mean(f(t, t))", "`return float(texts == others)`: it is called once per row"),
+        (of_words, "mean(f(t))",
+         "convert the value, or say its type in the line of `def`: `-> float`, int, bool or str"),
+    ],
+)  # fmt: skip
+def test_a_function_that_lists_values_of_all_texts(function: Any, expr: str, fix: str) -> None:
+    """The fix is what it returns for one, where the list says it."""
+    assert answer(function, expr)[2] == fix
+
+
 def test_a_number_where_texts_go() -> None:
     """It has no text."""
     assert answer(unsaid, "mean(f(x))")[:2] == ("DL305", "`f` needs text, and `x` is float")

@@ -87,7 +87,7 @@ def test_a_users_function_that_fails_costs_its_own_values(
     assert sink.scalars == {step: {"x": 2.0} for step in range(3)}
     assert (len(sink.tables("t")), [step for step, _ in sink.alerts]) == (3, [0])
     assert messages(caplog) == [
-        f"a log event could not be finished: {reported}",
+        f"a log event lacks values: {reported}",
         reported.rsplit(": ", 2)[1] + ": mine",
     ]
     assert caplog.records[-1].getMessage() == f"declog finished with 3 failure(s): {reported} (x3)"

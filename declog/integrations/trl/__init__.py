@@ -72,7 +72,8 @@ def attach(
     trainer that has trained, or whose recorder is closed, can be attached again; ``detach`` closes it and takes the
     hooks off.
     """
-    refuse_arguments(attach, config, overrides, sinks, unnamed, unknown, declog.LogSpec.model_fields)
+    behind = None if isinstance(trainer, str) else config  # a config in the place of the trainer is told below
+    refuse_arguments(attach, behind, overrides, sinks, unnamed, unknown, declog.LogSpec.model_fields)
     if merge is not None and merge not in MERGE:
         raise UsageError.of("DL510.merge_way", name=merge, known=MERGE)
     for needed in ("add_callback", "callback_handler", "state", "args", "log", "evaluate", "train"):

@@ -83,9 +83,8 @@ class Session:
     @property
     def begun(self) -> bool:
         """Whether anything was recorded yet."""
-        events = self.events
         rows = self.pending.batches or self.train.with_rows  # also of steps that they name
-        return bool(events.begun or events.counts or rows or self.step is not None)
+        return bool(self.events.begun or self.events.counts or rows or self.step is not None)
 
     def stream(self, scope: Scope | None) -> Stream:
         """The stream of a scope's mode; without a scope, that of training steps."""

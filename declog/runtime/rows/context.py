@@ -153,7 +153,8 @@ def _nobody(function: str) -> Recording | None:
     if not _told:
         _told = True
         log.warning(
-            "declog.%s: no run is open here, so nothing is recorded; what it gives belongs inside "
-            "`with declog.start(...) as log, log.step(k):`, or behind `declog.attach(trainer)`", function,
+            "declog.%s: no run is open here, so nothing is recorded\n"
+            "  fix: call it inside `with declog.start(\"grpo\") as log, log.step(k):`, or after declog.attach(trainer)",
+            function,
         )  # fmt: skip
     return None

@@ -36,7 +36,7 @@ class Failures:
     _causes: set[str] = field(default_factory=set)  # that were logged
     _guarded: dict[tuple[str, str], RuntimeFailure] = field(default_factory=dict)
 
-    def report(self, error: BaseException, what: str = "a log event could not be finished") -> None:
+    def report(self, error: BaseException, what: str = "a log event lacks values") -> None:
         """Count an error; the first time, log ``what`` failed, with the traceback.
 
         Never raises, whatever a user's code raised.

@@ -145,7 +145,7 @@ def test_other_sinks_refuse_what_is_too_much(
     with caplog.at_level(logging.ERROR, logger="declog"):
         job(made, tmp_path / "a", ranks=1)
     assert [record.getMessage() for record in caplog.records] == [
-        "a log event could not be finished: [DL405] the table `t` has no filter, and more than 15 bytes in one "
+        "a log event lacks values: [DL405] the table `t` has no filter, and more than 15 bytes in one "
         "log event: the sink `board` is not given so much\n"
         "  fix: give it a filter or `max_bytes`, or send it to file sinks only"
     ]

@@ -217,7 +217,7 @@ def test_an_update_without_any_rollout(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rollouts", "sizes"), [([[1.0, 2.0, 3.0]], "[3]"), ([[1.0], [2.0]], "[1, 1]")], ids=["counts", "batches"]
+    ("rollouts", "sizes"), [([[1.0, 2.0, 3.0]], "3"), ([[1.0], [2.0]], "1 and 1")], ids=["counts", "batches"]
 )
 def test_positions_that_do_not_match(rollouts: list[list[float]], sizes: str, tmp_path: Path) -> None:
     """By position only where each phase had one batch with as many rows."""
@@ -225,7 +225,7 @@ def test_positions_that_do_not_match(rollouts: list[list[float]], sizes: str, tm
 
     assert joined(*batches, folder=tmp_path, axes={}) == (
         "[DL511] rows of `update` and `rollout` cannot be matched by position: "
-        f"a batch of 2 completions, and batches of {sizes}\n"
+        f"a batch of 2 completions, and of {sizes}\n"
         "  fix: name the rows: `axes: {completion: {ids: row_id}}, signals: {any: {row_id: completion int}}`, and give "
         "`row_id` in both calls: log.observe(..., row_id=indices), the same number for the same completion"
     )
