@@ -71,9 +71,7 @@ def of_reduce(text: str, further: Mapping[str, Any]) -> str | None:
     """The reduction of ``reduce: hist(10, 0, 1)``, and of words beside it; None where it is no histogram."""
     try:
         body = tree_of(text).body
-        beside = [
-            ast.keyword(word, tree_of(str(item)).body) for word, item in further.items() if word in WORDS
-        ]
+        beside = [ast.keyword(word, tree_of(str(item)).body) for word, item in further.items() if word in WORDS]
     except (SyntaxError, ValueError):
         return None
     call = body if isinstance(body, ast.Call) else ast.Call(body, [], [])
