@@ -154,7 +154,8 @@ def in_metrics(
     """
     reductions, constants, taken = draft.reductions, {*draft.constants, *metrics}, {*draft.spec.metrics, *draft.signals}
     steps = {name for name, observed in draft.observed.items() if observed.axis == "step"} - {*metrics}
-    body = unknown_names.with_seconds(library_calls.spelt_out(body), {*taken, *draft.constants})
+    several = {name for name, metric in draft.spec.metrics.items() if isinstance(metric.reduce, list)}  # timers, maybe
+    body = unknown_names.with_seconds(library_calls.spelt_out(body), {*taken, *draft.constants} - several)
     parts: dict[str, str] = {}  # the names of the new metrics, by their expressions
     chosen: dict[str, tuple[str, str]] = {}  # those that say which rows they are of: the expression and its condition
 

@@ -63,7 +63,7 @@ def refuse_name(node: ast.Name, text: str, span: Span, scope: Scope) -> NoReturn
     if scope.noun != "signal":
         if (best := so_far(name, text, scope)) is None:
             refuse_tracker_name(node, text, span, scope)
-        if _TIMES.fullmatch(name) and scope.noun == "metric":
+        if is_time(name) and scope.noun == "metric":
             refuse("DL302.time", text, span, name=name, here=f"{text[: span[0]]}seconds{text[span[1] :]}")
         if (defined := best or scope.definition(name) or _smoothed(name, scope)) is not None:
             refuse("DL302.undefined", text, span, name=name, fix=f"define it: {defined}")
@@ -416,9 +416,14 @@ def _smoothed(name: str, scope: Scope) -> str | None:
     return None if metric is None else f"metrics: {{{name}: {{formula: {metric}, combine: {combine}}}}}"
 
 
+def is_time(name: str) -> bool:
+    """Whether a name may be that of how long a step took."""
+    return _TIMES.fullmatch(name) is not None
+
+
 def with_seconds(tree: ast.expr, signals: Container[str]) -> ast.expr:
     """An expression that calls the time of a step by another name than `seconds`, which is no signal."""
     names = {part.id for part in ast.walk(tree) if isinstance(part, ast.Name) and part.id not in signals}
-    times = "|".join(name for name in names if _TIMES.fullmatch(name))
+    times = "|".join(name for name in names if is_time(name))
     text = ast.unparse(tree)
     return parse(re.sub(rf"\b(?:{times})\b", "seconds", text)).body if times else tree
