@@ -13,7 +13,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
-from declog.config.override_fixes import edit_of, keys_at
+from declog.config.override_fixes import choice_of, edit_of, keys_at
 from declog.config.overrides import ADDS, may_be_added, parsed, pasted, setting, taken, written
 from declog.config.search_path import GROUP
 from declog.config.uses import old_names
@@ -62,12 +62,12 @@ def unreadable(line: str, tree: Node | None = None) -> Problem | None:
     if curly := [mark for mark in CURLY if mark in line]:
         plain = line.translate(CURLY_TO_PLAIN).replace("'", "").replace('="', "=").rstrip('"')
         return problem_of(line, "DL101.curly", marks="".join(curly), fix=pasted(plain))
+    path = key.strip("+~").split(".")
+    if path[0] in ADDS and "/" not in key and (tree is None or tree.at(path) is None):
+        key = key.replace(path[0], f"{GROUP}.{path[0]}", 1)  # the config is a node of the application's
     if key.endswith("+"):
         key = key.strip("+")
         node = None if tree is None else tree.at(key.split("."))
-        if node is None and key.split(".")[0] in ADDS:
-            key = f"{GROUP}.{key}"
-            node = None if tree is None else tree.at(key.split("."))
         items = ["..."] if node is None or not isinstance(node.value, list) else node.plain
         added = value[1:-1] if value[:1] == "[" else value
         return problem_of(line, "DL101.append", key=key, fix=f"{key}=[{_appended(items, added.split(','))}]")
@@ -280,12 +280,15 @@ def _meant(tree: Node, override: Override, depth: int, node: Node, instead: Call
     """
     keys, names = override.key_or_group.split("."), [str(key) for key in node.entries]
     above, wrong = keys[:depth], keys[depth]
+    if (above == [GROUP] or wrong == "defaults") and (choice := choice_of(wrong, override.value())) is not None:
+        return choice
     if (inner := _inside(node, keys[depth:])) is not None:  # a section is left out: `group.size`
         return instead(f"{inner}.{wrong}", "")
     if above == [GROUP] and (section := _section_of(wrong, node)) is not None:
         return instead(f"{section}.{wrong}", "")
     if depth == 0 and tree.at((GROUP, wrong)) is not None:
-        return instead(f"{GROUP}.{wrong}", "")
+        there = override.is_delete() or tree.at((GROUP, *keys)) is not None
+        return instead(f"{GROUP}.{wrong}", "" if there else "+")
     if above == [GROUP, "metrics"] and (id := id_of(wrong, node.plain)) is not None:  # the name that it logs
         return instead(id, "")
     if override.is_delete():

@@ -14,9 +14,10 @@ import yaml
 
 from declog.config.overrides import parsed, pasted, setting
 from declog.config.search_path import GROUP
-from declog.errors import FLOW_MAP, Path, Problem
+from declog.errors import FLOW_MAP, Path, Problem, nearest
 from declog.language.keys import SECTIONS, below, entry_path, model_of
 from declog.language.keys import keys as keys_of
+from declog.language.mistakes import EXTENDS
 from declog.language.spec import LogSpec
 
 
@@ -26,6 +27,9 @@ def in_override_terms(problem: Problem, prefix: Path) -> Problem:
     if fix is None or where is None or where.override is None or where.excerpt is None:
         return problem
     line, start, end = where.override, where.excerpt.start, where.excerpt.end
+    said = parsed(line) if problem.code == "DL201" and len(problem.path) == 1 else None
+    if said is not None and (choice := choice_of(str(problem.path[0]), said.value())) is not None:
+        return replace(problem, fix=choice)
     if problem.code == "DL301" and re.fullmatch(rf"\+*{GROUP}\.alerts\.\w+=", line):
         answer = Problem.of("DL301.bound", fix=setting(line[:-1], "> 0.5"))
         return replace(problem, message=answer.message, fix=answer.fix)
@@ -40,6 +44,24 @@ def in_override_terms(problem: Problem, prefix: Path) -> Problem:
         return replace(problem, fix=" ".join([*defined, setting(line.partition("=")[0], value)]))
     answers = [_as_overrides(answer, line, problem.path, prefix) for answer in fix.split("  or  ")]
     return replace(problem, fix="  or  ".join(answers))
+
+
+def choice_of(key: str, value: Any) -> str | None:
+    """The overrides for a key that says what a defaults list does: `preset: rloo`, `packs: [sources]`.
+
+    None for another key.
+    """
+    items = value if isinstance(value, list) else [value]
+    if key in ("pack", "packs"):
+        presets, packs = [], items
+    elif key in EXTENDS or nearest(key, ["defaults"]):
+        presets = [item for item in items if isinstance(item, str) and re.fullmatch(r"(?!_self_)\w+", item)]
+        packs = [pack for item in items for pack in re.findall(r"packs/(\w+)", str(item))]
+        packs += [pack for item in items if isinstance(item, dict) for pack in item.get("packs", [])]
+    else:
+        return None
+    beside = f" {setting(f'+{GROUP}/packs@{GROUP}', packs)}" if packs else ""
+    return "  or  ".join(f"{GROUP}={preset}{beside}" for preset in presets) or beside.strip() or None
 
 
 def _as_overrides(fix: str, line: str, path: Path, prefix: Path) -> str:

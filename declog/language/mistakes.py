@@ -15,14 +15,14 @@ from declog.errors import Path, Problem, elsewhere, in_flow, nearest, nested
 from declog.errors.elsewhere import SYNONYMS
 from declog.language import alert_keys, bins, idioms
 from declog.language.earlier_steps import BEFORE, CHANGES, RATIOS
-from declog.language.keys import SECTIONS, below, entries, keys, model_of, sections_with
+from declog.language.keys import SECTIONS, Key, below, entries, keys, model_of, sections_with
 from declog.language.labelled_rows import of_labelled_rows, of_labelled_table
 from declog.language.library_calls import SPANS
 from declog.language.model import Scalar
 from declog.language.notation import is_reduction, of_parts, reduced
 from declog.language.other_tools import at, of_other_tools
 from declog.language.smoothing import Smoothing
-from declog.language.spec import COMBINE, AboutSpec, LogSpec, MetricSpec, ProfileSpec, RunSpec, SignalSpec
+from declog.language.spec import COMBINE, AboutSpec, LogSpec, MetricSpec, ProfileSpec, SignalSpec
 from declog.language.spec_of_tables import TableSpec
 from declog.language.unknown_names import of_fewer_values
 from declog.language.wrong_forms import (
@@ -38,7 +38,10 @@ from declog.language.wrong_forms import (
 from declog.language.wrong_types import bucketed, edges_of
 
 # words for the defaults list
-EXTENDS = "extends", "extend", "base", "_base_", "inherit", "inherits", "parent", "preset", "presets", "use", "from"
+EXTENDS = (
+    "extends", "extend", "base", "_base_", "inherit", "inherits", "parent", "preset", "presets", "use", "from",
+    "algorithm", "algo",
+)  # fmt: skip
 
 
 def answered(problem: Problem, data: Mapping[str, Any]) -> Problem | None:
@@ -108,10 +111,15 @@ def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
             fix = fix or alert_keys.moved(word, name, entry, metrics, entry_names(data, "modes"))
         if (fix := fix or (None if moved is None else moved(word, name, entry))) is not None:
             return fix
-    if (fix := of_other_tools(problem.path, data)) is not None or len(problem.path) > 1:
-        return fix or _of_lost_sign(problem.path)
-    key = str(problem.path[0])
-    value = data[key]
+    if len(problem.path) > 1:
+        return of_other_tools(problem.path, data) or _of_lost_sign(problem.path)
+    key, value = word, data[word]
+    bare = key.removeprefix("run_")
+    home = next((section for section in keys(LogSpec) if bare in _fixed_keys(section)), None)
+    moved_key = None if home is None else in_flow({home: {bare: value}})[1:-1]
+    of_tool = isinstance(value, str | None) and value not in entry_names(data, "signals")  # `group: math` is wandb's
+    if (fix := (not of_tool and moved_key) or of_other_tools(problem.path, data) or moved_key) is not None:
+        return fix
     if key == "per_rank":
         return f"axes: {{rank: {'each' if value else 'all'}}}"
     if key in sinks_and_options(data.get("sinks") or [])[0]:
@@ -127,8 +135,6 @@ def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
         packs = in_flow(value if isinstance(value, list) else [value]).replace(" ", "")
         listed = f"defaults: [grpo, packs: {packs}, _self_]"
         return f"a pack is chosen in the defaults list: {listed}, or +declog/packs@declog={packs}"
-    if key in keys(RunSpec) or key == "run_config":
-        return f"run: {{{in_flow({key.removeprefix('run_'): value})[1:-1]}}}"
     near = nearest(key, keys(LogSpec))
     empty = [section for section in SECTIONS if section in data and data[section] is None]
     if empty and near is None and isinstance(value, str | Mapping):
@@ -211,13 +217,18 @@ def _of_a_config(key: str, value: Any) -> bool:
     return near is not None and key != "model" and isinstance(value, Mapping if near in SECTIONS else Scalar)
 
 
+def _fixed_keys(section: str) -> Mapping[str, Key]:
+    """The keys of a section that has the same in each config, such as `axes`; none of one whose entries users name."""
+    model = model_of(below(LogSpec, section))
+    return {} if model is None else keys(model)
+
+
 def _elsewhere(key: str, value: Any) -> str | None:
     """The place of a key that does not belong at the top: `group_size` is `axes.group.size`, `expr` is of a metric."""
     first, _, last = ("group_size" if SYNONYMS.get(key) == "size" else key).partition("_")
     for section in keys(LogSpec):
-        model = model_of(below(LogSpec, section))  # of a section with fixed keys, such as `axes`
-        for name in () if model is None else keys(model):
-            inner = model_of(below(model, name))
+        for name, inner_key in _fixed_keys(section).items():
+            inner = model_of(inner_key.type)
             word = last if name == first else key
             if inner is not None and word in keys(inner):
                 return f"{section}: {{{name}: {{{word}: {in_flow(value)}}}}}"
