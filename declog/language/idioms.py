@@ -18,10 +18,11 @@ AXES = frozenset({"axis", "dim", "dims", "keepdim", "keepdims", "by", "per", "gr
 _CONVERSIONS = frozenset({
     "item", "float", "double", "long", "int", "bool", "cpu", "cuda", "detach", "numpy", "tolist", "to", "clone",
 })  # fmt: skip
-_SIGNS = {
+_SPELLINGS = {
+    "<>": "!=", "=>": ">=", "=<": "<=", "&&": "and", "||": "or", "!": "not",
     "\u2212": "-", "\u2013": "-", "\u2014": "-", "\u2265": ">=", "\u2264": "<=", "\u2260": "!=", "\u00d7": "*",
     "\u00b7": "*", "\u00f7": "/", "\u201c": '"', "\u201d": '"', "\u2018": "'", "\u2019": "'", "\u2227": "and",
-    "\u2228": "or", "\u00ac": "not", "%": "/ 100",
+    "\u2228": "or", "\u00ac": "not",
 }  # fmt: skip
 BOUNDS = {
     "above": ">", "over": ">", "exceeds": ">", "greater": ">", "more": ">", "gt": ">", "at least": ">=", "gte": ">=",
@@ -38,7 +39,11 @@ _NAME = re.compile(r"[a-z]\w*")
 _REDUCTIONS = r"mean|sum|min|max|p?std|var|count|last|p\d+"
 _WORDS = r"mean|avg|average|sum|min|max|p?std|var|count|last|median|p\d+"
 _STATISTIC = re.compile(rf"(?P<stem>\w+?)[_/](?P<word>{_WORDS})|(?P<first>{_WORDS})[_/](?P<rest>\w+)")
-_CAPITALS = r"\b(AND|OR|NOT|IN)\b"
+_SPELT = re.compile(
+    rf"'[^']*'|\"[^\"]*\"|\b(?:AND|OR|NOT|IN)\b|<>|=[<>](?!=|\s*(?:{_REDUCTIONS})\b)|\s*(?:&&|\|\|)\s*|!(?!=)\s*|"
+    r"(?<![\w.])(\d+(?:\.\d+)?)\s*([kK%])(?!\w)|"
+    f"[{''.join(sign for sign in _SPELLINGS if not sign.isascii())}]"
+)
 _PIPE = re.compile(rf"\s*\.?([\w.]+)\s*(?:->|=>|\|>|>>|\||@|:)\s*({_REDUCTIONS})\s*")  # reward | mean
 
 _OWN = "register a function of your own with @declog.function, and call it"
@@ -232,7 +237,7 @@ def _of_condition(match: re.Match[str]) -> str | None:
     if "else" in match.string or condition.count("(") != condition.count(")"):
         return None
     keys = f"expr: {expr}, reduce: {reduction(reduce)}" if reduce else f"expr: {expr}"
-    return f"which values count is a key of the metric: `{{{keys}, where: {_in_small(condition)}}}`"
+    return f"which values count is a key of the metric: `{{{keys}, where: {condition}}}`"
 
 
 def reduction(word: str) -> str:
@@ -261,9 +266,17 @@ def _with_signs(text: str) -> str:
     return re.sub(r"\bfor\s+(\d+)\s*(?:log )?\w*\s*\Z", r"for \1", signs).strip()
 
 
-def _in_small(text: str) -> str:
-    """A text with the operators of SQL in small letters."""
-    return re.sub(_CAPITALS, lambda word: word[0].lower(), text)
+def spelt(text: str) -> str:
+    """A text with the operators and numbers of SQL, C and prose as the language writes them; texts in quotes stay."""
+
+    def plain(part: re.Match[str]) -> str:
+        word = part[0].strip()
+        if part[2]:
+            return f"{float(part[1]) * _UNITS[part[2].lower()]:g}"
+        sign = _SPELLINGS.get(word, word if word[0] in "'\"" else word.lower())
+        return f" {sign} " if word in ("&&", "||") else f"{sign} " if word == "!" else sign
+
+    return re.sub(_SPELT, plain, text).strip()
 
 
 def _of_sql(match: re.Match[str]) -> str:
@@ -274,7 +287,7 @@ def _of_sql(match: re.Match[str]) -> str:
         return f"not ({low} <= {value} <= {high})" if no else f"{low} <= {value} <= {high}"
 
     text = re.sub(_LIKE, lambda part: f"{'not ' * bool(part[2])}contains({part[1]}, '{part[3]}')", match.string)
-    fix = f"write `{_in_small(re.sub(_BETWEEN, bounded, text)).strip()}`"
+    fix = f"write `{re.sub(_BETWEEN, bounded, text)}`"
     return fix + ", or startswith or matches" * (text != match.string)
 
 
@@ -345,7 +358,6 @@ _TEXTS: tuple[tuple[str, str | Callable[[re.Match[str]], str | None]], ...] = (
     (r"(?i)\A\s*(.+?)\s+as\s+([a-z_]\w*)\s*\Z", r"a metric's key is its name: `\2: \1`"),
     (r"\A\s*(\w+)\s*;\s*(\w+)\s*\Z", r"a metric for each: metrics: {\1: mean, \2: mean}"),
     (r"[$][{a-z]", _of_shell),
-    (r"=([<>])", r"write `\1=`"),
     (r"(?s)\?.*:", _of_choice),
     (r"(?i)\A\s*(\w+\()?\s*case\s+when\s+(.+?)\s+then\s+(.+?)\s+else\s+(.+?)\s+end\s*(\))?\s*\Z",
         r"write `\1\3 if \2 else \4\5`"),
@@ -356,7 +368,6 @@ _TEXTS: tuple[tuple[str, str | Callable[[re.Match[str]], str | None]], ...] = (
     (r"(?i)\A(?:\s*(\w+)\()?(.+?)\s+where\s+(.+?)\Z", _of_condition),
     (_BETWEEN, _of_sql),
     (_LIKE, _of_sql),
-    (_CAPITALS, lambda match: f"write `{_in_small(match.string).strip()}`"),  # `a AND b`
     (r"(?i)\A\s*(?:not\s+between|between|outside)\s+(-?[\d.]+)\s+(?:and|to)\s+(-?[\d.]+)\s*\Z",
         r"write `{below: \1, above: \2}`, for values outside"),
     (r"(?i)\A\s*(\w+\()?\s*if\s+(.+?)\s+then\s+(.+?)\s+else\s+(.+?)(\))?\s*\Z", r"write `\1\3 if \2 else \4\5`"),
@@ -373,7 +384,6 @@ _TEXTS: tuple[tuple[str, str | Callable[[re.Match[str]], str | None]], ...] = (
         r"write `{expr: \1, over: step, combine: rolling(\2)}`"),
     (_ROWS, lambda match: f"a filter is a map: {_filter(match)}"),
     (r"\|\s*(\w+)\s*\|", r"write `abs(\1)`"),
-    (r"\b(\d+(?:\.\d+)?)\s*([kK%])(?!\w)", lambda match: f"write `{float(match[1]) * _UNITS[match[2].lower()]:g}`"),
     (r"(?i)\A\s*(?:count|sum)\(([^()]+)\)\s*/\s*count\(\s*\*?\s*\)\s*\Z", r"write `mean(\1)`"),
     (r"\(\s*\*\s*\)", lambda match: f"name a signal: `{re.sub('[(] *[*] *[)]', '(reward)', match.string).strip()}`"),
     (r"\A\s*<\s*(-?[\d.]+)\s+or\s+>\s*(-?[\d.]+)\s*\Z", r"write `{below: \1, above: \2}`"),
@@ -388,8 +398,6 @@ _TEXTS: tuple[tuple[str, str | Callable[[re.Match[str]], str | None]], ...] = (
 
 def of_text(text: str, marked: str) -> str | None:
     """The fix for a text that cannot be parsed; None if it has no known idiom."""
-    if (sign := _SIGNS.get(marked)) is not None:
-        return f"write `{sign}`"
     for pattern, fix in _TEXTS:
         match = re.search(pattern, text)
         if match and (answer := match.expand(fix) if isinstance(fix, str) else fix(match)) is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NoReturn
@@ -84,18 +85,15 @@ def parse(text: str) -> Parsed:
     return Parsed(text, tree.body)
 
 
-_OPERATORS = {"&": "and", "|": "or", "!": "not"}  # doubled, in other languages
-
-
-def _in_words(match: re.Match[str]) -> str:
-    """An operator as a word; a text in quotes as it is."""
-    word = match[0].strip()
-    return match[0] if word[0] in "'\"" else f" {_OPERATORS[word[0]]} "
-
-
 def _syntax_fix(message: str, plain: str, marked: str) -> str:
-    if (fix := idioms.of_text(plain, marked)) is not None:
+    if (spelt := idioms.spelt(plain)) != plain.strip():
+        with suppress(SyntaxError, ValueError):
+            tree_of(spelt)
+            return f"write `{spelt}`"
+    if (fix := idioms.of_text(spelt, marked)) is not None:
         return fix
+    if spelt != plain.strip():
+        return f"write `{spelt}`"
     if "never closed" in message:
         if "\n" not in plain and "," not in plain and not plain.rstrip().endswith("("):
             return f"write `{plain.strip()}{')' * (plain.count('(') - plain.count(')'))}`"
@@ -104,8 +102,5 @@ def _syntax_fix(message: str, plain: str, marked: str) -> str:
         return "compare with `==`"
     if not marked.strip():
         return "it ends too early: a value is missing"
-    if marked in _OPERATORS and (marked == "!" or marked * 2 in plain):
-        words = re.sub(r"'[^']*'|\"[^\"]*\"|\s*(?:&&|\|\||!(?!=))\s*", _in_words, plain)
-        return f"write `{words.strip()}`"
     word = marked[0].isalnum() or marked[0] == "_"
     return f"an operator is missing before `{marked}`" if word else f"delete `{marked}`, or put a value before it"

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from declog.distribution import NAME
 from declog.errors import ConfigError, Path, Problem, Where, did_you_mean, in_flow, nearest, nesting
-from declog.language.idioms import of_filter
+from declog.language.idioms import of_filter, spelt
 from declog.language.keys import (
     SECTIONS,
     atoms,
@@ -31,7 +31,7 @@ from declog.language.keys import (
 )  # fmt: skip
 from declog.language.mistakes import answered, application
 from declog.language.modes import alert_of_mode, in_mode
-from declog.language.notation import SIGNS, reduced
+from declog.language.notation import SIGNS, condition, reduced
 from declog.language.shorthand import long
 from declog.language.spec import IDENTIFIER, LogSpec
 from declog.language.spec_of_tables import Length
@@ -247,6 +247,10 @@ def _of_metric(name: str, alert: Any, data: Mapping[str, Any]) -> str | None:
         return None
     plain, entries = re.sub(r"[^a-z0-9_]+", "_", name.lower()), with_families(metrics, data)
     shown, said = metric_of(entries, name), in_mode(name, entry_names(data, "modes"))
+    when = str(alert.get("when")) if isinstance(alert, Mapping) else ""
+    if shown is not None and when.startswith(f"{name} "):
+        bound = condition(spelt(when.removeprefix(name)), shown.expression)
+        alert = {**bound, **{key: item for key, item in alert.items() if key != "when"}}
     if shown is None and said is not None and (meant := metric_of(entries, said[1])) is not None:
         return alert_of_mode(plain, alert, meant.expression, said[0], metrics) if isinstance(alert, Mapping) else None
     if shown is not None and shown.reduction is None and shown.is_value:

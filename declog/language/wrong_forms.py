@@ -45,7 +45,7 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
         case ["alerts", _, "do"], [_, *_]:
             return of_actions(value)
         case ["alerts", name], int() | float() if not isinstance(value, bool):
-            return f'{name}: "> {value}"' if value == value else f'{name}: "nan"'
+            return f"{name}: {{above: {value}}}" if value == value else f'{name}: "nan"'
         case ["alerts", name], list():
             bounds = [match for item in value if (match := re.fullmatch(r"(above|below)[ :=]*(\S+)", str(item)))]
             return f"{name}: {{{', '.join(f'{match[1]}: {match[2]}' for match in bounds)}}}" if bounds else None

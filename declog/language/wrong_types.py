@@ -12,6 +12,7 @@ from typing import Any
 
 from declog.errors import in_flow
 from declog.errors.elsewhere import SYNONYMS
+from declog.language.idioms import spelt
 from declog.language.model import Scalar
 
 
@@ -40,8 +41,9 @@ def _as_type(noun: str, key: str, value: Any, depth: int) -> str | None:
         return str(numbers[0])
     if noun == "a map" and value is False and depth == 2:
         return "null"
-    if isinstance(value, str) and (number := re.match(r"\s*(\d+)\s*([kK]\b)?", value)) and "number" in noun:
-        return number[1] + "000" * bool(number[2])
+    of_unit = spelt(value) if isinstance(value, str) else ""  # `1k`, `30%`
+    if "number" in noun and (number := re.match(r"\d+(?:\.\d+)?" if "whole" not in noun else r"\d+(?![\d.])", of_unit)):
+        return number[0]
     if "number" in noun and (word := SYNONYMS.get(str(value).lower(), "")).isdigit():
         return word
     if noun == "a map" and isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value):
