@@ -50,13 +50,9 @@ def metric_of(metrics: Mapping[str, Any], name: str) -> Shown | None:
     it has members (see ``with_families``).
     """
     entire, name = name, name.removeprefix("train/")
-    for shown in dict.fromkeys((entire, name)):
-        for id, entry in metrics.items():
-            for pattern in _patterns(id, entry):
-                if (match := re.fullmatch(pattern, shown)) is not None:
-                    groups = match.groupdict()
-                    parts = [groups.pop(part) for part in sorted(groups) if part.startswith("part")]
-                    return Shown(id, **({"label": "/".join(parts)} if parts else {}) | groups)
+    named = [*_named(metrics, entire), *(_named(metrics, name) if name != entire else ())]
+    if named:
+        return next((one for one in named if one == Shown(one.id)), named[0])  # before a member of that name
     if (ending := idioms.of_ending(name)) is None:
         return _label_of(metrics, name)
     stem, reduction = ending
@@ -66,6 +62,15 @@ def metric_of(metrics: Mapping[str, Any], name: str) -> Shown | None:
         if named and reduction in reductions:
             return Shown(id, reduction if len(reductions) > 1 else None)
     return _label_of(metrics, name)
+
+
+def _named(metrics: Mapping[str, Any], shown: str) -> Iterator[Shown]:
+    """The metrics, their reductions, members and labels whose name a text is."""
+    for id, entry in metrics.items():
+        for match in filter(None, (re.fullmatch(pattern, shown) for pattern in _patterns(id, entry))):
+            groups = match.groupdict()
+            parts = [groups.pop(part) for part in sorted(groups) if part.startswith("part")]
+            yield Shown(id, **({"label": "/".join(parts)} if parts else {}) | groups)
 
 
 def _label_of(metrics: Mapping[str, Any], name: str) -> Shown | None:
