@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from declog.errors import in_flow
 from declog.language.tracker_names import metric_of
 from declog.runs.frame import Frame
 
@@ -128,8 +129,9 @@ class Declared:
         default = self.config.get("profile", "full")
         profiles = {sink: str(spec.get("profile") or default) for sink, spec in self.sinks.items()}
         hiding = " and ".join(f"the profile `{profile}` of the sink `{sink}`" for sink, profile in profiles.items())
-        edit = ", ".join(f"{profile}: {{show: [{id}]}}" for profile in dict.fromkeys(profiles.values()))
-        return f"the run has the metric `{id}`, and {hiding} hides it: profiles: {{{edit}}}"
+        specs = {profile: _map(_map(self.config.get("profiles")).get(profile)) for profile in profiles.values()}
+        edit = {profile: {"show": [*(spec.get("show") or ()), id]} for profile, spec in specs.items()}
+        return f"the run has the metric `{id}`, and {hiding} hides it: profiles: {in_flow(edit)}"
 
     def _inactive(self) -> Iterator[tuple[str, str]]:
         """The inactive parts of the plan, each with the reason."""

@@ -102,7 +102,9 @@ def test_a_metric_that_the_profile_hides(tmp_path: Path) -> None:
     config = run.declog | {"profiles": {"slim": {"only": ["tag:core"], "show": ["reward_p95"]}}}
     with declog.start(config, output_dir=tmp_path / "shown") as log, log.step(0):
         log.observe(reward=[0.5, 1.0], length=[3.0, 4.0])
-    assert len(declog.read(log)["reward_p95"]) == 1
+    shown = declog.read(log)
+    assert len(shown["reward_p95"]) == 1
+    assert answer(shown, "by_source").endswith("hides it: profiles: {slim: {show: [reward_p95, by_source]}}")
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
