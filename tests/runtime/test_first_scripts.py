@@ -104,8 +104,11 @@ def test_numbers_that_a_preset_computes_itself(tmp_path: Path) -> None:
         pytest.raises(InputError) as caught,
     ):
         log.observe(**values)
-    drop, near, in_config, as_overrides = str(caught.value.fix).splitlines()
-    assert drop == "drop `policy_loss`: `ppo` computes it, from advantages, completion_mask, logprobs, old_logprobs"
+    near, in_config, as_overrides, drop = str(caught.value.fix).splitlines()
+    assert drop == (
+        "or drop `policy_loss`: `ppo` computes it, from advantages, completion_mask, logprobs, old_logprobs, "
+        "of all rows of a log event at once: another number than a mean of batches"
+    )
     assert near == "`learning_rates`: did you mean `learning_rate`?"
     assert in_config.endswith("signals: {any: {policy_loss: step}}, metrics: {policy_loss: mean(policy_loss)}")
     overrides = ast.literal_eval(as_overrides.removeprefix("or as overrides: "))

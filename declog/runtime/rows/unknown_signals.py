@@ -42,6 +42,8 @@ def unknown_signals(plan: Plan, signals: Mapping[str, Any]) -> UnknownSignalErro
             drop = f"drop `{name}`: `{plan.name}` computes it, from {', '.join(sorted(needs))}"
             if absent:
                 last.append(f"or {drop}; observe {absent} then, without which it is absent")
+            elif words_of(signals[name]) == "step":  # the mean of what the loop had at hand
+                last.append(f"or {drop}, of all rows of a log event at once: another number than a mean of batches")
             else:
                 fixes.append(drop)
             undeclared.append(name)
