@@ -158,7 +158,7 @@ def _edit(problem: Problem, data: Mapping[str, Any]) -> _Edit | None:
     text, (start, end) = problem.source or "", problem.span or (0, 0)
     if near is not None and problem.span is not None and has(data, path) and at(data, path) == text:
         return _Edit(path, f"{text[:start]}{near[1]}{text[end:]}", fix)
-    entire = re.fullmatch(r"(?:of each group: )?write (`([^`{]+)`)(?:, if .+)?", fix)
+    entire = re.fullmatch(r"(?:.*, which is another value: )?write (`([^`{]+)`)(?:, if .+)?", fix)
     if entire is not None and has(data, path) and problem.source in (None, at(data, path)):
         return _Edit(path, entire[2], entire[1])
     axes = re.search(r"`([^`]+)`, of those one per group\Z", fix)

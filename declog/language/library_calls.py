@@ -116,7 +116,9 @@ def ranked(call: ast.Call, text: str) -> str | None:
         return None
     bound = f"{'>' if compared[2] == '>' else '< 1 +'} {share:g} * size(completion)"  # at least one of a small group
     here = text.replace(compared[0], f"rank({compared[1]}, within=group) {bound}")
-    return f"of each group: write `{here.strip()}`"
+    end = "top" if compared[2] == ">" else "bottom"
+    of_all = f"of all rows a limit is a number, and a table's filter takes the {end}: N"
+    return f"{of_all}; of each group, which is another value: write `{here.strip()}`"
 
 
 def of_tokens(call: ast.Call, text: str, value: Node) -> str:

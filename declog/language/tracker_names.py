@@ -50,9 +50,9 @@ def metric_of(metrics: Mapping[str, Any], name: str) -> Shown | None:
     it has members (see ``with_families``).
     """
     entire, name = name, name.removeprefix("train/")
-    named = [*_named(metrics, entire), *(_named(metrics, name) if name != entire else ())]
-    if named:
-        return next((one for one in named if one == Shown(one.id)), named[0])  # before a member of that name
+    matches = [*_named(metrics, entire), *(_named(metrics, name) if name != entire else ())]
+    if matches:
+        return next((one for one in matches if one == Shown(one.id)), matches[0])  # before a member of that name
     if (ending := idioms.of_ending(name)) is None:
         return _label_of(metrics, name)
     stem, reduction = ending

@@ -247,9 +247,9 @@ def _of_metric(name: str, alert: Any, data: Mapping[str, Any]) -> str | None:
         return None
     plain, entries = re.sub(r"[^a-z0-9_]+", "_", name.lower()), with_families(metrics, data)
     shown, said = metric_of(entries, name), in_mode(name, entry_names(data, "modes"))
-    when = str(alert.get("when")) if isinstance(alert, Mapping) else ""
-    if shown is not None and when.startswith(f"{name} "):
-        bound = condition(spelt(when.removeprefix(name)), shown.expression)
+    text = str(alert.get("when")) if isinstance(alert, Mapping) else ""
+    if shown is not None and text.startswith(f"{name} "):
+        bound = condition(spelt(text.removeprefix(name)), shown.expression)
         alert = {**bound, **{key: item for key, item in alert.items() if key != "when"}}
     if shown is None and said is not None and (meant := metric_of(entries, said[1])) is not None:
         return alert_of_mode(plain, alert, meant.expression, said[0], metrics) if isinstance(alert, Mapping) else None

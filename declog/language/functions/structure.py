@@ -34,7 +34,8 @@ def _without_axis(call: Call, node: Node) -> str:
     assert axis is not None
     nearest = f"`{call.name}({node}, over={axis.label})`"
     row = "window" if axis is Axis.STEP else ABOVE[axis].row
-    return f"{nearest} is that of each {row}; that of all is a metric of its own, which a `formula:` can read"
+    of_all = "that of all is a metric of its own, which a `formula:` can read; a row is compared with a number"
+    return f"{nearest} is that of each {row}, which is another value; {of_all}"
 
 
 def _readings(call: Call, node: Node, axis: Axis, over: Axis) -> str:
