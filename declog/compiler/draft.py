@@ -282,18 +282,31 @@ def fits(draft: Draft, node: Node, path: Path, dtypes: Sequence[DType], axis: Ax
     if type.axis is not None and not needs_axis(type, axis):
         ways = ["any", "all"] if type.dtype is DType.BOOL else ["mean" if type.dtype in NUMERIC else "first"]
         ways = {"by": ["first"], "within": ["first"], "weight": ["sum"]}.get(key, ways)
-        fix = "  or  ".join(f"{way}({node}, over={type.axis.label})" for way in ways)
-        fix = f"labels that are {per(axis)}" if node.op == COMBINED else fix
+        fix = _edits(path, [_of_each(node, way, axis) for way in ways])
         draft.report("DL310.finer", path, key=key, finer=per(type.axis), what=what, axis=per(axis), fix=fix)
     elif type.family:
         named = (str(inner.param("name")) for inner in walk(node) if inner.op == SIGNAL and inner.type.family)
         family = next(named, "family")
         calls = f"sum({family}, over=member)", f"member({family}, ...)"
-        fix = "  or  ".join(re.sub(rf"\b{family}\b", call, str(node)) for call in calls)
+        fix = _edits(path, [re.sub(rf"\b{family}\b", call, str(node)) for call in calls])
         draft.report("DL305.family", path, key=key, fix=fix)
     else:
         return True
     return False
+
+
+def _of_each(node: Node, way: str, axis: Axis) -> str | list[str]:
+    """An expression with its finer values reduced to one for each value of an axis; of several labels a list."""
+    if node.op == COMBINED:
+        return [str(_of_each(part, way, axis)) for part in node.args]
+    finer = node.type.axis
+    return str(node) if finer is None or needs_axis(node.type, axis) else f"{way}({node}, over={finer.label})"
+
+
+def _edits(path: Path, values: Sequence[Any]) -> str:
+    """The values that a key may have instead, in YAML, each with the key; those of an item of a list alone."""
+    keyed = [in_flow({path[-1]: value})[1:-1] if isinstance(path[-1], str) else in_flow(value) for value in values]
+    return "  or  ".join(keyed)
 
 
 def _key(path: Path) -> str:

@@ -56,6 +56,8 @@ def pasted(profile: dict[str, Any], found: Problem, choice: int) -> dict[str, An
     if re.match(r"\w+: \{.*\}$", fix):
         ((section, entries),) = yaml.safe_load(fix).items()
         return {**profile, section: {**profile.get(section, {}), **entries}}
+    if found.code == "DL310":  # a key with its value
+        return {**profile, "metrics": {**profile["metrics"], "m": profile["metrics"]["m"] | yaml.safe_load(fix)}}
     intended = re.search(r"`([^`]+)`", fix)
     text = fix if intended is None else intended[1]
     start, end = found.span or (0, len(found.source or ""))
@@ -65,9 +67,7 @@ def pasted(profile: dict[str, Any], found: Problem, choice: int) -> dict[str, An
         found = replace(found, source=whole, span=(before + start, before + end))
         start, end = before + start, before + end
     calls = found.marked.startswith(f"{text.partition('(')[0]}(")
-    if (
-        found.code in ("DL310", "DL306") and "over=" in text and not calls
-    ):  # the text stands for the call, or for the whole key
+    if found.code == "DL306" and "over=" in text and not calls:  # the text stands for the call
         start, end = _call(str(found.source or text), text, found)
     new = f"{(found.source or '')[:start]}{text}{(found.source or '')[end:]}"
     entry = profile["metrics"]["m"]
@@ -78,8 +78,6 @@ def pasted(profile: dict[str, Any], found: Problem, choice: int) -> dict[str, An
 
 def _call(source: str, text: str, found: Problem) -> tuple[int, int]:
     """Where the call stands that a fix with `over=` stands for: around what is marked."""
-    if found.code == "DL310":
-        return 0, len(source)
     name = text.partition("(")[0]
     start = source.rfind(f"{name}(", 0, (found.span or (0, 0))[0] + 1)
     depth = 0

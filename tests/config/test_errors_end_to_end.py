@@ -78,7 +78,7 @@ FILES: dict[str, tuple[str, str]] = {
           `where` is per token, and rows are per completion: it may not be finer
             5 |     where: kl > 1
               |            ^^^^^^
-          fix: any(kl > 1, over=token)  or  all(kl > 1, over=token)
+          fix: where: "any(kl > 1, over=token)"  or  where: "all(kl > 1, over=token)"
         """,
     ),
     "bad reduction": (
@@ -173,7 +173,7 @@ def test_a_wrong_axis_of_an_override() -> None:
             declog.filters.extremes.key='2 * kl'
                                          ^^^^^^
           also set in: {in_preset("grpo", "filters.extremes", "key")}
-          fix: mean(2 * kl, over=token)
+          fix: 'declog.filters.extremes.key="mean(2 * kl, over=token)"'
     """)
 
 

@@ -149,7 +149,7 @@ def test_a_weight_of_tokens_is_their_sum() -> None:
     """A value of a completion that is weighted by its tokens has the weight of all of them."""
     with pytest.raises(declog.ConfigError) as caught:
         declog.plan({**CONFIG, "metrics": {"m": {"expr": "advantages", "weight": "logprobs ** 2"}}})
-    entry = {"expr": "advantages", "weight": str(caught.value.problems[0].fix)}
+    entry = {"expr": "advantages", **yaml.safe_load(str(caught.value.problems[0].fix))}
     expected = np.average(TOKENS["advantages"][MASK], weights=LOGPROBS[MASK] ** 2)
     assert logged({**CONFIG, "metrics": {"m": entry}})["m"] == pytest.approx(expected, rel=1e-5)
 
