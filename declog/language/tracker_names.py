@@ -50,7 +50,7 @@ def metric_of(metrics: Mapping[str, Any], name: str) -> Shown | None:
     it has members (see ``with_families``).
     """
     entire, name = name, name.removeprefix("train/")
-    matches = [*_named(metrics, entire), *(_named(metrics, name) if name != entire else ())]
+    matches = [one for text in dict.fromkeys((entire, name)) for one in _named(metrics, text)]
     if matches:
         return next((one for one in matches if one == Shown(one.id)), matches[0])  # before a member of that name
     if (ending := idioms.of_ending(name)) is None:
