@@ -93,7 +93,8 @@ def escapes(draft: Draft) -> None:
                     meant = f"matches(x, '{text}') is of a regular expression, which has them"
                 twice = _TWICE_IN_PATTERN if node.op in _PATTERNS else _TWICE
                 once = re.sub(twice, lambda match: match[0][: len(match[0]) // 2], text)
-                meant = meant if once == text else f"'{once}' says it once"
+                in_quotes = once.replace("\\", 2 * "\\")
+                meant = meant if once == text else f"'{once}' says it once, and in double quotes of YAML '{in_quotes}'"
                 if meant is not None:
                     draft.warn(
                         f"{'.'.join(map(str, path))}: '{text}' is looked for as it stands, without escapes; {meant}"

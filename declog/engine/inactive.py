@@ -105,7 +105,7 @@ class Inactive:
         for phase, frame in frames.items():
             if phase in misfits or (frame.misfit is None and frame.ungrouped is not True):
                 continue
-            ids = "" if frame.grouping is None or frame.has(GROUP_ID) else _listed(frame.grouping.of, SIGNALS, "or")
+            ids = "" if frame.grouping is None or frame.has(GROUP_ID) else listed(frame.grouping.of, SIGNALS, "or")
             if frame.misfit is None:
                 misfits[phase] = NO_GROUPS.format(ids=ids)
             else:
@@ -176,9 +176,9 @@ class Inactive:
                 state.inactive |= dict.fromkeys(absent, why)
                 said = []
                 if absent:
-                    said.append(f"{_listed(absent, METRICS)} {'has' if len(absent) == 1 else 'have'} no values")
+                    said.append(f"{listed(absent, METRICS)} {'has' if len(absent) == 1 else 'have'} no values")
                 if tables:
-                    said.append(f"the table{'s' * (len(tables) > 1)} {_listed(tables, METRICS)} can take no rows")
+                    said.append(f"the table{'s' * (len(tables) > 1)} {listed(tables, METRICS)} can take no rows")
                 said[0] = said[0] if mode == "train" else f"{mode}: {said[0]}"
                 log.warning("%s: %s", ", and ".join(said), why)
 
@@ -196,7 +196,7 @@ class Inactive:
             told.setdefault(why, []).append(id)
             self._modes["train"].inactive[id] = why
         for why, group in told.items():
-            log.warning("%s: %s", _listed(group, METRICS), why)
+            log.warning("%s: %s", listed(group, METRICS), why)
         if told:
             self._changed(self.reasons)
 
@@ -217,7 +217,7 @@ class Inactive:
         groups = sorted(reasons.items(), key=lambda item: user.isdisjoint(item[1]))  # the user's own ones first
         groups = [(why, ids) for why, ids in groups if why not in plain]
         some = [
-            f"{_listed(sorted(ids, key=lambda id: id not in user), METRICS)} ({why})" for why, ids in groups[:GROUPS]
+            f"{listed(sorted(ids, key=lambda id: id not in user), METRICS)} ({why})" for why, ids in groups[:GROUPS]
         ]
         unnamed = sum(len(ids) for _, ids in groups[GROUPS:])
         some += [f"and {unnamed} more (`log.missing` has them all)"] if unnamed else []
@@ -226,7 +226,7 @@ class Inactive:
             never = [one for id in ids for one in self._absent(id, state) if not self._strays([one], state)]
             names = dict.fromkeys(map(self._named, never))
             which = f"{len(ids)} that read" if some else "they read"
-            some += [f"{which} {_listed([*names], SIGNALS)}, which this loop does not observe (`log.missing` has each)"]
+            some += [f"{which} {listed([*names], SIGNALS)}, which this loop does not observe (`log.missing` has each)"]
         count, slower = sum(map(len, reasons.values())), min(self._every[id] for id in first)
         log.warning(
             "%s%d of %d metric%s%s %s inactive:%s",
@@ -266,12 +266,12 @@ class Inactive:
         sources = [self._signals[need].source for need in needs if need.phase in silent and need in self._signals]
         if sources and len({need.phase for need in self._signals}) > 1:
             call = 'with log.timer("generate"):' if sources[0] == TIMERS else f"log.observe({sources[0]}=...)"
-            return f"no signal of {_listed(silent, SIGNALS)} came{WHICH}`{call}` gives"
+            return f"no signal of {listed(silent, SIGNALS)} came{WHICH}`{call}` gives"
         names = list(dict.fromkeys(self._named(clause) for clause in absent))
         if len(absent) == 1 and len(absent[0]) == 1 and absent[0][0].name in self._masks:
             return f"{names[0]} never came: observe it, or say `axes.token.mask: all`"
         of_label = {need.name for clause in absent for need in clause} <= self._labels.get(id, set())
-        return f"{'its label ' * of_label}{_listed(names, SIGNALS)}{NEVER}"
+        return f"{'its label ' * of_label}{listed(names, SIGNALS)}{NEVER}"
 
     def _together(self, reasons: Mapping[str, str], state: _Mode) -> dict[str, list[str]]:
         """Metrics by reason: those of another phase share an edit, of a silent one the first's signal."""
@@ -339,12 +339,12 @@ class Inactive:
             fix += f", or `signals: {{{need.phase}: {{{nulls}}}}}`, as override `signals.{need.phase}={{{nulls}}}`"
         elif any(there.intersection(clause) for clauses in self._needs.values() for clause in clauses):
             fix += ", too"
-        return f"{_listed(names, SIGNALS)} came in {came}, and {verb} read in {need.phase}: {fix}"
+        return f"{listed(names, SIGNALS)} came in {came}, and {verb} read in {need.phase}: {fix}"
 
     def _named(self, clause: Clause) -> str:
         """The signals of a clause, as they are observed."""
         names = [self._signals[need].source if need in self._signals else need.name for need in clause]
-        return _listed(list(dict.fromkeys(names)), SIGNALS, "or")
+        return listed(list(dict.fromkeys(names)), SIGNALS, "or")
 
     def _note_stopped(self, mode: str, state: _Mode, now: tuple[int, int], results: MetricValues) -> None:
         """Warn of signals that have stopped, and mark the metrics that lack them as inactive."""
@@ -366,14 +366,14 @@ class Inactive:
             ids = [id for id in self._keys if id in state.judged and not self._has_value(id, results)]
             ids = [id for id in ids if any(need in clause for clause in self._needs[id] for need in needs)]
             names = list(dict.fromkeys(self._signals[need].source for need in needs))
-            why = f"{_listed(names, SIGNALS)} stopped after {self._when(mode, last)}"
+            why = f"{listed(names, SIGNALS)} stopped after {self._when(mode, last)}"
             state.inactive |= {id: why for id in ids if id not in state.inactive}
             if state.warned.issuperset(needs):
                 continue
             state.warned.update(needs)
             log.warning(
                 "%s%s: %s", "" if mode == "train" else f"{mode}: ", why,
-                f"{_listed(ids, METRICS)} {'has' if len(ids) == 1 else 'have'} no values since"
+                f"{listed(ids, METRICS)} {'has' if len(ids) == 1 else 'have'} no values since"
                 if ids else "nothing new comes for what reads it",
             )  # fmt: skip
 
@@ -440,7 +440,7 @@ class Inactive:
         ]  # fmt: skip
 
 
-def _listed(names: Collection[str], most: int, last: str = "and") -> str:
+def listed(names: Collection[str], most: int, last: str = "and") -> str:
     """A list of names in words; of too many, the first ``most`` and how many more there are."""
     shown = list(names)[: most if len(names) > most + 1 else most + 1]
     unnamed = len(names) - len(shown)

@@ -17,18 +17,8 @@ from declog.language.spec_of_tables import FilterSpec, TableSpec
 _KEYS = ("by", "over")  # words that also say the key
 _DISTINCT = ("group_by", "groupby", "one_per")  # where nothing else is chosen, one row of each
 _EACH = (
-    *_KEYS,
-    *_DISTINCT,
-    "within",
-    "per",
-    "each",
-    "for_each",
-    "foreach",
-    "by_group",
-    "per_group",
-    "group",
-    "stratify",
-)
+    *_KEYS, *_DISTINCT, "within", "per", "each", "for_each", "foreach", "by_group", "per_group", "group", "stratify",
+)  # fmt: skip
 
 
 def of_labelled_rows(word: str, entry: Mapping[str, Any]) -> str | None:

@@ -121,6 +121,21 @@ def ranked(call: ast.Call, text: str) -> str | None:
     return f"{of_all}; of each group, which is another value: write `{here.strip()}`"
 
 
+def correlation_over(text: str) -> str | None:
+    """``corr(x, y, over=completion)``, the correlation in each group, by means and deviations; None without `over`."""
+    calls = (node for node in ast.walk(tree_of(text.strip())) if isinstance(node, ast.Call))
+    call = next((node for node in calls if ast.unparse(node.func) == "corr" and len(node.args) == 2), None)
+    axis = next((word.value for word in call.keywords if word.arg == "over"), None) if call is not None else None
+    if call is None or axis is None:
+        return None
+    x, y = map(ast.unparse, call.args)
+    both = ast.unparse(ast.BinOp(call.args[0], ast.Mult(), call.args[1]))
+    over = f"over={ast.unparse(axis)}"
+    shared = f"mean({both}, {over}) - mean({x}, {over}) * mean({y}, {over})"
+    quotient = f"({shared}) / (pstd({x}, {over}) * pstd({y}, {over}))"
+    return f"write `{text.strip().replace(source_of(text.strip(), call), quotient)}`"
+
+
 def of_tokens(call: ast.Call, text: str, value: Node) -> str:
     """The fix for a token that is compared with a quantile of all of them: a signal that the loop computes."""
     if call.keywords:

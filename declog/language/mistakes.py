@@ -19,7 +19,7 @@ from declog.language.keys import SECTIONS, Key, below, entries, keys, model_of, 
 from declog.language.labelled_rows import of_labelled_rows, of_labelled_table
 from declog.language.library_calls import SPANS
 from declog.language.model import Scalar
-from declog.language.notation import is_reduction, of_parts, reduced
+from declog.language.notation import OF_PARTS, WORD, is_reduction, of_parts, reduced
 from declog.language.other_tools import at, of_other_tools
 from declog.language.smoothing import Smoothing
 from declog.language.spec import COMBINE, AboutSpec, LogSpec, MetricSpec, ProfileSpec, SignalSpec
@@ -89,7 +89,7 @@ def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
         size = f"size: {in_flow(at(problem.path, data))}"
         return size if names[1:] else f"group: {{{size}}}"
     if names == ["axes"] and (signals := of_parts(word, data)):
-        return f"drop it, and signals: {in_flow({f'{word}s': signals})}: a phase of its own, with a row for each"
+        return f"drop it, and signals: {in_flow({f'{word}s': signals})}: {OF_PARTS}"
     section = "filters" if names[2:] == ["filter"] else names[0] if len(names) == 2 else ""
     moved = _MOVED.get(section)
     if moved is not None or section == "alerts":
@@ -243,6 +243,9 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
     if isinstance(inner, Mapping) and inner and foreign:
         named = {**inner, "name": f"{name}/{key}"}
         return f"sections of metrics are prefixes of names: metrics: {{{name}_{key}: {in_flow(named)}}}"
+    chosen = entry[key] if SYNONYMS.get(key) == "where" else None
+    if isinstance(chosen, Mapping) and (where := _of_chosen_rows(chosen)) is not None:
+        return _rewritten(name, entry, key, expr=entry.get("expr", name), where=where)
     if key == "label" and " " in str(entry[key]):
         return f"about: {{{name}: {{title: {in_flow(entry[key])}}}}}"
     if key in bins.WORDS | {bins.HISTOGRAM} and (histogram := bins.of_keys(name, entry)) is not None:
@@ -288,6 +291,17 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
     return None
 
 
+def _of_chosen_rows(chosen: Mapping[str, Any]) -> str | None:
+    """The `where` of a metric for `filter: {key: length, top: 1, within: group}`; None where rows are not of groups."""
+    of_group = any(value in ("group", "prompt") for value in chosen.values())
+    order = next((chosen[word] for word in chosen if SYNONYMS.get(word, word) == "key" and type(word) is str), None)
+    if not of_group or not isinstance(order, str):
+        return None
+    ends = {"top": f"-{order}" if WORD.match(order) else f"-({order})", "bottom": order}
+    ranked = [(f"rank({ends[end]}, within=group)", chosen[end]) for end in ends if chosen.get(end)]
+    return " or ".join(f"{rank} <= {count}" if count != 1 else f"{rank} == 1" for rank, count in ranked) or None
+
+
 def _of_last_steps(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
     """The metric whose value is of so many last steps as a key says; None where that says no number of them."""
     rolling = None if isinstance(entry[key], float) else Smoothing.meant(f"last {entry[key]}")
@@ -305,7 +319,7 @@ def _of_last_steps(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
     if way == "mean" or not of:
         return f"{smooth}; or {pooled}"
     window = in_flow({name: {**of, **kept, "every": int(rolling.number)}})
-    return f"{smooth}; or of all rows of {steps} steps, not the mean of {steps} such values: metrics: {window}"
+    return f"{smooth}; or of all rows of {steps} steps, one value for each {steps}: metrics: {window}"
 
 
 def _of_combine(name: str, entry: Mapping[str, Any]) -> str | None:

@@ -110,7 +110,10 @@ def of_axes(name: str, value: Any, at: Path, signals: Collection[Any] = ()) -> s
         edit = f"{name}: {words_of_it}"
         return edit if len(at) > 2 else f"signals: {{any: {{{edit}}}}}"
     number = "" if part in {*signals, name} else f", {part}: completion int"
-    return f"signals: {{{part}s: {{{name}: {words_of_it}{number}}}}}: a phase of its own, with a row for each"
+    return f"signals: {{{part}s: {{{name}: {words_of_it}{number}}}}}: {OF_PARTS}"
+
+
+OF_PARTS = "a phase of its own, with a row for each; their sum in a completion is a signal of your loop"
 
 
 def _axis_of(word: str) -> str | None:

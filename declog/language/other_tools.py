@@ -69,7 +69,7 @@ def of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
         when = str(entry.get("when", limit or f"{id} > 0.5"))
         rest = {word: item for word, item in entry.items() if word in keys(AlertSpec) and word not in (*SIGNS, "when")}
         facts["in_one"] = of_one_mode(when, value, metrics)
-        after = {"when": both(when, f"step > {value}")}
+        after = {"when": both(when, f"step >= {value}")}
         facts["after"] = in_flow({id: {**after, **rest}} if limit else after)[1:-1]
     facts["profiled"] = in_flow({sink: {"profile": id} for sink in sinks_and_options(value)[0]})
     facts["named"], facts["metric"] = in_flow(_named_anew(value, metrics)), in_formula(id, metrics.get(id))

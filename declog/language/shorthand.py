@@ -93,7 +93,7 @@ class _Writer:
         if (axis := self._with_axis(words) or ("completion" if described else None)) is not None:
             fix = f"{name}: {axis}"
             if words[0] in notation.PARTS and at[0] == "signals" and at[1] not in (words[0], f"{words[0]}s"):
-                fix = f"signals: {{{words[0]}s: {{{fix}}}}}: a phase of its own, with a row for each"
+                fix = f"signals: {{{words[0]}s: {{{fix}}}}}: {notation.OF_PARTS}"
             return Problem.of("DL202.no_axis", at, words=word, fix=fix)
         if at[0] == "metrics":
             return Problem.of("DL202.observe_axis", at, name=node.value, known=list(AXES))

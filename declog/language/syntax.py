@@ -20,6 +20,7 @@ MAX_LENGTH = 4_000  # characters
 MAX_NODES = 600
 MAX_DEPTH = 60
 
+_ESCAPED = {"\a": "a", "\b": "b", "\v": "v", "\f": "f", "\x1b": "e", "\0": "0"}  # by YAML, in double quotes
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
@@ -59,7 +60,13 @@ def parse(text: str) -> Parsed:
     if not text.strip():
         refuse("DL301.empty", text)
     if (control := _CONTROL.search(text)) is not None:
-        refuse("DL301.control", text, control.span(), control=control.group())
+        letter = _ESCAPED.get(control.group())
+        fix = (
+            f"in double quotes YAML reads `\\{letter}` as one character: write `\\\\{letter}`"
+            if letter
+            else "delete it"
+        )
+        refuse("DL301.control", text, control.span(), control=control.group(), fix=fix)
     lead = len(text) - len(text.lstrip())
     try:
         tree = tree_of(text.strip())

@@ -182,7 +182,8 @@ def refuse_function(name: str, names: Iterable[str], text: str, span: Span, scop
         call = f"{name}({', '.join('xyz'[: reduction.arity])})"
         fix = f"a metric of its own is `{call}`, without `over`; a formula computes with its value"
         of_group = f"of each group it is `{name}(x, over=completion)`; " * reduction.aggregates
-        refuse("DL303.reduction", text, span, name=name, fix=of_group + fix)
+        correlated = library_calls.correlation_over(text) if name == "corr" else None
+        refuse("DL303.reduction", text, span, name=name, fix=correlated or of_group + fix)
     if re.fullmatch(r"p\d+(_\d+)?", name):
         refuse("DL303.quantile", text, span, name=name, fix=did_you_mean(name, ["p95"], what="for the 95th percentile"))
     what = f"`@declog.function` above `def {name}(...)` for a value of each row, `@declog.reducer` for one of all"

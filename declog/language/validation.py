@@ -204,9 +204,7 @@ def _ids(data: Mapping[str, Any]) -> list[Problem]:
         for path, entry in [*((path, None) for path in paths), *entries(data, section)]:
             key = path[-1]
             if not (isinstance(key, str) and IDENTIFIER.match(key)):
-                words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", str(key))  # `KLTooHigh`
-                plain = re.sub(r"[^a-z0-9_]+", "_", words.lower()).strip("_") or "id"
-                plain = f"_{plain}" if plain[0].isdigit() else plain
+                plain = _id_of(str(key))
                 fix = f"call it `{plain}`"
                 if (deleted := re.fullmatch(r"~([a-z_]\w*)", str(key))) is not None:
                     fix = f"{deleted[1]}: null"
@@ -223,7 +221,7 @@ def _ids(data: Mapping[str, Any]) -> list[Problem]:
                 elif (shown := _changed(section, str(key), entry, data)) is not None:
                     fix = f"{shown}: {in_flow(entry)}"
                 elif section in ("metrics", "tables"):
-                    fix = f"{plain}: {{{_spelt_out(entry)}, name: {in_flow(str(key))}}}"
+                    fix = f"{plain}: {{{_spelt_out(_with_ids(entry, data[section]))}, name: {in_flow(str(key))}}}"
                 problems.append(Problem.of("DL204.id", (*path[:-1], str(key)), key=key, fix=fix))
     return problems
 
@@ -266,6 +264,22 @@ def _condition(metric: Shown, alert: Mapping[str, Any]) -> dict[str, Any] | None
     bounds = [f"{metric.expression} {sign} {alert[key]}" for key, sign in SIGNS.items() if key in alert]
     rest = {key: item for key, item in alert.items() if key not in SIGNS}
     return {"when": " or ".join(bounds), **rest} if bounds else None
+
+
+def _id_of(name: str) -> str:
+    """A name as an id: `KLTooHigh` is `kl_too_high`, and `parts/share` `parts_share`."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)
+    plain = re.sub(r"[^a-z0-9_]+", "_", words.lower()).strip("_") or "id"
+    return f"_{plain}" if plain[0].isdigit() else plain
+
+
+def _with_ids(entry: Any, section: Mapping[Any, Any]) -> Any:
+    """An entry whose formula names metrics beside it by the ids that they get."""
+    if not isinstance(entry, Mapping) or not isinstance(formula := entry.get("formula"), str):
+        return entry
+    for name in sorted((str(key) for key in section if not IDENTIFIER.match(str(key))), key=len, reverse=True):
+        formula = formula.replace(name, _id_of(name))
+    return {**entry, "formula": formula}
 
 
 def _spelt_out(entry: Any) -> str:

@@ -42,6 +42,7 @@ UNANSWERED = {
     "twenty_third_stranger": 0,
     "twenty_fourth_stranger": 0,
     "twenty_fifth_stranger": 0,
+    "twenty_seventh_stranger": 0,
     "twenty_sixth_stranger": 0,
     "twenty_first_stranger": 0,
     "thirteenth_stranger": 0,

@@ -422,8 +422,8 @@ def test_rows_are_there_since_the_first_call(tmp_path: Path) -> None:
 
 
 TOKENS: Mapping[str, tuple[Sequence[str], str]] = {
-    "two signals": (["logprobs mask", "old mask"], "`logprobs`, `mask`, `old`"),
-    "the mask alone": (["mask advantage", "logprobs old"], "`logprobs`, `mask`, `old`"),
+    "two signals": (["logprobs mask", "old mask"], "`logprobs`"),
+    "the mask alone": (["mask advantage", "logprobs old"], "`mask`"),
     "one call": (["advantage", "logprobs old mask"], ""),
     "one never comes": (["advantage mask", "logprobs"], ""),
 }

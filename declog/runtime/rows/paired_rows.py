@@ -13,8 +13,9 @@ from collections.abc import Collection, Sequence, Set
 from functools import cache
 from itertools import combinations
 
+from declog.engine.inactive import METRICS, listed
 from declog.language.dtypes import Axis
-from declog.plans.needs import Clauses, Need, marks, tables_of, values_of
+from declog.plans.needs import Clauses, Need, marks, signals_of, tables_of, values_of
 from declog.plans.ops import Plan
 from declog.runtime.rows.batch import Batch
 
@@ -113,11 +114,16 @@ class PairedRows:
             if read <= came and not any(read <= names for names in calls):
                 self._tokens.discard(phase)
                 sources = {signal.name: signal.source for signal in op.signals}
+                beside = max((read & names for names in calls), key=lambda names: (len(names), sorted(names)))
+                apart, together = (
+                    ", ".join(f"`{sources.get(name, name)}`" for name in sorted(some))
+                    for some in (read - beside, beside)
+                )
+                metrics = [id for id, needs in signals_of(self._plan).items() if read <= _names_of(needs, phase)]
                 log.warning(
-                    "%s of phase `%s` came in several calls of one step, and no call has all of them: tokens are "
-                    "reduced call by call, so that metrics of them miss values. Observe them, masks and lengths too, "
-                    "in one call",
-                    ", ".join(f"`{sources.get(name, name)}`" for name in sorted(read)), phase,
+                    "%s of phase `%s` came in another call of a step than %s: tokens are reduced call by call, so that "
+                    "%s %s no values. Observe %s in that call",
+                    apart, phase, together, listed(metrics, METRICS), "has" if len(metrics) == 1 else "have", apart,
                 )  # fmt: skip
                 return
 
@@ -182,6 +188,11 @@ class PairedRows:
             if clauses and all(not here.isdisjoint(clause) for clause in clauses)
             for clause in clauses for need in here.intersection(clause)
         }  # fmt: skip
+
+
+def _names_of(needs: Clauses, phase: str) -> frozenset[str]:
+    """The names of a phase's signals in some needs."""
+    return frozenset(need.name for clause in needs for need in clause if need.phase == phase)
 
 
 def _in_both(sets: Sequence[Set[str]], one: Set[str], other: Set[str]) -> bool:
