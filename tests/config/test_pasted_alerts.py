@@ -66,9 +66,9 @@ def test_an_alert_about_an_evaluation_is_judged_by_evaluations(alerts: str, tmp_
 @pytest.mark.parametrize("key", ["after", "warmup", "start", "min_step"])
 def test_both_bounds_stay_behind_a_step(key: str, tmp_path: Path) -> None:
     """Class: each key for it; above at first, which is not asked yet, and below in the end."""
-    text = f"alerts: {{reward: {{below: 0.4, above: 0.7, {key}: 3}}}}\n"
+    text = f"alerts: {{reward: {{below: 0.4, above: 0.7, {key}: 4}}}}\n"
     problem = problems_of(text, tmp_path, header=GRPO)[0]
-    assert problem.fix == 'reward: {when: "(reward > 0.7 or reward < 0.4) and step > 3"}'
+    assert problem.fix == 'reward: {when: "(reward > 0.7 or reward < 0.4) and step >= 4"}'
     config = {**yaml.safe_load(GRPO + text), "alerts": yaml.safe_load(f"{{{problem.fix}}}")}
     assert alerts_of(config, tmp_path)[0] == (5, "reward")
 
