@@ -142,7 +142,7 @@ def _explained(config: Composed, problem: Problem) -> Problem:
     paths = [path for path, _ in paths_of(config.data, section)]
     names = [str(path[-1]) for path in paths if not _in_no_package(config, path)]
     close = nearest(name, names)
-    near = f", or did you mean `{close}`?" if close is not None else ""
+    near = f", or did you mean `{close}`?" if close is not None else f", only `{names[0]}`" if len(names) == 1 else ""
     if (before := _versions(section, name)) is not None:
         return replace(Problem.of("DL407.removed", problem.path, what=what, name=name, homes=shipped, before=before,
                                   near=near), replacement=None)  # fmt: skip
@@ -150,8 +150,6 @@ def _explained(config: Composed, problem: Problem) -> Problem:
     if not _completes(config, problem.path) or says or str(problem.fix).startswith(f"{name}: "):
         return problem
     deletion = f"or delete it: {shipped} {'has' if len(homes) == 1 else 'have'} no {what} `{name}` to change{near}"
-    if close is None and len(names) == 1:
-        deletion = f"or name it `{names[0]}`, to change that {what} of {shipped}"
     return replace(problem, fix=f"{problem.fix}; {deletion}" if problem.fix else deletion)
 
 

@@ -13,7 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from declog.api import locate, plan
+from declog.api import locate
+from declog.api import plan as plan_of_data
 from declog.config.compose import compose
 from declog.config.composed import Composed
 from declog.errors import UsageError
@@ -124,14 +125,15 @@ def plan_for(capture: Capture, config: Composed, **registries: Any) -> Plan:
     """The plan of a config, with the constants that the run's adapter gave."""
     run = capture.run
     shown = [config.profile] if run["requested"] or (config.data.get("sinks") or "none") == "none" else []
-    return plan(config, constants=run["constants"], profiles=shown, **registries)
+    return plan_of_data(config, constants=run["constants"], profiles=shown, **registries)
 
 
 def execute(capture: Capture, plan: Plan, config: Composed) -> Rehearsal:
     """Execute a plan over a capture."""
     profile = config.profile if capture.run["requested"] or not plan.sinks else None
     scripts = {rank: partial(capture.calls, rank) for rank in capture.files}
-    return rehearse(plan, scripts, capture.world_size, profile=profile, locate=partial(locate, config))
+    plan_of = partial(plan_of_data, constants=capture.run["constants"])
+    return rehearse(plan, scripts, capture.world_size, profile=profile, locate=partial(locate, config, plan_of))
 
 
 def holds_capture(path: Path) -> bool:

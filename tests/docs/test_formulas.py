@@ -128,7 +128,7 @@ def forge_grpo() -> Case:
 def minimal() -> Case:
     values = RNG.normal(0, 1, ROWS)
     return [[{"loss": 0.5, "score": values}, {"loss": 0.25}]], {
-        "loss": 0.25,
+        "loss": 0.375,
         "score/mean": values.mean(),
         "score/std": values.std(ddof=1),
     }
