@@ -18,6 +18,7 @@ from declog.errors.messages import filled
 
 P = ParamSpec("P")
 R = TypeVar("R")
+TWICE = "config_of_the_run"  # the key by which `start("grpo", config={...})` is answered
 
 CONFIG = 'what a run was started with is `run.config` of the YAML: declog.start(config, ["run.config.lr=1e-6"])'
 
@@ -57,6 +58,8 @@ def shown_at_the_call(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if args and "config" in kwargs:  # of the run, as trackers have it
+            kwargs[TWICE] = kwargs.pop("config")
         try:
             return function(*args, **kwargs)
         except Exception as error:
@@ -150,7 +153,9 @@ def refuse_arguments(
     fix = "\n       ".join(dict.fromkeys(advice))
     if not unknown:
         raise SinkError.of("DL601.named", name=names[0], fix=fix)
-    raise TypeError(f"{of}() got an unexpected keyword argument {next(iter(unknown))!r}\n  fix: {fix}")
+    name = next(iter(unknown))
+    came = "multiple values for argument 'config'" if name == TWICE else f"an unexpected keyword argument {name!r}"
+    raise TypeError(f"{of}() got {came}\n  fix: {fix}")
 
 
 def _call(

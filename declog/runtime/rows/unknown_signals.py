@@ -21,6 +21,7 @@ from declog.plans.ops import Plan
 from declog.runtime.values.inputs import words_of
 
 TEE = "tee"  # the preset of a logger's own numbers, whose config is named where the logger is
+EVALUATIONS = frozenset({"eval", "evaluation", "val", "valid", "validation", "test", "dev"})
 SURE = 0.8  # how like a signal a name is that misspells it; one that is less so may be a signal of the user's own
 
 
@@ -35,6 +36,8 @@ def unknown_signals(plan: Plan, signals: Mapping[str, Any]) -> UnknownSignalErro
     for name in names:
         if name in plan.renamed:
             fixes.append(f"`{name}` is called `{plan.renamed[name]}` now")
+        elif (in_mode := _of_mode(name, plan)) is not None:
+            fixes.append(in_mode)
         elif name in sources:
             fixes.append(f"`{name}` is observed as `{sources[name]}`")
         elif needs := {sources.get(need.name, need.name) for clause in computed.get(name, ()) for need in clause}:
@@ -63,6 +66,20 @@ def unknown_signals(plan: Plan, signals: Mapping[str, Any]) -> UnknownSignalErro
         fixes.append(f"signals: {', '.join(sorted(plan.signal_names))}")
     quoted = " and no signal ".join(f"`{name}`" for name in names)
     return UnknownSignalError.of("DL501.signal", config=plan.name, names=quoted, fix="\n".join(fixes))
+
+
+def _of_mode(name: str, plan: Plan) -> str | None:
+    """The call for a signal with the name of a mode before its own, `eval/reward`; None for another name."""
+    parts = re.fullmatch(r"([a-z]+)[_/.](\w+)", name)
+    if parts is None or parts[2] not in plan.signal_names:
+        return None
+    evaluations = [mode for mode in plan.modes if mode != "train"]
+    mode = parts[1] if parts[1] in plan.modes else next(iter(evaluations if parts[1] in EVALUATIONS else ()), None)
+    if mode is None:
+        return None
+    call = f"log.observe({parts[2]}=...)"
+    around = f"`with log.mode({mode!r}): {call}`, with no step around it"
+    return f"`{name}`: {f'`{call}`' if mode == 'train' else around}"
 
 
 def _not_observed(plan: Plan, clauses: Collection[Clause], signals: Mapping[str, Any]) -> str:
