@@ -95,7 +95,7 @@ class Expressions:
                 self.other(axis, event, depth - 1, exact, device),
             ]
             random.shuffle(sides)
-            if leaf and not exact and axis != "token" and self.maybe(0.2):  # the second where the first is not there
+            if leaf and not exact and self.maybe(0.2):  # the second where the first is not there
                 return ("if", ("present", leaf), leaf, sides[1])
             return ("if", self.boolean(axis, event, depth - 1, device=device), *sides)
         if choice == 8 and self.maybe(0.3):  # of exact numbers: it jumps

@@ -41,8 +41,13 @@ def asks(tree: Tree) -> bool:
 
 
 def needed(tree: Tree) -> list[str]:
-    """The signals that a tree cannot do without: those that it does not ask `present` for, or that both sides need."""
+    """The signals that a tree cannot do without.
+
+    Those that it does not ask `present` for, nor has in one side of a choice that asks it alone.
+    """
     requested = [name for item in walk(tree) if item[0] == "present" for name in signals_of(item)]
+    choices = [item for item in walk(tree) if item[0] == "if" and asks(item[1])]
+    requested += [name for item in choices for side in item[2:] for name in signals_of(side)]
     both = [name for item in walk(tree) if item[0] == "if" for name in needed(item[2]) if name in needed(item[3])]
     return [name for name in signals_of(tree) if name not in requested or name in both]
 
