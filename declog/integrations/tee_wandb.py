@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -80,6 +80,31 @@ def _numbers(values: Mapping[str, Any], rest: Mapping[str, Any]) -> dict[str, An
     }  # fmt: skip
 
 
+class _Summary:
+    """The summary of a run; ``tell`` is called with the names of what is said in it."""
+
+    def __init__(self, summary: Any, tell: Callable[[Iterable[str]], None]) -> None:
+        self.__dict__.update(_summary=summary, _tell=tell)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._summary, name)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._summary[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._tell([name])
+        self._summary[name] = value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._tell([name])
+        setattr(self._summary, name, value)
+
+    def update(self, values: Mapping[str, Any]) -> None:
+        self._tell(values)
+        self._summary.update(values)
+
+
 class RunTee(Stands):
     """A run of wandb's. ``log`` goes through the config; all else is the run's own.
 
@@ -108,6 +133,7 @@ class RunTee(Stands):
                 )
         self._row = 0 if self.recorder is None else int(run.step)
         self._untaken = LeftToLogger("wandb", config)
+        self._summarised = False  # whether the loop has said something in the summary
         self._shared = False  # whether wandb itself logs into the rows
         self._finish = run.finish
         run.finish = self.finish
@@ -123,10 +149,16 @@ class RunTee(Stands):
 
     @property
     def summary(self) -> Any:
-        """wandb's, of all rows that are complete."""
-        if self._log is not None:
-            self._log.written()
-        return self._wraps.summary
+        """wandb's, of all rows that are complete; what the loop says in it is wandb's alone, which is told."""
+        if (recorder := self._log) is not None:
+            recorder.written()
+        return _Summary(self._wraps.summary, self._tell_of_summary)
+
+    def _tell_of_summary(self, names: Iterable[str]) -> None:
+        if (recorder := self._log) is not None and not self._summarised:
+            self._summarised = True
+            with recorder.guard("what the loop says of its run could not be told of"):
+                self._untaken.tell({f"summary: {name}": None for name in names}, recorder)
 
     def watch(self, *args: Any, **kwargs: Any) -> Any:
         """What ``wandb.watch`` does. Its hooks log into the row that is open, so rows are waited for from now on."""

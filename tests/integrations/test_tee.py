@@ -92,7 +92,7 @@ def test_one_import_is_changed(tmp_path: Path) -> None:
 
     (folder,) = (tmp_path / "teed" / "outputs" / "tee").iterdir()
     # each name is told of once, and kept with the run
-    no_numbers = ["`list`, `note`", "`histogram`, `image`, `table`", "`alert: slow`"]
+    no_numbers = ["`list`, `note`", "`histogram`, `image`, `table`", "`alert: slow`", "`summary: best`"]
     with pytest.raises(KeyError, match="wandb alone has it"):
         declog.read(folder).tables["table"]
     assert sorted(told) == sorted(
