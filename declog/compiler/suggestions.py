@@ -183,12 +183,14 @@ def of_each_step(draft: Draft, name: str) -> str:
 
 def entire(problem: Problem, id: str, spec: MetricSpec) -> Problem:
     """The problem of an expression whose fix is an entry: with the keys that the metric has beside it."""
-    fix = problem.fix or ""
-    if problem.path[:2] != ("metrics", id) or not re.fullmatch(r"\{expr: .*\}", fix):
+    match = re.fullmatch(r"((?:[^`{]*`)?)\{(expr: [^`]*)\}(`?)", problem.fix or "")
+    if problem.path[:2] != ("metrics", id) or match is None:
         return problem
-    further = spec.model_fields_set - {"expr", "reduce", *re.findall(r", (\w+): ", fix)}
+    lead, entry, tail = match.groups()
+    further = spec.model_fields_set - {"expr", *re.findall(r", (\w+): ", entry)}
     kept = spec.model_dump(include=further, by_alias=True)
-    return replace(problem, fix=f"metrics: {{{id}: {fix[:-1]}, {in_flow(kept)[1:]}}}") if kept else problem
+    fix = f"{lead}metrics: {{{id}: {{{entry}, {in_flow(kept)[1:]}}}{tail}"
+    return replace(problem, fix=fix) if kept else problem
 
 
 def of_condition(draft: Draft, id: str, spec: MetricSpec, per_token: bool, problem: Problem) -> Problem:

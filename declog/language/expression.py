@@ -18,7 +18,7 @@ import numpy as np
 
 from declog.errors import Problem, did_you_mean, nearest
 from declog.errors.elsewhere import same_signal
-from declog.language import idioms, library_calls, unknown_names, wrong_calls
+from declog.language import idioms, library_calls, unknown_names, wrong_calls, wrong_subscripts
 from declog.language.dtypes import AXES, MEMBER, Axis, DType, Type
 from declog.language.functions import BUILTIN, REQUIRED, Function, Functions, Param
 from declog.language.functions.rules import Call, of_type
@@ -98,8 +98,8 @@ class Compiler:
         unknown_names.refuse_earlier_steps(node, self.text, self.span(node), self.scope)
         if isinstance(node, ast.Call):
             self.fail(node, "DL307.call", fix=self._plain_call(node))
-        what, fix = idioms.of_syntax(node, self.part(node))
-        self.fail(node, "DL307.syntax", what=what, fix=wrong_calls.instead(self.text, self.span(node), fix))
+        what, fix = wrong_subscripts.of_syntax(node, self.text, self.span(node), self.tried)
+        self.fail(node, "DL307.syntax", what=what, fix=fix)
 
     def _plain_call(self, node: ast.Call) -> str:
         """The fix for ``x.f()``: a plain call; inside of an expression a call that names its axis."""

@@ -36,15 +36,15 @@ _BOUND_IN_PROSE = (
 )
 
 _NAME = re.compile(r"[a-z]\w*")
-_REDUCTIONS = r"mean|sum|min|max|p?std|var|count|last|p\d+"
+REDUCTIONS = r"mean|sum|min|max|p?std|var|count|last|p\d+"
 _WORDS = r"mean|avg|average|sum|min|max|p?std|var|count|last|median|p\d+"
 _STATISTIC = re.compile(rf"(?P<stem>\w+?)[_/](?P<word>{_WORDS})|(?P<first>{_WORDS})[_/](?P<rest>\w+)")
 _SPELT = re.compile(
-    rf"'[^']*'|\"[^\"]*\"|\b(?:AND|OR|NOT|IN)\b|<>|=[<>](?!=|\s*(?:{_REDUCTIONS})\b)|\s*(?:&&|\|\|)\s*|!(?!=)\s*|"
+    rf"'[^']*'|\"[^\"]*\"|\b(?:AND|OR|NOT|IN)\b|<>|=[<>](?!=|\s*(?:{REDUCTIONS})\b)|\s*(?:&&|\|\|)\s*|!(?!=)\s*|"
     r"(?<![\w.])(\d+(?:\.\d+)?)\s*([kK%])(?!\w)|"
     f"[{''.join(sign for sign in _SPELLINGS if not sign.isascii())}]"
 )
-_PIPE = re.compile(rf"\s*\.?([\w.]+)\s*(?:->|=>|\|>|>>|\||@|:)\s*({_REDUCTIONS})\s*")  # reward | mean
+_PIPE = re.compile(rf"\s*\.?([\w.]+)\s*(?:->|=>|\|>|>>|\||@|:)\s*({REDUCTIONS})\s*")  # reward | mean
 
 _OWN = "register a function of your own with @declog.function, and call it"
 
@@ -99,28 +99,6 @@ def _plain(node: ast.expr) -> ast.expr:
     text = of_call(node)
     along = any(keyword.arg in AXES for keyword in node.keywords)
     return ast.Name(f"{text[:-1]}, over=completion)" if along and text.endswith(")") else text)
-
-
-def _of_subscript(node: ast.Subscript, text: str) -> str:
-    """A subscript is a member of a family, or the `where` of a metric; ``E[x]`` is a mean."""
-    of, inside = ast.unparse(node.value), node.slice
-    if of == "E" or re.fullmatch(_REDUCTIONS, of):
-        return f"write `{'mean' if of == 'E' else of}({ast.unparse(inside)})`"
-    if isinstance(inside, ast.Constant) and isinstance(inside.value, str):
-        return f"member({of}, {ast.unparse(inside)})"
-    if isinstance(inside, ast.Slice) and (inside.lower is None) != (inside.upper is None) and inside.step is None:
-        bound = f">= {ast.unparse(inside.lower)}" if inside.lower else f"< {ast.unparse(inside.upper or inside)}"
-        return (
-            f"a place is a condition of the metric: `{{expr: {of}, where: index(completion) {bound}}}`, or index(token)"
-        )
-    if isinstance(inside, ast.Name | ast.Compare | ast.BoolOp | ast.UnaryOp):
-        return f"which values count is a key of the metric: `{{expr: {of}, where: {ast.unparse(inside)}}}`"
-    if of == "outside" and isinstance(inside, ast.Tuple) and len(inside.elts) == 2:
-        return f"write `{{below: {ast.unparse(inside.elts[0])}, above: {ast.unparse(inside.elts[1])}}}`"
-    if isinstance(inside, ast.Tuple) and isinstance(inside.elts[-1], ast.Constant):  # `x[:, 0]`
-        at = f"index(completion) == {ast.unparse(inside.elts[-1])}"
-        return f"a place is a condition of the metric: `{{expr: {of}, where: {at}}}`"
-    return "a member of a family is member(family, 'name')"
 
 
 def _of_comprehension(node: ast.ListComp | ast.GeneratorExp | ast.SetComp, text: str) -> str:
@@ -184,7 +162,7 @@ _CONSTRUCTS: Mapping[type[ast.AST], tuple[str, str | Callable[[Any, str], str]]]
     ast.BitAnd: ("`&`", "write `and`"), ast.BitOr: ("`|`", "write `or`"), ast.Invert: ("`~`", "write `not`"),
     ast.BitXor: ("`^`", lambda node, text: f"write `{text.replace('^', '**')}`"), ast.MatMult: ("`@`", _OWN),
     ast.LShift: ("`<<`", _OWN), ast.RShift: ("`>>`", _OWN), ast.NamedExpr: ("`:=`", _OWN),
-    ast.Subscript: ("a subscript", _of_subscript), ast.Attribute: ("an attribute", _OWN),
+    ast.Subscript: ("a subscript", _OWN), ast.Attribute: ("an attribute", _OWN),
     ast.Lambda: ("a lambda", "register a function with @declog.function"),
     ast.Tuple: ("a tuple", _of_tuple), ast.List: ("a list", _OWN),
     ast.Set: ("a set", lambda node, text: f"write `{ast.unparse(node).strip('{} ')}`"),  # `{{ reward }}`
@@ -232,7 +210,7 @@ def _of_condition(match: re.Match[str]) -> str | None:
         expr = expr.removesuffix(")")
     elif reduce:
         condition = condition.removesuffix(")")
-    if prose := re.fullmatch(rf"({_REDUCTIONS})\s+of\s+(.+)", expr):
+    if prose := re.fullmatch(rf"({REDUCTIONS})\s+of\s+(.+)", expr):
         reduce, expr = prose.groups()
     if "else" in match.string or condition.count("(") != condition.count(")"):
         return None
@@ -242,7 +220,7 @@ def _of_condition(match: re.Match[str]) -> str | None:
 
 def reduction(word: str) -> str:
     """A reduction, or what stands for another library's word."""
-    return word if re.fullmatch(_REDUCTIONS, word) else elsewhere.SYNONYMS.get(word.lower(), word)
+    return word if re.fullmatch(REDUCTIONS, word) else elsewhere.SYNONYMS.get(word.lower(), word)
 
 
 def _by(reduce: str, expr: str, label: str) -> str:
@@ -392,7 +370,7 @@ _TEXTS: tuple[tuple[str, str | Callable[[re.Match[str]], str | None]], ...] = (
     (_BOUND_IN_PROSE, lambda match: f"write `{_with_signs(match.string)}`"),
     (r"\A(.*)\bfor\s+(\d+)\s*\w+\s*\Z", r"`for` counts log events: write `\1for \2`"),
     (r"\A\s*p\.(\d+)\s*\Z", r"write `p\1`"),
-    (rf"\A\s*({_REDUCTIONS})\s+(?:of\s+)?(?!(?:{_REDUCTIONS})\b)([a-z_]\w*)\s*\Z", r"write `\1(\2)`"),
+    (rf"\A\s*({REDUCTIONS})\s+(?:of\s+)?(?!(?:{REDUCTIONS})\b)([a-z_]\w*)\s*\Z", r"write `\1(\2)`"),
 )  # fmt: skip
 
 
@@ -402,7 +380,7 @@ def of_text(text: str, marked: str) -> str | None:
         match = re.search(pattern, text)
         if match and (answer := match.expand(fix) if isinstance(fix, str) else fix(match)) is not None:
             return answer
-    if re.fullmatch(rf"\s*({_REDUCTIONS}|\s)+", text):
+    if re.fullmatch(rf"\s*({REDUCTIONS}|\s)+", text):
         return f"an operator is missing before `{marked}`; several are a list: [{', '.join(text.split())}]"
     return None
 

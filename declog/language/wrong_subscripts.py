@@ -1,0 +1,100 @@
+"""Subscripts of Python, numpy and pandas in the words of the language: members, columns, and places as conditions.
+
+Syntax trees come in, texts of fixes go out.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+
+from declog.errors import Problem, in_flow
+from declog.language import idioms
+from declog.language.dtypes import Axis, DType, Type
+from declog.language.nodes import Node
+from declog.language.notation import is_reduction, reduced
+from declog.language.parser import source_of, tree_of
+from declog.language.wrong_calls import Span, instead
+
+Tried = Callable[[str], Node | Problem]  # compiles another text, or returns its problem
+
+_OF_FRAMES = re.compile(r"\.(?:i?loc|i?at|values)\Z")  # attributes of a frame, whose subscripts are its own
+
+
+def of_syntax(node: ast.expr, text: str, span: Span, tried: Tried) -> tuple[str, str]:
+    """The name of a construct of Python that the language does not have, and the fix; ``span`` is its range in text."""
+    what, fix = idioms.of_syntax(node, text[slice(*span)])
+    if isinstance(node, ast.Subscript):
+        fix = _of_subscript(node, text, span, tried)
+    return what, instead(text, span, fix)
+
+
+def _of_subscript(node: ast.Subscript, text: str, span: Span, tried: Tried) -> str:
+    """A subscript is a member of a family, a column, or the `where` of a metric; ``E[x]`` is a mean."""
+    of, inside = _OF_FRAMES.sub("", ast.unparse(node.value)), node.slice
+    parts = inside.elts if isinstance(inside, ast.Tuple) else [inside]
+    if of == "E" or re.fullmatch(idioms.REDUCTIONS, of):
+        return f"write `{'mean' if of == 'E' else of}({ast.unparse(inside)})`"
+    if isinstance(parts[-1], ast.Constant) and isinstance(name := parts[-1].value, str):
+        return f"write `{name}`" if _is_column(of, name, tried) else f"member({of}, {ast.unparse(parts[-1])})"
+    if isinstance(inside, ast.Name | ast.Compare | ast.BoolOp | ast.UnaryOp) and _condition(inside, "") is None:
+        return _as_metric("which values count is a key", of, ast.unparse(inside), text, span)
+    if of == "outside" and len(parts) == 2:
+        return f"write `{{below: {ast.unparse(parts[0])}, above: {ast.unparse(parts[1])}}}`"
+    value = tried(of)
+    type_ = value.type if isinstance(value, Node) else Type(DType.FLOAT)
+    per_token = type_.axis is Axis.TOKEN
+    axes = ["completion", "token"] if len(parts) == 2 and per_token else ["token" if per_token else "completion"]
+    places = [_condition(part, axis) for part, axis in zip(parts[-len(axes) :], axes, strict=True)]
+    if len(parts) > 2 or None in places or not any(places) or type_.family:
+        return "a member of a family is member(family, 'name')"
+    return _as_metric("a place is a condition", of, " and ".join(filter(None, places)), text, span)
+
+
+def _is_column(of: str, name: str, tried: Tried) -> bool:
+    """Whether ``of['name']`` is a signal, and ``of`` the table that holds it: no value, and no misspelt family."""
+    frame = tried(of)
+    if isinstance(frame, Node) or not name.isidentifier():
+        return False
+    return isinstance(tried(name), Node) or not str(frame.fix).startswith("did you mean")
+
+
+def _condition(part: ast.expr, axis: str) -> str | None:
+    """The condition of a place, or of a slice of places, along an axis, empty for all; None for anything else."""
+    if not isinstance(part, ast.Slice):
+        at = _counted(part, axis)
+        return None if at is None else f"index({axis}) == {at}"
+    if part.lower is None and part.upper is None and part.step is not None:
+        step = ast.unparse(part.step)
+        return f"index({axis}) % {step} == 0" if step.isdigit() else None
+    low, high = ("" if end is None else _counted(end, axis) for end in (part.lower, part.upper))
+    if part.step is not None or low is None or high is None:
+        return None
+    if low and high:
+        return f"{low} <= index({axis}) < {high}"
+    return f"index({axis}) >= {low}" if low else f"index({axis}) < {high}" if high else ""
+
+
+def _counted(end: ast.expr, axis: str) -> str | None:
+    """A number of a place, counted from the first; None for anything else."""
+    written = ast.unparse(end)
+    return f"size({axis}) - {written[1:]}" if re.fullmatch(r"-\d+", written) else written if written.isdigit() else None
+
+
+def _as_metric(what: str, of: str, condition: str, text: str, span: Span) -> str:
+    """The metric of the chosen values with the reduction that was written; within an aggregate others are missing."""
+    lead = len(text) - len(text.lstrip())
+    here, start = f"{text[lead : span[0]]}{of}{text[span[1] :]}".rstrip(), span[0] - lead
+    around = [
+        call
+        for call in ast.walk(tree_of(here))
+        if isinstance(call, ast.Call) and call.col_offset <= start < (call.end_col_offset or 0)
+        if is_reduction(ast.unparse(call.func), len(call.args))
+    ]
+    call = here if not around else source_of(here, around[-1])
+    keys = reduced(call) or {"expr": call}
+    if around and "reduce" not in keys:
+        return f"write `({of} if {condition} else missing)`"
+    metric = "the metric" if call == here else "a metric of its own, which a formula reads"
+    return f"{what} of {metric}: `{in_flow({**keys, 'where': condition})}`"
