@@ -187,8 +187,15 @@ def entire(problem: Problem, id: str, spec: MetricSpec) -> Problem:
     if problem.path[:2] != ("metrics", id) or match is None:
         return problem
     lead, entry, tail = match.groups()
-    further = spec.model_fields_set - {"expr", *re.findall(r", (\w+): ", entry)}
+    beside = {"expr"} if problem.code in ("DL301", "DL307") else {"expr", "reduce"}  # which the fix is of
+    further = spec.model_fields_set - {*beside, *re.findall(r", (\w+): ", entry)}
     kept = spec.model_dump(include=further, by_alias=True)
+    if (rate := re.fullmatch(r"(.*), reduce: sum, per: second", entry)) is not None:
+        start, end = problem.span or (0, 0)
+        around = f"{(problem.source or '')[:start]}({{}}){(problem.source or '')[end:]}"
+        formula = "{}" if problem.code == "DL301" or re.fullmatch(r"(\w+\()?\(\{\}\)\)?", around) else around
+        summed = {"expr": rate[1].removeprefix("expr: "), "reduce": "sum", **kept}
+        return replace(problem, fix=f"metrics: {in_flow(library_calls.per_second(id, summed, formula))}")
     fix = f"{lead}metrics: {{{id}: {{{entry}, {in_flow(kept)[1:]}}}{tail}"
     return replace(problem, fix=fix) if kept else problem
 

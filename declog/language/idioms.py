@@ -13,6 +13,7 @@ from typing import Any
 from declog.errors import elsewhere
 from declog.language import bins
 from declog.language.library_calls import divides_by_n, is_of_module, of_library, quantile
+from declog.language.parser import tree_of
 
 AXES = frozenset({"axis", "dim", "dims", "keepdim", "keepdims", "by", "per", "group_by", "groupby"})
 _CONVERSIONS = frozenset({
@@ -318,6 +319,17 @@ def _of_query(match: re.Match[str]) -> str:
     return f"write `{{expr: {expr}, reduce: {reduction(word)}{said}}}`"
 
 
+def _of_range(match: re.Match[str]) -> str:
+    """``rate(length[5m])``: the values of Prometheus' last five minutes are those of a log event, or of some."""
+    text = match.string.replace(match[0], "").strip()
+    try:
+        body = tree_of(text).body
+    except SyntaxError:
+        return f"write `{text}`"
+    is_call = isinstance(body, ast.Call) and isinstance(body.func, ast.Name)
+    return (of_library(body.func.id, body.args) if is_call else None) or f"write `{text}`"  # type: ignore[attr-defined]
+
+
 def _of_action(match: re.Match[str]) -> str:
     """``< 0.01 for 50 do stop``: a condition alone is a text."""
     sign, bound, lasting, word = match.groups()
@@ -357,7 +369,7 @@ _TEXTS: tuple[tuple[str, str | Callable[[re.Match[str]], str | None]], ...] = (
     (r"\A\s*pass@(\d+)\s*\Z", r"write `pass_at(reward > 0.5, k=\1)`"),
     (r"(?i)\A\s*(\w+)\s+by\s*\((\w+)\)\s*\(?(\w+)\)?\s*\Z", lambda match: _by(match[1], match[3], match[2])),
     (r"\A\s*pass@(\d+)\((\w+)\)\s*\Z", r"write `pass_at(\2 > 0.5, k=\1)`"),
-    (r"\A\s*\w+\((\w+)\[\d+\w\]\)\s*\Z", r"write `{expr: \1, over: step, combine: ema(0.9)}`"),
+    (r"\[\d+(?:ms|[smhdwy])\]", _of_range),
     (r"\A\s*(?:\w+\()?\s*([^()]+?)\s*\)?\s+over\s+(?:the\s+)?last\s+(\d+)\s*\w*\s*\Z",
         r"write `{expr: \1, over: step, combine: rolling(\2)}`"),
     (_ROWS, lambda match: f"a filter is a map: {_filter(match)}"),

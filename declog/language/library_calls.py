@@ -9,6 +9,7 @@ import ast
 import re
 from collections.abc import Container, Mapping, Sequence
 from functools import cache
+from typing import Any
 
 from declog.errors import Problem, elsewhere, in_flow
 from declog.language.dtypes import AXES, Axis
@@ -18,6 +19,7 @@ from declog.language.smoothing import Smoothing
 
 QUANTILES = frozenset({"quantile", "percentile", "nanquantile", "nanpercentile", "histogram_quantile"})
 AGGREGATES = frozenset({"mean", "sum", "std", "var"})
+PER_SECOND = ", per: second}"  # so ends the fix for a rate
 YOURS = "one of yours: "  # so begins the fix for what a user's module may register
 WINDOW = 10  # a number of steps, beside which a metric is hardly meant to be compared with the number
 SPANS = frozenset({  # words of other libraries for a number of last steps
@@ -82,6 +84,13 @@ def as_reducer(name: str, reduce: ast.expr, expr: ast.expr) -> str:
     steps = reduce.args if isinstance(reduce, ast.Call) else []
     yours = of_yours(f"`@declog.reducer` above `def {name}(values): ...`")
     return of_library(name, [expr, *steps]) or of_library(name, [expr]) or yours
+
+
+def per_second(name: str, entry: Mapping[str, Any], formula: str = "{}") -> dict[str, Any]:
+    """A metric whose value is divided by the time of its steps: that value alone, and a formula over it."""
+    named = {key: entry[key] for key in ("name", "tags") if key in entry}
+    value = {key: item for key, item in entry.items() if key not in named} | {"log": False}
+    return {f"{name}_1": value, name: {"formula": formula.format(f"{name}_1 / seconds"), **named}}
 
 
 def weighing(steps: object) -> str:

@@ -14,7 +14,7 @@ from declog.errors import did_you_mean, in_flow, nearest
 from declog.errors.elsewhere import SYNONYMS
 from declog.language import bins, earlier_steps, idioms, library_calls
 from declog.language.best_so_far import best_of_steps, so_far
-from declog.language.dtypes import AXES, MEMBER
+from declog.language.dtypes import AXES, MEMBER, DType
 from declog.language.modes import MODES, in_mode, of_one_mode, without_mode
 from declog.language.nodes import BUILTIN, LABEL, LABELLED, MODE, Node
 from declog.language.notation import SIGNS, WORD, both, is_reduction, reduced
@@ -290,7 +290,8 @@ def refuse_reduction(node: ast.Call, text: str, span: Span, scope: Scope) -> Non
     """Refuse ``max(kl)`` in a formula or a condition, whose metrics are reduced already."""
     word = node.func.id if isinstance(node.func, ast.Name) else ""
     refuse_earlier_steps(node, text, span, scope)
-    if scope.noun == "signal" or len(node.args) != 1 or node.keywords:
+    rate = (library_calls.of_library(word, node.args) or "").endswith(library_calls.PER_SECOND)
+    if scope.noun == "signal" or len(node.args) != 1 or node.keywords or rate:
         return
     parts = [*ast.walk(node.args[0])]
     if not all(isinstance(part, ast.Name | ast.Attribute | ast.BinOp | ast.Div | ast.expr_context) for part in parts):
@@ -341,6 +342,8 @@ def of_library(node: ast.Call, name: str, text: str, scope: Scope) -> str | None
         return None
     if fix is not None and "`@declog.function`" in fix and _gives_text(name, text):
         return fix.replace("): ...", ") -> str: ...")
+    if fix is not None and fix.endswith(library_calls.PER_SECOND):
+        return _of_rate(node, fix, text, scope)
     curve = library_calls.CURVE.fullmatch(fix or "")
     if fix is None or curve is None or not node.args:
         return fix
@@ -357,6 +360,22 @@ def of_library(node: ast.Call, name: str, text: str, scope: Scope) -> str | None
     if curve[1] in ("min", "max") and (fix := best_of_steps(written, metrics, curve[1])) is None:
         return f"a metric of its own, of a signal: {library_calls.of_library(name, [ast.Name('reward')])}"
     return fix if scope.noun == "signal" else library_calls.with_metric(fix, node, text, metrics)
+
+
+def _of_rate(node: ast.Call, fix: str, text: str, scope: Scope) -> str | None:
+    """The fix for ``rate(x)``, which is per second; None of a condition, whose rate is a mean.
+
+    A formula or a condition names a metric that the fix defines.
+    """
+    of = node.args[0]
+    value = scope.resolve(of.id) if isinstance(of, ast.Name) else None
+    if isinstance(of, ast.Compare | ast.BoolOp) or (isinstance(value, Node) and value.type.dtype is DType.BOOL):
+        return None
+    name = "_".join([*re.findall(r"[a-z_]\w*", ast.unparse(of)), "per_second"])
+    metrics = library_calls.per_second(name, {"expr": f"sum({ast.unparse(of)})"})
+    here = text.replace(source_of(text, node), name).strip()
+    of_metric = f"write a metric and name it here: `metrics: {in_flow(metrics)}`, and `{here}`"
+    return fix if scope.noun == "signal" else of_metric
 
 
 def refuse_statistic(node: ast.Attribute, text: str, span: Span, scope: Scope) -> None:
