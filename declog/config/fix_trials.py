@@ -130,7 +130,8 @@ def _tried(problem: Problem, data: Mapping[str, Any], check: Check) -> list[Prob
         if inside is None:
             break
         behind = _edit(inside, edited)
-        if str(inside.fix).startswith(f"{edit.path[0]}: {{"):  # it takes entries beside this one
+        entire = behind is not None and str(inside.fix).startswith("{") and behind.path == edit.path[:2] != edit.path
+        if entire or str(inside.fix).startswith(f"{edit.path[0]}: {{"):  # it takes entries beside this one
             problem, hidden = replace(problem, fix=inside.fix), [one for one in hidden if one is not inside]
             return [problem, *hidden]
         if behind is None or behind.path[: len(edit.path)] != edit.path:

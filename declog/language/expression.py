@@ -98,7 +98,7 @@ class Compiler:
         unknown_names.refuse_earlier_steps(node, self.text, self.span(node), self.scope)
         if isinstance(node, ast.Call):
             self.fail(node, "DL307.call", fix=self._plain_call(node))
-        what, fix = wrong_subscripts.of_syntax(node, self.text, self.span(node), self.tried)
+        what, fix = wrong_subscripts.of_syntax(node, self.text, self.span(node), self.tried, self.scope.noun)
         self.fail(node, "DL307.syntax", what=what, fix=fix)
 
     def _plain_call(self, node: ast.Call) -> str:

@@ -319,6 +319,23 @@ def _of_query(match: re.Match[str]) -> str:
     return f"write `{{expr: {expr}, reduce: {reduction(word)}{said}}}`"
 
 
+def _of_selector(match: re.Match[str]) -> str:
+    """``reward{topic="math"}`` of Prometheus chooses rows, as a subscript with a condition does."""
+
+    def condition(matcher: re.Match[str]) -> str:
+        label, sign, value = matcher[1], matcher[2], matcher[3][1:-1]
+        if "~" in sign:
+            return f"{'not ' * (sign != '=~')}matches({label}, '^(?:{value})$')"
+        number = re.fullmatch(r"-?\d+(\.\d+)?", value)
+        return f"{label} {'!=' if sign == '!=' else '=='} {value if number else repr(value)}"
+
+    def chosen(labels: re.Match[str]) -> str:
+        matchers = re.finditer(r"(\w+)\s*(=~|!~|not ~|!=|==?)\s*(\"[^\"]*\"|'[^']*')", labels[1])
+        return f"[{' and '.join(map(condition, matchers))}]"
+
+    return f"write `{re.sub(r'[{]([^{}]*)[}]', chosen, match.string).strip()}`"
+
+
 def _of_range(match: re.Match[str]) -> str:
     """``rate(length[5m])``: the values of Prometheus' last five minutes are those of a log event, or of some."""
     text = match.string.replace(match[0], "").strip()
@@ -369,6 +386,7 @@ _TEXTS: tuple[tuple[str, str | Callable[[re.Match[str]], str | None]], ...] = (
     (r"\A\s*pass@(\d+)\s*\Z", r"write `pass_at(reward > 0.5, k=\1)`"),
     (r"(?i)\A\s*(\w+)\s+by\s*\((\w+)\)\s*\(?(\w+)\)?\s*\Z", lambda match: _by(match[1], match[3], match[2])),
     (r"\A\s*pass@(\d+)\((\w+)\)\s*\Z", r"write `pass_at(\2 > 0.5, k=\1)`"),
+    (r"\w\{\s*\w+\s*(?:=|!|not ~)[^{}]*\}", _of_selector),
     (r"\[\d+(?:ms|[smhdwy])\]", _of_range),
     (r"\A\s*(?:\w+\()?\s*([^()]+?)\s*\)?\s+over\s+(?:the\s+)?last\s+(\d+)\s*\w*\s*\Z",
         r"write `{expr: \1, over: step, combine: rolling(\2)}`"),

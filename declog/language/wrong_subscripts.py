@@ -22,12 +22,24 @@ Tried = Callable[[str], Node | Problem]  # compiles another text, or returns its
 _OF_FRAMES = re.compile(r"\.(?:i?loc|i?at|values)\Z")  # attributes of a frame, whose subscripts are its own
 
 
-def of_syntax(node: ast.expr, text: str, span: Span, tried: Tried) -> tuple[str, str]:
+def of_syntax(node: ast.expr, text: str, span: Span, tried: Tried, noun: str) -> tuple[str, str]:
     """The name of a construct of Python that the language does not have, and the fix; ``span`` is its range in text."""
     what, fix = idioms.of_syntax(node, text[slice(*span)])
     if isinstance(node, ast.Subscript):
-        fix = _of_subscript(node, text, span, tried)
+        fix = _of_metric(node, text, span) if noun == "metric" else None
+        fix = fix or _of_subscript(node, text, span, tried)
     return what, instead(text, span, fix)
+
+
+def _of_metric(node: ast.Subscript, text: str, span: Span) -> str | None:
+    """The fix for ``reward[topic == 'math'] < 0.1`` of metrics: one of those rows; None where nothing is compared."""
+    if not isinstance(node.slice, ast.Compare | ast.BoolOp | ast.Call) or not isinstance(node.value, ast.Name):
+        return None
+    of, condition = node.value.id, ast.unparse(node.slice)
+    name = "_".join([of, *re.findall(r"[a-z0-9_]+", condition.partition("=")[2].lower() or "chosen")])
+    metric = in_flow({name: {"expr": of, "where": condition}})
+    here = f"{text[: span[0]]}{name}{text[span[1] :]}".strip()
+    return f"write a metric and name it here: `metrics: {metric}`, and `{here}`"
 
 
 def _of_subscript(node: ast.Subscript, text: str, span: Span, tried: Tried) -> str:
@@ -38,7 +50,10 @@ def _of_subscript(node: ast.Subscript, text: str, span: Span, tried: Tried) -> s
         return f"write `{'mean' if of == 'E' else of}({ast.unparse(inside)})`"
     if isinstance(parts[-1], ast.Constant) and isinstance(name := parts[-1].value, str):
         return f"write `{name}`" if _is_column(of, name, tried) else f"member({of}, {ast.unparse(parts[-1])})"
-    if isinstance(inside, ast.Name | ast.Compare | ast.BoolOp | ast.UnaryOp) and _condition(inside, "") is None:
+    if (
+        isinstance(inside, ast.Name | ast.Compare | ast.BoolOp | ast.UnaryOp | ast.Call)
+        and _condition(inside, "") is None
+    ):
         return _as_metric("which values count is a key", of, ast.unparse(inside), text, span)
     if of == "outside" and len(parts) == 2:
         return f"write `{{below: {ast.unparse(parts[0])}, above: {ast.unparse(parts[1])}}}`"
@@ -96,5 +111,5 @@ def _as_metric(what: str, of: str, condition: str, text: str, span: Span) -> str
     keys = reduced(call) or {"expr": call}
     if around and "reduce" not in keys:
         return f"write `({of} if {condition} else missing)`"
-    metric = "the metric" if call == here else "a metric of its own, which a formula reads"
-    return f"{what} of {metric}: `{in_flow({**keys, 'where': condition})}`"
+    metric = in_flow({**keys, "where": condition})
+    return metric if call == here else f"{what} of a metric of its own, which a formula reads: `{metric}`"
