@@ -360,7 +360,7 @@ _TEXTS: tuple[tuple[str, str | Callable[[re.Match[str]], str | None]], ...] = (
     (rf"\A{_PIPE.pattern}\Z", r"write `\2(\1)`"),
     (r"\A\s*([<>]=?)\s*(-?[\d.]+)(?:\s+for\s+(\d+)(?:\s+steps)?)?[\s,;:]+(?:(?:do|then|and)[\s:]+)?(stop|warn|error|info)\s*\Z",
         _of_action),
-    (r"(?i)\A\s*select\s+(?:(\w+)\s*,\s*)?(.+?)\s+from\s+\w+(?:\s+where\s+(.+?))?(?:\s+group\s+by\s+(\w+))?\s*;?\s*\Z",
+    (r"(?i)\A\s*select\s+(?:(\w+)\s*,\s*)?(.+?)(?:\s+from\s+\w+)?(?:\s+where\s+(.+?))?(?:\s+group\s+by\s+(\w+))?\s*;?\s*\Z",
         _of_query),
     (r"(?i)\A\s*(.+?)\s+as\s+([a-z_]\w*)\s*\Z", r"a metric's key is its name: `\2: \1`"),
     (r"\A\s*(\w+)\s*;\s*(\w+)\s*\Z", r"a metric for each: metrics: {\1: mean, \2: mean}"),

@@ -18,6 +18,10 @@ from declog.language.parser import source_of, tree_of
 from declog.language.smoothing import Smoothing
 
 QUANTILES = frozenset({"quantile", "percentile", "nanquantile", "nanpercentile", "histogram_quantile"})
+LEVELS = frozenset({  # keys of other libraries for the level of a quantile
+    "q", "p", "pct", "perc", "percent", "percents", "percentile", "percentiles", "quantile", "quantiles", "level",
+    "levels", "prob", "probs", "probability", "probabilities", "qs", "ps", "alpha", "rank",
+})  # fmt: skip
 AGGREGATES = frozenset({"mean", "sum", "std", "var"})
 PER_SECOND = ", per: second}"  # so ends the fix for a rate
 YOURS = "one of yours: "  # so begins the fix for what a user's module may register
@@ -82,6 +86,8 @@ def of_yours(what: str) -> str:
 def as_reducer(name: str, reduce: ast.expr, expr: ast.expr) -> str:
     """The fix for an unknown reduction of an expression: what another library means by it, or one of the user's."""
     steps = reduce.args if isinstance(reduce, ast.Call) else []
+    if name in QUANTILES and not steps:
+        return "reduce: p95, or pNN of another level"
     yours = of_yours(f"`@declog.reducer` above `def {name}(values): ...`")
     return of_library(name, [expr, *steps]) or of_library(name, [expr]) or yours
 
@@ -212,6 +218,17 @@ def quantile(name: str, level: ast.expr | None) -> str | None:
         return None
     fraction = 0 < level.value < 1 or (name.endswith("quantile") and level.value <= 1)
     return f"p{level.value * (100 if fraction else 1):g}"
+
+
+def of_level_beside(name: str, key: str, value: Any) -> str | None:
+    """The reduction that ``reduce: quantile`` means with a key for its level, or of levels; None of another key."""
+    if key not in LEVELS or (name not in QUANTILES and key.rstrip("s") not in QUANTILES):
+        return None
+    listed = value if isinstance(value, list) else [value]
+    levels = [quantile(name if name in QUANTILES else key.rstrip("s"), ast.Constant(level)) for level in listed]
+    if not levels or None in levels or any(isinstance(level, bool) for level in listed):
+        return None
+    return f"reduce: {in_flow(levels if isinstance(value, list) else levels[0])}"
 
 
 def reduction(call: ast.expr) -> str | None:

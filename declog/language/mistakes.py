@@ -17,7 +17,7 @@ from declog.language import alert_keys, bins, idioms
 from declog.language.earlier_steps import BEFORE, CHANGES, RATIOS
 from declog.language.keys import SECTIONS, Key, below, entries, keys, model_of, sections_with
 from declog.language.labelled_rows import of_labelled_rows, of_labelled_table
-from declog.language.library_calls import SPANS, per_second
+from declog.language.library_calls import SPANS, of_level_beside, per_second
 from declog.language.model import Scalar
 from declog.language.notation import OF_PARTS, WORD, is_reduction, of_parts, reduced
 from declog.language.other_tools import at, of_other_tools
@@ -252,6 +252,8 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
         return _rewritten(name, entry, key, **histogram)
     if (word := SYNONYMS.get(key, key)) in keys(AboutSpec):
         return f"about: {{{name}: {{{word}: {in_flow(entry.get(key))}}}}}"
+    if (levels := of_level_beside(str(entry.get("reduce")), key, entry[key])) is not None:
+        return levels
     if key == "per" and entry[key] in ("second", "sec", "s"):
         rest = {word: value for word, value in entry.items() if word in keys(MetricSpec)}
         summed = {"expr": name} if reduced(str(entry.get("expr"))) else {"expr": name, "reduce": "sum"}
