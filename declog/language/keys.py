@@ -139,6 +139,13 @@ def sections_with(key: str) -> list[str]:
     return [section for section, model in models_of.items() if model is not None and key in keys(model)]
 
 
+def section_of(entry: Mapping[str, Any]) -> str | None:
+    """The section whose entries have all keys of one, of several that of metrics; None where a name is all it says."""
+    homes = [{*sections_with(str(key))} for key in entry]
+    common = set.intersection(*homes) if {*entry} - {"name"} else set()
+    return min(common, key=lambda section: (section != "metrics", SECTIONS.index(section)), default=None)
+
+
 def entries(data: Mapping[str, Any], section: str) -> Iterator[tuple[Path, Any]]:
     """The entries of a section with their paths; those of `signals` stand under their phases."""
     entries_of = data.get(section)

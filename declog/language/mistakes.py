@@ -15,7 +15,7 @@ from declog.errors import Path, Problem, elsewhere, in_flow, nearest, nested
 from declog.errors.elsewhere import SYNONYMS
 from declog.language import alert_keys, bins, idioms
 from declog.language.earlier_steps import BEFORE, CHANGES, RATIOS
-from declog.language.keys import SECTIONS, Key, below, entries, keys, model_of, sections_with
+from declog.language.keys import SECTIONS, Key, below, entries, keys, model_of, section_of, sections_with
 from declog.language.labelled_rows import of_labelled_rows, of_labelled_table
 from declog.language.library_calls import SPANS, of_level_beside, per_second
 from declog.language.model import Scalar
@@ -49,6 +49,8 @@ def answered(problem: Problem, data: Mapping[str, Any]) -> Problem | None:
     if problem.code == "DL202":
         return _of_form(problem, data)
     fix = _of_unknown_key(problem, data) if problem.code == "DL201" else None
+    if len(problem.path) > 2 and re.fullmatch(r"about: \{.*\}", fix or ""):
+        fix = f"{fix}, a section of its own"
     return problem if fix is None else replace(problem, fix=fix)
 
 
@@ -141,6 +143,9 @@ def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
         return f"indent it below `{empty[-1]}:`, which is empty here"
     if near is not None:
         return None
+    if isinstance(value, Mapping) and (section := section_of(value)) is not None:
+        entry = in_flow({section: {"any": {key: value}} if section == "signals" else {key: value}})
+        return entry[1:-1]
     if (fix := _elsewhere(key, value)) is not None:
         return fix
     if _is_metric(value) or key in entry_names(data, "signals", "derived", "metrics"):

@@ -130,7 +130,7 @@ def test_what_a_metric_means_has_a_section(key: str, value: Any, fix: str) -> No
     made = {"signals": {"any": {"a": {"axis": "completion"}}}, "metrics": {"m": {"expr": "a", key: value}}}
     with pytest.raises(declog.ConfigError) as caught:
         declog.plan(made)
-    assert [problem.fix for problem in caught.value.problems] == [fix]
+    assert [problem.fix for problem in caught.value.problems] == [f"{fix}, a section of its own"]
 
 
 def test_about_is_of_metrics_that_there_are() -> None:
