@@ -143,9 +143,8 @@ def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
         return f"indent it below `{empty[-1]}:`, which is empty here"
     if near is not None:
         return None
-    if isinstance(value, Mapping) and (section := section_of(value)) is not None:
-        entry = in_flow({section: {"any": {key: value}} if section == "signals" else {key: value}})
-        return entry[1:-1]
+    if isinstance(value, Mapping) and (home := section_of(value)) is not None:
+        return in_flow({home: {"any": {key: value}} if home == "signals" else {key: value}})[1:-1]
     if (fix := _elsewhere(key, value)) is not None:
         return fix
     if _is_metric(value) or key in entry_names(data, "signals", "derived", "metrics"):

@@ -26,8 +26,8 @@ def of_syntax(node: ast.expr, text: str, span: Span, tried: Tried, noun: str) ->
     """The name of a construct of Python that the language does not have, and the fix; ``span`` is its range in text."""
     what, fix = idioms.of_syntax(node, text[slice(*span)])
     if isinstance(node, ast.Subscript):
-        fix = _of_metric(node, text, span) if noun == "metric" else None
-        fix = fix or _of_subscript(node, text, span, tried)
+        of_metric = _of_metric(node, text, span) if noun == "metric" else None
+        fix = of_metric or _of_subscript(node, text, span, tried)
     return what, instead(text, span, fix)
 
 
