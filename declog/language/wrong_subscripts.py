@@ -64,6 +64,10 @@ def _of_subscript(node: ast.Subscript, text: str, span: Span, tried: Tried) -> s
     places = [_condition(part, axis) for part, axis in zip(parts[-len(axes) :], axes, strict=True)]
     if len(parts) > 2 or None in places or not any(places) or type_.family:
         return "a member of a family is member(family, 'name')"
+    if len(places) == 2 and places[0]:  # no condition of tokens reads the place of a completion
+        tokens = f"{of} if {places[1]} else missing" if places[1] else of
+        metric = {"expr": f"mean({tokens}, over=token)", "reduce": "mean", "where": places[0]}
+        return f"the mean of each completion's tokens has its place: `{in_flow(metric)}`"
     return _as_metric("a place is a condition", of, " and ".join(filter(None, places)), text, span)
 
 
