@@ -119,7 +119,7 @@ def _as_written(problem: Problem, location: FileLocation) -> Problem:
         return problem
     message, fix = meaning
     whole_message = message if of_key or message in problem.message else f"{problem.message}; {message}"
-    no_text = str(problem.fix).endswith(": null") or "number" in problem.message  # `kl: off`, `every: off`
+    no_text = re.match(r"\w+: null", str(problem.fix)) or "number" in problem.message  # `kl: off`, `every: off`
     quoted = fix.startswith("put it in quotes")
     return replace(problem, message=whole_message, fix=problem.fix if no_text and quoted else fix)
 

@@ -151,11 +151,10 @@ def _switches(data: Mapping[str, Any]) -> Iterator[Problem]:
         changes = switched or (entry.keys().isdisjoint(_VALUES) and name not in signals)
         id = id_of(name, data["metrics"]) if changes else None
         if switched:
-            read = any(
-                re.search(rf"\b{id or name}\b", f"{key} {alert}") for (*_, key), alert in entries(data, "alerts")
-            )
-            hidden = f"{id or name}: {{log: false}}, and its alerts stay; or, and they go, " * read
-            fix = "drop it: what a preset has is logged anyway" if entry["expr"] else f"{hidden}{id or name}: null"
+            alerts = (f"{of[-1]} {alert}" for of, alert in entries(data, "alerts"))
+            read = id is None and any(re.search(rf"\b{name}\b", alert) for alert in alerts)
+            hidden = f"; or {name}: {{log: false}}, and its alerts stay" * read
+            fix = "drop it: what a preset has is logged anyway" if entry["expr"] else f"{id or name}: null{hidden}"
             yield Problem.of("DL202.switch", path, name=name, fix=fix)
         elif id is not None:
             yield Problem.of("DL201.output", path, name=name, id=id, fix=f"metrics: {{{id}: {in_flow(entry)}}}")
