@@ -33,7 +33,7 @@ STEPS, WARM = 12, 3  # of a run, and how many of its first ones are left out
 def main() -> None:
     """Start two ranks of this file, or be one of them."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     chosen = parser.parse_args()
     if "RANK" in os.environ:
         rank(chosen.rounds)
@@ -64,7 +64,7 @@ def rank(rounds: int) -> None:
 
 
 def show(counted: Mapping[str, collections.Counter[str]], times: Mapping[str, list[tuple[float, float]]]) -> None:
-    """The table: per optimizer step of two micro-batches, medians of the runs, and of the ratios of each round."""
+    """The table: per optimizer step of two micro-batches, medians of the rounds, and the range of ratios."""
     plain = times["without declog"]
     rows = []
     for name, found in times.items():
@@ -72,15 +72,16 @@ def show(counted: Mapping[str, collections.Counter[str]], times: Mapping[str, li
         items = counted[name]["aten::_local_scalar_dense"] / STEPS
         cells = [f"{calls:.1f}", f"{items:.1f}"]
         for mine, own in zip(zip(*found, strict=True), zip(*plain, strict=True), strict=True):
-            ratio = statistics.median(one / other for one, other in zip(mine, own, strict=True))
-            cells += [f"{1e3 * statistics.median(mine):.1f}", f"{ratio:.2f}"]
+            ratios = [one / other for one, other in zip(mine, own, strict=True)]
+            span = "" if name == "without declog" else f" ({min(ratios):.2f} to {max(ratios):.2f})"
+            cells += [f"{1e3 * statistics.median(mine):.1f}", f"{statistics.median(ratios):.2f}{span}"]
         rows.append((name, *cells))
     section(
         "An optimizer step of TRL's",
         ("run", "collectives", "`.item()` and the like", "ms by the clock", "ratio", "ms of CPU time", "ratio"), rows,
         "An optimizer step of two micro-batches on two ranks, with a log event and the table `completions` at each "
         "step; a model of two layers and 16 channels, so that nearly all of a step is overhead of somebody's. Medians "
-        f"of {len(plain)} rounds of runs that took turns.",
+        f"and ranges of {len(plain)} rounds in turns.",
     )  # fmt: skip
 
 
