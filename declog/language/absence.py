@@ -61,8 +61,9 @@ def elementwise(
 
     An argument that contains ``present`` decides alone where it can: `present(x) and x > 0` is false where x is
     absent. Of `x if present(x) else y` only the chosen side counts, and so it does for any condition that has one value
-    per batch; but where `y` did not come, an `x` that came is missing, not absent. For other conditions per row both
-    sides count: else a mean would silently be of the few rows that chose the side that is there.
+    per batch; but where `y` did not come, an `x` that came is missing, not absent, also with `not` and the sides
+    exchanged. For other conditions per row both sides count: else a mean would silently be of the few rows that chose
+    the side that is there.
     """
     if node.op == PRESENT or all(kind is False for kind in kinds):
         return False
@@ -72,8 +73,11 @@ def elementwise(
             return either(condition, yes)
         chosen = truth(0)
         kind, question = chosen * yes | ~chosen * no, node.args[0]
-        if question.op == PRESENT and question.args[0] == node.args[1]:
-            came = ~(chosen | absent(yes)) & absent(no)
+        value, of_value, of_other, taken = node.args[1], yes, no, chosen
+        if question.op == "not":
+            question, value, of_value, of_other, taken = question.args[0], node.args[2], no, yes, ~chosen
+        if question.op == PRESENT and question.args[0] == value:
+            came = ~(taken | absent(of_value)) & absent(of_other)
             kind = kind * ~came | came * MISSING
         return either(condition, kind)
     result = either(*kinds)

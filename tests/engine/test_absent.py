@@ -293,12 +293,13 @@ def test_what_came_and_is_missing_is_not_absent_where_its_stand_in_never_came(
     exprs = {
         "a": "s if present(s) else y", "b": "s if present(s) else sum(f, over=member)", "c": "n if present(n) else k",
         "d": "mean(t, over=token) if present(mean(t, over=token)) else y", "e": "t if present(t) else u",
+        "g": "y if not present(s) else s", "h": "u if not present(t) else t",
     }  # fmt: skip
     metrics = {id: {"expr": expr, "reduce": "mean", "nan": nan} for id, expr in exprs.items()}
     tokens = torch.tensor([[1.0, 3.0], [torch.nan] * 2, [1.0, 3.0], [1.0, 3.0]])
     values = {"s": [1.0, float("nan"), 3.0, 5.0], "n": [1, None, 3, 5], "t": tokens}
     scalars = logged(profile(signals, metrics, **CONFIG), [HERE | values | {"f": {}}], tmp_path)
-    skipped = {"a": 3.0, "b": 3.0, "c": 3.0, "d": 2.0, "e": 2.0}
+    skipped = {"a": 3.0, "b": 3.0, "c": 3.0, "d": 2.0, "e": 2.0, "g": 3.0, "h": 2.0}
     shown = {id: value for id, value in scalars.items() if id in exprs}
     expected = skipped if nan == "skip" else dict.fromkeys(exprs, pytest.approx(float("nan"), nan_ok=True))
     assert shown == expected

@@ -38,6 +38,11 @@ def chosen(kinds: tuple[int, ...], truth: tuple[bool, ...]) -> int:
     return worst((kinds[0], side))
 
 
+def exchanged(kinds: tuple[int, ...], truth: tuple[bool, ...]) -> int:
+    """The same of `y if not present(x) else x`."""
+    return chosen((kinds[0], kinds[2], kinds[1]), (not truth[0],))
+
+
 def decided(by: bool) -> Callable[[tuple[int, ...], tuple[bool, ...]], int]:
     """Of `and` and `or` the first side alone, where it is here and decides; else both."""
     return lambda kinds, truth: HERE if kinds[0] == HERE and truth[0] is by else worst(kinds)
@@ -50,6 +55,7 @@ def decided(by: bool) -> Callable[[tuple[int, ...], tuple[bool, ...]], int]:
         ("x + y", lambda kinds, truth: worst(kinds)),
         ("x if x > 1 else y", lambda kinds, truth: worst(kinds)),
         ("x if present(x) else y", chosen),
+        ("y if not present(x) else x", exchanged),
         ("present(x) and b", decided(False)),
         ("present(x) or b", decided(True)),
         ("(x > 1) and b", lambda kinds, truth: worst(kinds)),

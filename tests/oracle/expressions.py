@@ -96,7 +96,8 @@ class Expressions:
             ]
             random.shuffle(sides)
             if leaf and not exact and self.maybe(0.2):  # the second where the first is not there
-                return ("if", ("present", leaf), leaf, sides[1])
+                here, stand_in = ("present", leaf), sides[1]
+                return ("if", here, leaf, stand_in) if self.maybe(0.5) else ("if", ("not", here), stand_in, leaf)
             return ("if", self.boolean(axis, event, depth - 1, device=device), *sides)
         if choice == 8 and self.maybe(0.3):  # of exact numbers: it jumps
             sides = [self.number(axis, event, depth - 1, exact=True, device=device),

@@ -315,8 +315,9 @@ class World:
         sides = [self.value(side, at) for side in args[1:]]
         if ABSENT in sides and self.by_row(args[0]):
             return ABSENT
-        if args[0] == ("present", args[1]) and not condition and sides[0] is not ABSENT and sides[1] is ABSENT:
-            return None  # what came is missing
+        for value, other, asked in ((0, 1, ("present", args[1])), (1, 0, ("not", ("present", args[2])))):
+            if args[0] == asked and bool(condition) is (value == 1) and sides[other] is ABSENT is not sides[value]:
+                return None  # what came is missing
         return sides[0 if condition else 1]
 
     def by_row(self, condition: Tree) -> bool:
