@@ -56,11 +56,9 @@ def no_key(text: str) -> KeyError:
 def shown_at_the_call(function: Callable[P, R]) -> Callable[P, R]:
     """The function; what is wrong with its config, its values or its call is an error that is shown where it stands."""
 
-    names = [*inspect.signature(function).parameters]
-
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        if "config" in names[: len(args)] and "config" in kwargs:  # of the run, as trackers have it
+        if "config" in kwargs and "config" in [*inspect.signature(function).parameters][: len(args)]:  # of the run
             kwargs[TWICE] = kwargs.pop("config")
         try:
             return function(*args, **kwargs)

@@ -76,10 +76,11 @@ class LeftToLogger:
     def record(
         self, values: Mapping[str, Any], flat: Mapping[str, Any], recorder: declog.Recorder, step: int, **options: Any
     ) -> dict[str, Any]:
-        """Record numbers, and the rows of tables that the config declares; the others are returned."""
-        histograms = {
-            name: value for name, value in values.items() if is_histogram(value)
-        }  # a signal's values are gone
+        """Record numbers, and the rows of tables that the config declares; the others are returned.
+
+        Histograms are among these, also under a signal's name: they have no values any more.
+        """
+        histograms = {name: value for name, value in values.items() if is_histogram(value)}
         rows = self._tables.columns(flat, recorder.plan.signal_names)
         numbers = {name: value for name, value in values.items() if name not in histograms}
         return {**recorder.scalars({**numbers, **rows}, step, **options), **histograms}

@@ -80,29 +80,28 @@ def _numbers(values: Mapping[str, Any], rest: Mapping[str, Any]) -> dict[str, An
     }  # fmt: skip
 
 
-class _Summary:
+class _Summary(Stands):
     """The summary of a run; ``tell`` is called with the names of what is said in it."""
 
     def __init__(self, summary: Any, tell: Callable[[Iterable[str]], None]) -> None:
-        self.__dict__.update(_summary=summary, _tell=tell)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._summary, name)
+        self._tell = tell
+        self._wraps = summary  # from here on other attributes are its own
 
     def __getitem__(self, name: str) -> Any:
-        return self._summary[name]
+        return self._wraps[name]
 
     def __setitem__(self, name: str, value: Any) -> None:
         self._tell([name])
-        self._summary[name] = value
+        self._wraps[name] = value
 
     def __setattr__(self, name: str, value: Any) -> None:
-        self._tell([name])
-        setattr(self._summary, name, value)
+        if self._wraps is not None:
+            self._tell([name])
+        super().__setattr__(name, value)
 
     def update(self, values: Mapping[str, Any]) -> None:
         self._tell(values)
-        self._summary.update(values)
+        self._wraps.update(values)
 
 
 class RunTee(Stands):
@@ -133,7 +132,6 @@ class RunTee(Stands):
                 )
         self._row = 0 if self.recorder is None else int(run.step)
         self._untaken = LeftToLogger("wandb", config)
-        self._summarised = False  # whether the loop has said something in the summary
         self._shared = False  # whether wandb itself logs into the rows
         self._finish = run.finish
         run.finish = self.finish
@@ -155,8 +153,7 @@ class RunTee(Stands):
         return _Summary(self._wraps.summary, self._tell_of_summary)
 
     def _tell_of_summary(self, names: Iterable[str]) -> None:
-        if (recorder := self._log) is not None and not self._summarised:
-            self._summarised = True
+        if (recorder := self._log) is not None:
             with recorder.guard("what the loop says of its run could not be told of"):
                 self._untaken.tell({f"summary: {name}": None for name in names}, recorder)
 

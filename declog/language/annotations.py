@@ -60,11 +60,8 @@ def of_one_row(run: Callable[..., Any]) -> str | None:
                 for node in ast.walk(value):
                     if isinstance(node, ast.Name):
                         node.id = names.get(node.id, node.id)
-                return (
-                    f"return {ast.unparse(value)}"
-                    if {*names.values()} <= {*inspect.signature(run).parameters}
-                    else None
-                )
+                if {*names.values()} <= {*inspect.signature(run).parameters}:
+                    return f"return {ast.unparse(value)}"
     return None
 
 

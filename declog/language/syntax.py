@@ -61,11 +61,8 @@ def parse(text: str) -> Parsed:
         refuse("DL301.empty", text)
     if (control := _CONTROL.search(text)) is not None:
         letter = _ESCAPED.get(control.group())
-        fix = (
-            f"in double quotes YAML reads `\\{letter}` as one character: write `\\\\{letter}`"
-            if letter
-            else "delete it"
-        )
+        escape = f"in double quotes YAML reads `\\{letter}` as one character: write `\\\\{letter}`"
+        fix = escape if letter else "delete it"
         refuse("DL301.control", text, control.span(), control=control.group(), fix=fix)
     lead = len(text) - len(text.lstrip())
     try:

@@ -123,7 +123,8 @@ class PairedRows:
                 log.warning(
                     "%s of phase `%s` came in another call of a step than %s: tokens are reduced call by call, so that "
                     "%s %s no values. Observe %s in that call",
-                    apart, phase, together, listed(metrics, METRICS), "has" if len(metrics) == 1 else "have", apart,
+                    apart, phase, together, listed(metrics, METRICS) or "columns of tables",
+                    "has" if len(metrics) == 1 else "have", apart,
                 )  # fmt: skip
                 return
 
