@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from declog.errors import Problem
+from declog.language.absence import PRESENT, asks
 from declog.language.dtypes import AXES, Axis, DType, Type, finest
 from declog.language.nodes import COMBINED, JOIN, WRITTEN, Graph, Node
 from declog.language.parser import names_in
@@ -45,6 +46,11 @@ def join(graph: Graph, node: Node, phase: str | None, order: Callable[[str], int
     if phase is None or node.type.phase in (None, phase):
         return node
     assert node.type.phase is not None
+    if (
+        node.op in (PRESENT, "not") and not node.args[0].type.text and asks(node)
+    ):  # a row that is not found has no value
+        (arg,) = (join(graph, arg, phase, order) for arg in node.args)
+        return graph.make(node.op, [arg], type=replace(arg.type, dtype=node.type.dtype))
     axis = Axis.STEP if order(node.type.phase) < 0 else Axis.COMPLETION
     return graph.make(JOIN, [node], type=replace(node.type, axis=axis, phase=phase), phase=phase)
 

@@ -305,3 +305,18 @@ def test_what_came_and_is_missing_is_not_absent_where_its_stand_in_never_came(
     assert shown == expected
     told = sum("leaves out missing values" in text for text in caplog.messages)
     assert told == (len(exprs) if nan == "skip" else 0)
+
+
+@pytest.mark.parametrize("expr", ["s if present(s) else y", "y if not present(s) else s"])
+@pytest.mark.parametrize("ids", [True, False])
+def test_presence_is_asked_where_the_value_is_read(expr: str, ids: bool, tmp_path: Path) -> None:
+    """The class: a value of an earlier phase beside a signal of this one, found by ids or by position."""
+    signals = {"any": {"id": "completion int"}, "rollout": {"s": "completion"}, "update": {"x": ROWS, "y": ROWS}}
+    of_rows = {"completion": {"ids": "id"}} if ids else {}
+    metrics = {"m": {"expr": expr, "reduce": "mean", "nan": "propagate"}, "x": "mean(x)"}
+    config = profile({}, metrics, signals=signals, axes=of_rows, run={"strict": False})
+    order = [2, 0, 1] if ids else [0, 1, 2]
+    batches = [{"s": [1.0, float("nan"), 3.0]}, {"x": [4.0] * 3}]
+    named = [{"id": [0, 1, 2]}, {"id": order}] if ids else [{}, {}]
+    scalars = logged(config, [batch | name for batch, name in zip(batches, named, strict=True)], tmp_path)
+    assert scalars == {"m": pytest.approx(float("nan"), nan_ok=True), "nonfinite/m": 1, "x": 4.0}

@@ -452,3 +452,20 @@ def test_tokens_of_several_calls_are_told_once(case: str, tmp_path: Path, caplog
                     log.observe(row=[0, 1, 2], **{name: signals.get(name, torch.ones(3)) for name in names.split()})
     lines = [line for record in caplog.records if "reduced call by call" in (line := record.getMessage())]
     assert [line.partition(" of phase `update`")[0] for line in lines] == ([told] if told else [])
+    assert all("so that ratio has no values" in line for line in lines)
+
+
+def test_tokens_of_a_tables_column_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The same where no metric reads them."""
+    config = {
+        "run": {"name": "tokens"}, "axes": {"completion": {"ids": "row"}, "token": {"mask": "all"}},
+        "signals": {"any": {"row": "completion int"}, "update": {"x": "completion", "a": "token", "b": "token"}},
+        "metrics": {"x": "mean(x)"},
+        "schemas": {"s": {"apart": {"expr": "mean(a - b, over=token)", "type": "float"}}},
+        "tables": {"t": {"schema": "s", "filter": {"first": 1}}},
+    }  # fmt: skip
+    with declog.start(config, sinks=[MemorySink()], output_dir=tmp_path) as log, log.step(0):
+        log.observe(row=[0, 1], a=torch.ones(2, 3), x=torch.ones(2))
+        log.observe(row=[0, 1], b=torch.ones(2, 3))
+    (line,) = (line for line in caplog.messages if "reduced call by call" in line)
+    assert "so that columns of tables have no values. Observe " in line
