@@ -39,9 +39,12 @@ class Hooks:
     def add(self, name: str, around: Callable[..., Part], owner: Any = None) -> None:
         """Run ``around(*args, **kwargs)`` where somebody calls the trainer's method: an attribute hides its class's.
 
-        ``owner`` is something of the trainer's own that has the method instead, such as its accelerator.
+        ``owner`` is something of the trainer's own that has the method instead, such as its accelerator. A method that
+        this trainer does not have has no hook.
         """
         owner = self._trainer if owner is None else owner
+        if not hasattr(owner, name):
+            return
         hooked = self._hooked(getattr(owner, name), name, around)
         self._methods.append((owner, name, vars(owner).get(name), hooked))
         setattr(owner, name, hooked)

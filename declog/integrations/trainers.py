@@ -227,9 +227,9 @@ class _Loop:
                     self._leave()
 
         hooks = Hooks(trainer, start)
-        for name, around in {"evaluate": evaluation, "predict": evaluation, "evaluation_loop": loop}.items():
-            if hasattr(trainer, name):
-                hooks.add(name, around)
+        hooks.add("evaluate", evaluation)
+        hooks.add("predict", evaluation)
+        hooks.add("evaluation_loop", loop)
 
     def _add_late(self) -> None:
         """Numbers that callbacks behind this one have put into the ``logs`` of the last log event."""

@@ -171,13 +171,16 @@ def _presets(support: Support, constants: dict[str, Any], plan: declog.Plan) -> 
 
 def _refuse_other_method(trainer: Any, support: Support, config: Any) -> None:
     """Refuse a preset of the other method's metrics: nearly all of them would be wrong."""
+    of = _trainer_of(config)
+    if support.method is not None and of in TRAINERS.values() and of != TRAINERS[support.method]:
+        name = declog.config_of(config)["run"].get("project")
+        raise UsageError.of("DL510.other_method", name=name, of=of, type=type(trainer).__name__, method=support.method)
+
+
+def _trainer_of(config: Any) -> str | None:
+    """The trainer whose metrics a config has: what its preset says in `run.config.trainer`."""
     run = declog.config_of(config).get("run") or {}
-    of = (run.get("config") or {}).get("trainer")
-    method = next((method for method, name in TRAINERS.items() if name == of), None)
-    if support.method is not None and method not in (None, support.method):
-        raise UsageError.of(
-            "DL510.other_method", name=run.get("project"), of=of, type=type(trainer).__name__, method=support.method
-        )
+    return (run.get("config") or {}).get("trainer")
 
 
 def _inside_a_window(trainer: Any, support: Support) -> bool:
@@ -212,8 +215,7 @@ def _note_other_preset(
     trainer: Any, support: Support, config: Any, constants: dict[str, Any], plan: declog.Plan
 ) -> None:
     """Say once what the trainer logs and a config that is built on another preset lacks."""
-    of = ((declog.config_of(config).get("run") or {}).get("config") or {}).get("trainer")
-    if support.missing or support.method is None or of == TRAINERS[support.method]:
+    if support.missing or support.method is None or _trainer_of(config) == TRAINERS[support.method]:
         return
     preset = declog.plan(f"trl_{support.method}", constants=constants)
     absent = [f"`{name}`" for name in preset.names() if name not in plan.names() and "{" not in name]

@@ -71,13 +71,9 @@ class Capture:
             hooks.add("_generate", self._generate)
             hooks.add("_calculate_rewards", self._calculate_rewards)
             hooks.add("_generate_and_score_completions", self._score)
-            for name, around in {
-                "_log_metric": self.reward_logs.log_metric,  # not before 1.0
-                "_log_completion_extra": self.reward_logs.log_extra,
-                "_tool_call_loop": self._call_tools,  # of GRPO
-            }.items():
-                if hasattr(trainer, name):
-                    hooks.add(name, around)
+            hooks.add("_log_metric", self.reward_logs.log_metric)  # not before 1.0
+            hooks.add("_log_completion_extra", self.reward_logs.log_extra)
+            hooks.add("_tool_call_loop", self._call_tools)  # of GRPO
         if support.updates:
             hooks.add("_compute_loss", self._compute_loss)
             hooks.add("training_step", self._train)

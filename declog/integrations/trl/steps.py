@@ -47,10 +47,8 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
         hooks.callback(self)
         hooks.add("train", self._train)
         hooks.add("evaluate", self._evaluate)
-        if hasattr(trainer, "evaluation_loop"):
-            hooks.add("evaluation_loop", self._loop)
-        if hasattr(trainer, "training_step"):
-            hooks.add("training_step", self._micro_batch)
+        hooks.add("evaluation_loop", self._loop)
+        hooks.add("training_step", self._micro_batch)
 
     @property
     def over(self) -> bool:

@@ -70,7 +70,7 @@ def _tracking(module: ModuleType) -> None:
     for name in ("finish", "__del__"):  # the first is there since 0.9
         if name in vars(tracking):
             _wrap(tracking, name, _finish)
-    _report(module.ValidationGenerationsLogger, "log", _generations)
+    _report(module.ValidationGenerationsLogger, "log", Run.generations)
 
 
 def _begin(
@@ -100,10 +100,6 @@ def _run(tracking: Any, *args: Any) -> Run | None:
     return current
 
 
-def _generations(current: Run, result: Any, logger: Any, loggers: Any, samples: Any, step: Any) -> None:
-    current.generations(samples, step)
-
-
 # -- verl.trainer.ppo.metric_utils
 
 
@@ -120,11 +116,7 @@ def _metrics(module: ModuleType) -> None:
 
 def _aggregator(module: ModuleType) -> None:
     if "MetricsAggregator" in vars(module):  # of an experiment of verl's, which may change
-        _report(module.MetricsAggregator, "add_step_metrics", _added)
-
-
-def _added(current: Run, result: Any, aggregator: Any, metrics: Any, *args: Any, **kwargs: Any) -> None:
-    current.added(metrics)
+        _report(module.MetricsAggregator, "add_step_metrics", Run.added)
 
 
 # -- verl.trainer.ppo.ray_trainer

@@ -200,16 +200,16 @@ class Run:
             self._batches[-1].together |= numbers
             self._batches[-1].names.update(result)
 
-    def added(self, names: Collection[str]) -> None:
+    def added(self, result: Any, aggregator: Any, metrics: Collection[str], *args: Any, **kwargs: Any) -> None:
         """verl has added the metrics of its batches to those that it logs next; of later batches it logs them later."""
         with self._lock:
             for batch in self._batches:
-                batch.added = batch.added or not batch.names.isdisjoint(names)
+                batch.added = batch.added or not batch.names.isdisjoint(metrics)
                 self._aggregates = self._aggregates or batch.added
 
     # -- what verl logs
 
-    def generations(self, samples: Sequence[Sequence[Any]], step: Any) -> None:
+    def generations(self, result: Any, tracker: Any, loggers: Any, samples: Sequence[Any], step: Any) -> None:
         """Validation generations, each (input, output, score), of a step."""
         log, scored = self.recorder, [sample for sample in samples if len(sample) >= 3]
         if not scored or VAL not in log.plan.modes or "val_output" not in log.plan.sources:
