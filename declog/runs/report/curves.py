@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,46 +21,25 @@ MOST_CORE = 8
 SEARCHED = ("reward", "loss", "kl", "entropy", "grad_norm", "learning_rate")  # where no metric is tagged `core`
 
 
-@dataclass(frozen=True)
-class Output:
-    """One name of an output, as the plan describes it."""
-
-    facts: Mapping[str, Any]
-
-    @property
-    def template(self) -> str:
-        """The name in trackers, such as ``rewards/{member}``."""
-        return str(self.facts["name"])
-
-    @cached_property
-    def pattern(self) -> re.Pattern[str]:
-        """The names that the template can give."""
-        return re.compile(names_of(self.template))
-
-    def member(self, name: str) -> str | None:
-        """The part of a name that the template leaves open, empty if there is none; None for other names."""
-        match = self.pattern.fullmatch(name)
-        return None if match is None else " ".join(match.groups())
-
-
 class Meanings:
     """The facts that a plan has about the names that a run logged."""
 
     def __init__(self, plan: Mapping[str, Any]) -> None:
         self._modes: Mapping[str, str] = plan.get("modes", {})
         self._prefixes = ["", *plan.get("prefixes", [])]
-        self._outputs = [Output(facts) for facts in plan.get("outputs", [])]
+        # each name of an output, with the pattern of the names that it can give
+        self._outputs = [(facts, re.compile(names_of(facts["name"]))) for facts in plan.get("outputs", [])]
 
     def of(self, name: str, mode: str, metric: str | None) -> dict[str, Any]:
         """Facts of a name: ``base``, its name without the mode's prefix, ``member`` and ``template`` of a family."""
         bases = list(self._bases(name, mode))
         for base in bases:
-            for output in self._candidates(metric, base):
-                member = output.member(base)
-                if member is not None:
-                    any_name = output.template.startswith("{") and output.template.endswith("}")  # no family
-                    facts = {"template": output.template, "member": "" if any_name else member, "base": base}
-                    return {**_facts(output.facts), **facts}
+            for facts, pattern in self._candidates(metric, base):
+                template = facts["name"]
+                if (match := pattern.fullmatch(base)) is not None:
+                    any_name = template.startswith("{") and template.endswith("}")  # no family
+                    member = "" if any_name else " ".join(match.groups())
+                    return {**_facts(facts), "template": template, "member": member, "base": base}
         return {**_facts({"metric": metric or ""}), "template": "", "member": "", "base": bases[0]}
 
     def _bases(self, name: str, mode: str) -> Iterator[str]:
@@ -70,11 +48,14 @@ class Meanings:
         bases = [name, *(name[len(prefix) :] for prefix in prefixes if name.startswith(prefix))]
         yield from sorted(dict.fromkeys(bases), key=len)
 
-    def _candidates(self, metric: str | None, name: str) -> Iterable[Output]:
+    def _candidates(self, metric: str | None, name: str) -> Iterable[tuple[Mapping[str, Any], re.Pattern[str]]]:
         """The outputs in the order in which they are tried: those of the metric first, exact names before templates."""
-        return sorted(
-            self._outputs, key=lambda one: (one.facts["key"] != metric, one.template != name, one.template.count("{"))
-        )
+
+        def order(output: tuple[Mapping[str, Any], re.Pattern[str]]) -> tuple[bool, bool, int]:
+            facts, _ = output
+            return facts["key"] != metric, facts["name"] != name, facts["name"].count("{")
+
+        return sorted(self._outputs, key=order)
 
 
 @dataclass(frozen=True)

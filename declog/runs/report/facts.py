@@ -20,7 +20,8 @@ def run_facts(run: Run, blobs: Blobs, *, label: str, samples: bool) -> dict[str,
     """One run as plain data for the page; long things are in ``blobs``."""
     plan = run.plan
     scalars = run.scalars.arrow()
-    curves = list(curves_of(scalars, Meanings(plan)))
+    meanings = Meanings(plan)
+    curves = list(curves_of(scalars, meanings))
     tables = sorted(_tables(run, plan, blobs), key=lambda one: -one["rows"]) if samples else []
     reads = {one["id"]: one["reads"] for one in plan.get("alerts", [])}
     alerts = [
@@ -36,8 +37,8 @@ def run_facts(run: Run, blobs: Blobs, *, label: str, samples: bool) -> dict[str,
         "core": core_names(curves),
         "alerts": alerts, "rules": len(plan.get("alerts", [])), "failures": run.failures,
         "resumed": [one["resumed_after"] + 1 for one in run.segments if "resumed_after" in one],
-        "time": step_time(scalars, Meanings(plan)),
-        "tables": tables, "histograms": list(_histograms(run, plan, blobs)), **series(curves, blobs),
+        "time": step_time(scalars, meanings),
+        "tables": tables, "histograms": list(_histograms(run, meanings, blobs)), **series(curves, blobs),
         "profile": _profile(run), "configured": run.configured, "settings": list(_leaves(run.config)),
         "missing": dict(run.info.get("missing") or {}), "parent": run.info.get("parent"),
         "foot": _foot(run), "notes": [*run.problems, *_other_runs(run)],
@@ -58,8 +59,7 @@ def _tables(run: Run, plan: Mapping[str, Any], blobs: Blobs) -> Iterator[dict[st
             yield table(name, list(frame), facts.get(name, {}), blobs)
 
 
-def _histograms(run: Run, plan: Mapping[str, Any], blobs: Blobs) -> Iterator[dict[str, Any]]:
-    meanings = Meanings(plan)
+def _histograms(run: Run, meanings: Meanings, blobs: Blobs) -> Iterator[dict[str, Any]]:
     rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in run.histograms:
         rows.setdefault((row["name"], row["mode"]), []).append(row)

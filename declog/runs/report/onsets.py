@@ -96,12 +96,9 @@ def _unhealthy(values: Array, healthy: Sequence[float | None]) -> int | None:
     inside = np.flatnonzero(~out)
     if not len(inside):
         return None
-    run = 0
-    for index in range(int(inside[0]), len(values)):
-        run = run + 1 if out[index] else 0
-        if run == STAYS:
-            return index - STAYS + 1
-    return None
+    stretches = np.lib.stride_tricks.sliding_window_view(np.pad(out, (0, STAYS)), STAYS)
+    stays = np.flatnonzero(stretches.all(axis=1))
+    return next((int(index) for index in stays if index > inside[0]), None)
 
 
 def _change(values: Array, good: str | None) -> tuple[int, str] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,12 +23,8 @@ STALL_S = 1.0
 MOST_STALLS = 8
 
 
-@dataclass
-class Timer:
-    """A timed block: its seconds per step, the mean of the ranks and, where it was logged, the slowest of them."""
-
-    mean: Series | None = None
-    slowest: Series | None = None
+# A timed block: its seconds per step as ``mean`` of the ranks and, where it was logged, ``max``: the slowest of them.
+Timer = dict[str, Series]
 
 
 def step_time(scalars: Any, meanings: Meanings) -> dict[str, Any] | None:
@@ -46,14 +42,15 @@ def step_time(scalars: Any, meanings: Meanings) -> dict[str, Any] | None:
     clock = np.maximum.accumulate(np.array(list(times.values()), float))
     if len(steps) < 2 or not (np.diff(clock) > 0).any():
         return None
-    columns = {name: _at(timer.mean or timer.slowest, steps) for name, timer in timers.items()}
+    columns = {name: _at(timer.get("mean") or timer.get("max"), steps) for name, timer in timers.items()}
     between = np.diff(clock) / np.diff(steps)
     measured = np.concatenate([[np.nan], between])
     total = columns.pop(STEP, measured) if len(columns) > 1 else measured
     timed = np.nansum(list(columns.values()), axis=0) if columns else np.zeros(len(steps))
     rest = np.maximum(total - timed, 0)
     seconds_of_run = float(np.nansum(timed + np.nan_to_num(rest)))
-    thin = _thinned(len(steps))
+    pieces = np.array_split(np.arange(len(steps)), min(len(steps), COLUMNS))
+    thin = partial(_thinned, pieces)
     share = 1 / seconds_of_run if seconds_of_run else 0.0
     parts = [
         {
@@ -63,11 +60,12 @@ def step_time(scalars: Any, meanings: Meanings) -> dict[str, Any] | None:
         for name, seconds in sorted(columns.items(), key=lambda item: -float(np.nansum(item[1])))
         if np.isfinite(seconds).any()
     ]  # fmt: skip
-    last = [one[-1] for one in np.array_split(np.arange(len(steps)), min(len(steps), COLUMNS))]
+    last = [piece[-1] for piece in pieces]
+    stalls = _stalls(steps, clock)
     return {
         "steps": steps[last].tolist(), "clock": (clock[last] - clock[0]).tolist(), "parts": parts,
         "from": [int(steps[0]), 0.0], "rest": thin(rest), "restShare": float(np.nansum(rest)) * share,
-        "axis": _axis(steps, clock, last), "median": float(np.median(between)), "stalls": _stalls(steps, clock),
+        "axis": _axis(steps, clock, last, stalls), "median": float(np.median(between)), "stalls": stalls,
     }  # fmt: skip
 
 
@@ -78,16 +76,12 @@ def _timers(series: Mapping[str, Series], meanings: Meanings) -> dict[str, Timer
         facts = meanings.of(name, TRAIN, None)
         called = NAMED.fullmatch(facts["base"])
         if facts["unit"] == "s" and facts["member"]:
-            part, slowest = facts["member"], facts["reduction"] == "max"
+            part, reduction = facts["member"], facts["reduction"]
         elif called is not None:
-            part, slowest = called[1], called[2] == "max"
+            part, reduction = called[1], called[2]
         else:
             continue
-        timer = timers.setdefault(part, Timer())
-        if slowest:
-            timer.slowest = one
-        else:
-            timer.mean = one
+        timers.setdefault(part, {})["max" if reduction == "max" else "mean"] = one
     return timers
 
 
@@ -99,7 +93,7 @@ def _at(one: Series | None, steps: NDArray[np.int64]) -> Array:
 
 def _slowest(timer: Timer, steps: NDArray[np.int64]) -> dict[str, Any]:
     """The seconds of the slowest rank on average, and their ratio to the mean of the ranks."""
-    slowest, mean = _at(timer.slowest, steps), _at(timer.mean, steps)
+    slowest, mean = _at(timer.get("max"), steps), _at(timer.get("mean"), steps)
     both = np.isfinite(slowest) & np.isfinite(mean)
     if not both.any():
         return {"slowest": None, "times": None}
@@ -107,10 +101,12 @@ def _slowest(timer: Timer, steps: NDArray[np.int64]) -> dict[str, Any]:
     return {"slowest": seconds, "times": seconds / usual if usual else None}
 
 
-def _axis(steps: NDArray[np.int64], clock: Array, ends: Sequence[int]) -> dict[str, Any]:
+def _axis(
+    steps: NDArray[np.int64], clock: Array, ends: Sequence[int], stalls: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
     """The seconds of steps on the clock: at the ends of columns, and at both ends of each stall; they rise strictly."""
     corners = {0, *map(int, ends)}
-    for stall in _stalls(steps, clock):
+    for stall in stalls:
         after = int(np.searchsorted(steps, stall["after"]))
         corners |= {after, after + 1}
     indices = sorted(corners)
@@ -119,14 +115,10 @@ def _axis(steps: NDArray[np.int64], clock: Array, ends: Sequence[int]) -> dict[s
     return {"steps": steps[indices].tolist(), "seconds": rising.tolist()}
 
 
-def _thinned(count: int) -> Any:
-    columns = np.array_split(np.arange(count), min(count, COLUMNS))
-
-    def thin(values: Array) -> list[float | None]:
-        finite = [values[column][np.isfinite(values[column])] for column in columns]
-        return [float(np.mean(one)) if len(one) else None for one in finite]
-
-    return thin
+def _thinned(pieces: Sequence[NDArray[np.int64]], values: Array) -> list[float | None]:
+    """The mean of each piece of values; None where none of them is finite."""
+    finite = [values[piece][np.isfinite(values[piece])] for piece in pieces]
+    return [float(np.mean(one)) if len(one) else None for one in finite]
 
 
 def _stalls(steps: NDArray[np.int64], clock: Array) -> list[dict[str, Any]]:
