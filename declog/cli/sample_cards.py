@@ -12,14 +12,14 @@ from typing import Any
 
 from declog.cli.output import BOLD, DIM, aligned, coloured, paint, width
 from declog.errors.visible import visible, visible_lines
-from declog.runs.prompts import PROMPTS, STAMPS
+from declog.runs.prompts import PROMPTS, RANK, STAMPS
 from declog.sinks._conversations import is_conversation, spoken
 from declog.sinks._scalar_lines import number
 from declog.sinks._shared import json_text
 from declog.sinks._terminal_cells import beginning
 
 ENDS = {"best": ("▲", "bold green"), "worst": ("▼", "bold red"), "": ("●", "bold")}
-POSITION = ("step", "declog_rank", "group", "row")  # the columns that say which row it is
+POSITION = ("step", RANK, "group", "row")  # the columns that say which row it is
 PIECES = "tokens"
 STRONG = (178, 24, 43), (33, 102, 172)  # of unlikely tokens and values above 0, and of values below 0
 Piece = tuple[str, str]

@@ -7,8 +7,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from declog.sinks._conversations import is_conversation
+
 Rows = Sequence[Mapping[str, Any]]
-STAMPS = ("step", "mode", "declog_step", "declog_rank", "group", "row", "why", "run_id", "declog_run_id")
+RANK = "declog_rank"  # which rank's sink wrote a row of a table, where several did
+STAMPS = ("step", "mode", "declog_step", RANK, "group", "row", "why", "run_id", "declog_run_id")
 
 # names of columns
 COMPLETION = re.compile(r"completion|response|answer|output", re.I)
@@ -38,9 +41,7 @@ def text_of(value: Any) -> str:
 
 def last_said(value: Any, role: str) -> str:
     """The last text of a role in a conversation, or else of any role but the system's; another value is one text."""
-    if not (
-        isinstance(value, list | tuple) and value and all(isinstance(one, dict) and "role" in one for one in value)
-    ):
+    if not is_conversation(value):
         return text_of(value)
     texts = [(one["role"], text_of(one.get("content"))) for one in value]
     said = [text for who, text in texts if who == role and text] or [text for who, text in texts if who != "system"]

@@ -27,11 +27,10 @@ from declog.errors import ConfigError, Problem
 from declog.language.dtypes import Axis, DType
 from declog.language.scope import RESERVED
 from declog.language.segmented import NOTHING
-from declog.runs.prompts import step_of
+from declog.runs.prompts import RANK, step_of
 
 Row = Mapping[str, Any]
 WHERE = "where"
-RANK = "declog_rank"
 
 
 def matching(rows: Sequence[Row], condition: str, constants: Mapping[str, Any] | None = None) -> list[Row]:

@@ -35,14 +35,13 @@ from declog.runs.folder import (
 )  # fmt: skip
 from declog.runs.frame import Frame, by_step, joint, merged
 from declog.runs.guarded import unsaid
-from declog.runs.prompts import PROMPTS, prompt_column, prompts_of, score_column
+from declog.runs.prompts import PROMPTS, RANK, prompt_column, prompts_of, score_column
 from declog.runs.series import TRAIN, Series, name_of, rows_by_name, series_by_name, wide_table
 from declog.runs.tables import Tables
 from declog.sinks._rows import EVENT_RUN, schema, with_event_steps
 from declog.sinks.run_folder import RUN, run_of
 
 log = logging.getLogger("declog")
-RANK = "declog_rank"  # which rank's sink wrote a row of a table, where several did
 KILLED = "killed"
 
 

@@ -20,14 +20,13 @@ from typing import Any
 from declog.cli.arguments import Parser, Wrong
 from declog.cli.output import write_json
 from declog.errors import did_you_mean
-from declog.runs.prompts import STAMPS, as_number, numeric_columns, prompt_column, prompt_of, prompts_of
+from declog.runs.prompts import RANK, STAMPS, as_number, numeric_columns, prompt_column, prompt_of, prompts_of
 
 Row = Mapping[str, Any]
 
 GROUP = "runs"
 SUMMARY = "read a run's samples in a terminal"
 KEYS = ("reward", "score", "rewards", "advantages", "advantage", "mean")  # columns that rank samples
-RANK = "declog_rank"
 LIMIT, PROMPT_LIMIT = 8, 20
 
 
@@ -89,7 +88,8 @@ def run(args: argparse.Namespace) -> int:
         rows = _prompts(rows, score, args.solved)
     if args.sort is not None:
         rows = _sorted(rows, args.sort, descending=args.descending)
-    chosen = _chosen_prompts(rows, args) if args.by_prompt else _chosen(rows, score, args)
+    most = (PROMPT_LIMIT if args.by_prompt else LIMIT) if args.limit is None else args.limit or None
+    chosen = _chosen_prompts(rows, args, most) if args.by_prompt else _chosen(rows, score, args, most)
     if args.json:
         write_json(strict(chosen))
     elif args.by_prompt:
@@ -214,15 +214,13 @@ def _prompts(rows: Sequence[Row], score: str | None, solved: float | None) -> Se
     return prompts_of(rows, _prompt_column(rows), score, solved)
 
 
-def _chosen_prompts(prompts: Sequence[Row], args: argparse.Namespace) -> Sequence[Row]:
+def _chosen_prompts(prompts: Sequence[Row], args: argparse.Namespace, most: int | None) -> Sequence[Row]:
     if args.best is not None:
         return prompts[::-1][: args.best]
-    if args.worst is not None:
-        return prompts[: args.worst]
-    return prompts[: (PROMPT_LIMIT if args.limit is None else args.limit) or None]
+    return prompts[: most if args.worst is None else args.worst]
 
 
-def _chosen(rows: Sequence[Row], score: str | None, args: argparse.Namespace) -> Sequence[Row]:
+def _chosen(rows: Sequence[Row], score: str | None, args: argparse.Namespace, most: int | None) -> Sequence[Row]:
     if args.group is not None:
         rows = _with(rows, "group", args.group, f"there is no group {args.group}")
         ranks = _values(rows, RANK)
@@ -230,10 +228,8 @@ def _chosen(rows: Sequence[Row], score: str | None, args: argparse.Namespace) ->
             said = ", ".join(map(str, ranks))
             raise Wrong(f"ranks {said} each have a group {args.group}", f"--group {args.group} --rank {ranks[0]}")
         rows = rows if score is None else _sorted(rows, score, descending=True)
-    elif args.best is None and args.worst is None:
-        return rows[: (LIMIT if args.limit is None else args.limit) or None]
     if args.best is None and args.worst is None:
-        return rows
+        return rows[: most if args.group is None else None]
     if score is None:
         raise Wrong("nothing says which rows are better", "--by COLUMN")
     best, worst = args.best or 0, args.worst or 0

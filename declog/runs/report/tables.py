@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from declog.runs.prompts import COMPLETION, PROMPT, last_said, score_column, step_of, text_of
+from declog.runs.prompts import COMPLETION, PROMPT, RANK, last_said, score_column, step_of, text_of
 from declog.runs.report.blobs import Blobs
 from declog.sinks._shared import strict
 
@@ -90,7 +90,7 @@ def _groups(rows: Rows, light: Mapping[str, Any]) -> list[int] | None:
     keys: Any = [row["group"] for row in rows] if rows and "group" in rows[0] else light.get("_asked")
     if keys is None or any(key is None for key in keys):
         return None
-    ranks = [row.get("declog_rank") for row in rows]
+    ranks = [row.get(RANK) for row in rows]
     return _numbered(list(zip(light["mode"], light["step"], ranks, map(str, keys), strict=True)))
 
 
