@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import ClassVar
 
 from declog.errors import SinkError
 from declog.records import RunInfo
-from declog.sinks import BaseSink
+from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink
 from declog.sinks.locks import Held, Lock
 from declog.sinks.run_folder import in_use
 
@@ -17,11 +18,12 @@ WRITER = ".writer"  # held by the sink that writes into a folder
 class FolderSink(BaseSink):
     """A sink that writes files into ``folder``: ``dir``, below the run's folder if relative, else named after its id.
 
-    The sink holds the folder from ``open`` to ``close``: no file ever has two writers. Each rank other than 0 has its
-    own folder. A class has ``begin`` and ``end`` for what it does in between.
+    It takes records of all kinds, and holds the folder from ``open`` to ``close``: no file ever has two writers. Each
+    rank other than 0 has its own folder. A class has ``begin`` and ``end`` for what it does in between.
     """
 
     in_folder = True
+    accepts: ClassVar[frozenset[str]] = frozenset({SCALAR, HISTOGRAM, TABLE, ALERT})
 
     def __init__(self, dir: str | None) -> None:
         self._dir = dir

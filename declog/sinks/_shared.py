@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import json
 import math
-from typing import Any
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Any, TypeVar
 
 from declog.distribution import install
 from declog.errors import SinkError
 from declog.records import Number, RunInfo
+
+T = TypeVar("T")
 
 
 def require(module: str, *, kind: str, extra: str | None = None) -> Any:
@@ -77,6 +82,16 @@ def clean_text(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode(errors="backslashreplace").decode()
     return text
+
+
+@contextlib.contextmanager
+def bound(variable: ContextVar[T], value: T) -> Iterator[None]:
+    """A block in which a context variable has a value."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
 
 
 def as_float(value: Number) -> float:

@@ -11,9 +11,9 @@ constructed, never on the sink's thread.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from contextvars import ContextVar
 from itertools import chain, islice
 from operator import attrgetter
@@ -24,7 +24,7 @@ from declog.errors.visible import visible_lines
 from declog.records import Image, Records, RunInfo, Table
 from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink, Sink, _images
 from declog.sinks._folder import below
-from declog.sinks._shared import as_float, clean_text, json_text, require
+from declog.sinks._shared import as_float, bound, clean_text, json_text, require
 from declog.sinks.tensorboard import IMAGES, markdown
 from declog.sinks.trackio import TrackioSink
 from declog.sinks.wandb import WandbSink
@@ -36,14 +36,9 @@ RUN_OF_THREAD = {"mlflow": "run_id"}  # trackers whose run belongs to a thread, 
 _open: ContextVar[Sequence[Any]] = ContextVar("_open", default=())  # the trackers of the Accelerator
 
 
-@contextlib.contextmanager
-def open_trackers(trackers: Sequence[Any]) -> Iterator[None]:
+def open_trackers(trackers: Sequence[Any]) -> AbstractContextManager[None]:
     """A block in which a sink without ``trackers`` uses these: ``Accelerator.trackers``, on the main process."""
-    token = _open.set(tuple(trackers))
-    try:
-        yield
-    finally:
-        _open.reset(token)
+    return bound(_open, tuple(trackers))
 
 
 class AccelerateSink(BaseSink):
@@ -112,7 +107,7 @@ class AccelerateSink(BaseSink):
 
     def close(self) -> None:
         """Close the sinks of the trackers, and finish the trackers that this sink started."""
-        with contextlib.ExitStack() as ends:  # all of them, also if one fails; the trackers last
+        with ExitStack() as ends:  # all of them, also if one fails; the trackers last
             for tracker in self._started:
                 ends.callback(tracker.finish)
             for sink in self._sinks:

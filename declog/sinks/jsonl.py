@@ -24,11 +24,10 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar
+from typing import Any, BinaryIO
 
 from declog.errors import SinkError
 from declog.records import Histogram, Records, ResumePoint, RunInfo, Scalar
-from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE
 from declog.sinks._files import fsync, put
 from declog.sinks._folder import FolderSink
 from declog.sinks._rows import EVENT_RUN, EVENT_STEP, run_column, table_rows
@@ -44,7 +43,6 @@ class JsonlSink(FolderSink):
     kind = "jsonl"
     per_rank = True
     unfiltered_bytes = None
-    accepts: ClassVar[frozenset[str]] = frozenset({SCALAR, HISTOGRAM, TABLE, ALERT})
 
     def __init__(self, *, dir: str | None = None, fsync: bool = False) -> None:
         super().__init__(dir)

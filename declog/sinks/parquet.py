@@ -23,11 +23,10 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from declog.errors import SinkError
 from declog.records import Column, DType, Records, ResumePoint, RunInfo, Table
-from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE
 from declog.sinks._folder import FolderSink
 from declog.sinks._parts import PartDataset, recover
 from declog.sinks._rows import COLUMNS, EVENT_RUN, event_rows, event_steps, origins, run_column, schema
@@ -50,7 +49,6 @@ class ParquetSink(FolderSink):
     package = "pyarrow"
     per_rank = True
     unfiltered_bytes = None
-    accepts: ClassVar[frozenset[str]] = frozenset({SCALAR, HISTOGRAM, TABLE, ALERT})
 
     def __init__(self, *, dir: str | None = None, compact_every: int = 256) -> None:
         super().__init__(dir)

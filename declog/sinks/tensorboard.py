@@ -15,10 +15,10 @@ import time
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice, pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from declog.records import Alert, Histogram, Records, ResumePoint, RunInfo, Table
-from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, _images
+from declog.sinks import _images
 from declog.sinks._files import fsync, put
 from declog.sinks._folder import FolderSink
 from declog.sinks._rows import with_why
@@ -39,7 +39,6 @@ class TensorboardSink(FolderSink):
     kind = "tensorboard"
     package = "tensorboard"
     extra = "tensorboard"
-    accepts: ClassVar[frozenset[str]] = frozenset({SCALAR, HISTOGRAM, TABLE, ALERT})
 
     def __init__(self, *, dir: str | None = None) -> None:
         super().__init__(dir)

@@ -21,7 +21,7 @@ import os
 import sqlite3
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextvars import ContextVar
 from functools import partial
 from operator import attrgetter
@@ -37,6 +37,7 @@ from declog.sinks._folder import below
 from declog.sinks._rows import INT64, end_of, with_why
 from declog.sinks._shared import (
     as_float,
+    bound,
     clean_text,
     json_text,
     require,
@@ -286,8 +287,7 @@ def _print(*values: object, **options: Any) -> None:
         print(*values, **options)
 
 
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def quiet() -> contextlib.AbstractContextManager[None]:
     """A block in which trackio prints nothing on this thread.
 
     trackio's modules get another ``print``. Swapping ``sys.stdout`` would also take the trainer's output, and can
@@ -295,8 +295,4 @@ def quiet() -> Iterator[None]:
     """
     for name in PRINTING:
         require(name, kind="trackio", extra="trackio").print = _print
-    token = _quiet.set(True)
-    try:
-        yield
-    finally:
-        _quiet.reset(token)
+    return bound(_quiet, True)

@@ -15,12 +15,11 @@ beside it.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from operator import attrgetter
 from typing import Any, ClassVar, Literal, Self
@@ -30,7 +29,7 @@ from declog.errors.visible import visible, visible_lines
 from declog.records import DType, Histogram, Image, Number, Records, RunInfo, Table
 from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink, _images
 from declog.sinks._rows import with_why
-from declog.sinks._shared import clean_text, json_text, require, tracker_config
+from declog.sinks._shared import bound, clean_text, json_text, require, tracker_config
 
 OURS = "declog/"  # begins a table's key in a joined run: the program may have a table of that name
 STEP = f"{OURS}step"
@@ -47,14 +46,9 @@ _teed: ContextVar[Any] = ContextVar("_teed", default=None)  # the run for sinks 
 _opened: weakref.WeakSet[Any] = weakref.WeakSet()  # runs that sinks opened: other recorders do not join them
 
 
-@contextlib.contextmanager
-def open_run(run: Any) -> Iterator[None]:
+def open_run(run: Any) -> AbstractContextManager[None]:
     """A block in which sinks log to this run. Nobody else logs numbers there; the program finishes it."""
-    token = _teed.set(run)
-    try:
-        yield
-    finally:
-        _teed.reset(token)
+    return bound(_teed, run)
 
 
 class WandbSink(BaseSink):
