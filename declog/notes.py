@@ -27,20 +27,12 @@ from declog.sinks import known_kinds
 
 def notes(config: Composed, plan: Plan) -> Iterator[str]:
     """All notes on the user's own lines; what an installed package's preset says is as it should be."""
-    yield from _unseen(config, plan)
-    yield from _of_families(config, plan)
-    yield from _unopened(config)
-    yield from _thinned(config, plan)
-    yield from _of_all(config, plan)
-    yield from _replaced(config)
-    yield from _of_another_side(config)
-    yield from _redefined(config, plan)
-    yield from _of_another_schema(config)
-    yield from _below_the_run(config)
-    yield from _outdented(config)
-    yield from _of_one_step(config, plan)
-    yield from _of_means(config, plan)
-    yield from _of_numbers(config, plan)
+    rules = (
+        _unseen, _of_families, _unopened, _thinned, _of_all, _replaced, _of_another_side, _redefined,
+        _of_another_schema, _below_the_run, _outdented, _of_one_step, _of_means, _of_numbers,
+    )  # fmt: skip
+    for rule in rules:
+        yield from rule(config, plan)
 
 
 def _unseen(config: Composed, plan: Plan) -> Iterator[str]:
@@ -60,7 +52,7 @@ def _is_of_user(config: Composed, profile: str) -> bool:
     return config.home(("profiles", profile, "only")) is None
 
 
-def _outdented(config: Composed) -> Iterator[str]:
+def _outdented(config: Composed, plan: Plan) -> Iterator[str]:
     """A note on the user's own metrics that are named as a key of a metric: they stand too far to the left."""
     names = list(config.data.get("metrics") or {})
     # what is reduced, and a map, are no value of a key
@@ -122,7 +114,7 @@ def matched(config: Composed, plan: Plan) -> Iterator[str]:
             return
 
 
-def _unopened(config: Composed) -> Iterator[str]:
+def _unopened(config: Composed, plan: Plan) -> Iterator[str]:
     """A note on the user's own options for sinks that `sinks` does not list."""
     for name, options in config.spec.sink_options.items():
         if name not in config.spec.sinks and config.home(("sink_options", name)) is None:
@@ -193,7 +185,7 @@ def _of_families(config: Composed, plan: Plan) -> Iterator[str]:
                 yield f"`{op.id}` has a value for each member of `{name}`; of `{name[:-1]}`, one signal: {edit}"
 
 
-def _below_the_run(config: Composed) -> Iterator[str]:
+def _below_the_run(config: Composed, plan: Plan) -> Iterator[str]:
     """A note on the user's own folders of sinks that look like one of the working directory's."""
     for name, options in config.spec.sink_options.items():
         folder = (options.model_extra or {}).get("dir")
@@ -202,7 +194,7 @@ def _below_the_run(config: Composed) -> Iterator[str]:
             yield f"`{name}` writes to `{folder}` below the run's folder; an absolute path is taken as it is"
 
 
-def _of_another_schema(config: Composed) -> Iterator[str]:
+def _of_another_schema(config: Composed, plan: Plan) -> Iterator[str]:
     """A note on a schema of one's own for a preset's table that has none of the columns that were there."""
     before: dict[str, str] = {}
     schemas = config.data.get("schemas") or {}
@@ -261,7 +253,7 @@ def _differs(key: str, before: Any, now: Any) -> bool:
     return bool(before != now)
 
 
-def _replaced(config: Composed) -> Iterator[str]:
+def _replaced(config: Composed, plan: Plan) -> Iterator[str]:
     """A note on a short form that takes out what a preset says beside: `kl: "> 0.5"`, `reward: p50(reward)`."""
     keys: dict[tuple[str, str], set[str]] = {}  # by entry, what the layers so far say of it
     exprs: dict[str, Any] = {}  # by metric, as the lowest layer has it
@@ -288,7 +280,7 @@ def _replaced(config: Composed) -> Iterator[str]:
             keys[section, name] = said if entry.replaces else {*keys.get((section, name), ()), *said}
 
 
-def _of_another_side(config: Composed) -> Iterator[str]:
+def _of_another_side(config: Composed, plan: Plan) -> Iterator[str]:
     """A note on an alert that gets another bound than a preset's, whose text and `for` are not about it."""
     said: dict[str, dict[str, Any]] = {}  # by alert, what the layers so far say of it
     for name, entry in _said(config, "alerts"):

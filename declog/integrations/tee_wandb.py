@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -150,12 +151,13 @@ class RunTee(Stands):
         """wandb's, of all rows that are complete; what the loop says in it is wandb's alone, which is told."""
         if (recorder := self._log) is not None:
             recorder.written()
-        return _Summary(self._wraps.summary, self._tell_of_summary)
+        return _Summary(self._wraps.summary, partial(self._tell, "summary"))
 
-    def _tell_of_summary(self, names: Iterable[str]) -> None:
+    def _tell(self, what: str, names: Iterable[str]) -> None:
+        """Tell of what goes to the run alone, beside its rows."""
         if (recorder := self._log) is not None:
             with recorder.guard("what the loop says of its run could not be told of"):
-                self._untaken.tell({f"summary: {name}": None for name in names}, recorder)
+                self._untaken.tell({f"{what}: {name}": None for name in names}, recorder)
 
     def watch(self, *args: Any, **kwargs: Any) -> Any:
         """What ``wandb.watch`` does. Its hooks log into the row that is open, so rows are waited for from now on."""
@@ -164,9 +166,7 @@ class RunTee(Stands):
 
     def alert(self, title: str, *args: Any, **kwargs: Any) -> None:
         """What ``wandb.alert`` does; alerts of declog's are conditions of the config."""
-        if (recorder := self._log) is not None:
-            with recorder.guard("an alert of the loop could not be told of"):
-                self._untaken.tell({f"alert: {title}": None}, recorder)
+        self._tell("alert", [title])
         self._wraps.alert(title, *args, **kwargs)
 
     def log(self, data: Mapping[str, Any], step: int | None = None, commit: bool | None = None) -> None:
