@@ -74,22 +74,13 @@ def wrapped(text: str, width: int) -> list[str]:
     """The lines of a text within a width in cells, broken between words, or inside a word wider than a line."""
     lines, line, used = [], "", 0
     for word in re.findall(r" +|[^ ]+", text):
-        blank, takes = word[0] == " ", cells(word)
-        if used + takes <= width:
-            line, used = line + word, used + takes
-            continue
-        if blank:  # a line must not begin with the rest of a gap
-            lines.append(line)
-            line, used = "", 0
-            continue
-        if takes <= width:
-            lines.append(line)
-            line, used = word, takes
-            continue
-        for cluster in clusters(word):
-            takes = cells(cluster)
-            if used + takes > width and line:
+        blank = word[0] == " "
+        for part in [word] if blank or cells(word) <= width else clusters(word):
+            takes = cells(part)
+            if used + takes > width:
                 lines.append(line)
                 line, used = "", 0
-            line, used = line + cluster, used + takes
+                if blank:  # a line must not begin with the rest of a gap
+                    continue
+            line, used = line + part, used + takes
     return [part.rstrip(" ") for part in (*lines, line) if part.strip(" ")] or [""]

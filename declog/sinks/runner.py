@@ -375,15 +375,10 @@ class SinkRunner:
             raise SinkError.of("DL602.sink", sink=self.id, cause=error_text(error)) from error
 
     def _log_report(self, report: CloseReport) -> None:
-        parts = []
-        if report.failed and report.first_error is not None:
-            parts.append(f"{report.failed} failed (first: {error_text(report.first_error)})")
-        if report.dropped:
-            parts.append(f"{report.dropped} dropped")
-        if report.pending:
-            parts.append(f"{report.pending} not written in time")
-        if not report.finished:
-            parts.append("the sink did not finish in time and was left behind")
+        first = "" if report.first_error is None else f" (first: {error_text(report.first_error)})"
+        counts = {f"failed{first}": report.failed, "dropped": report.dropped, "not written in time": report.pending}
+        parts = [f"{count} {what}" for what, count in counts.items() if count]
+        parts += [] if report.finished else ["the sink did not finish in time and was left behind"]
         if parts:
             logger.warning("sink `%s` closed; log events: %s", self.id, ", ".join(parts))
 

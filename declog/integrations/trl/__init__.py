@@ -102,11 +102,11 @@ def attach(
     constants = constants_of(trainer, support)
     plan = declog.plan(config, constants=constants)
     open_step.open_trackers(trainer, plan)
+    options: dict[str, Any] = {"sinks": sinks, "output_dir": output_dir, "wait_s": wait_s, "start_s": start_s}
+    merging: dict[str, Any] = {"merge": merge, "prefix": prefix, "deliver_s": deliver_s}
+    tokenizer = vars(trainer).get("processing_class")
     try:
-        recorder = open_step.start(
-            config, plan, trainer.args, constants=constants, sinks=sinks, output_dir=output_dir, wait_s=wait_s,
-            start_s=start_s, tokenizer=vars(trainer).get("processing_class"),
-        )  # fmt: skip
+        recorder = open_step.start(config, plan, trainer.args, constants=constants, tokenizer=tokenizer, **options)
     except CommError as error:
         if error.code != "DL603":
             raise
@@ -128,15 +128,12 @@ def attach(
             "declog was attached inside a log window: until %s logs next its own numbers pass through, and those of "
             "declog begin then", type(trainer).__name__,
         )  # fmt: skip
-    again = partial(
-        attach, trainer, config, merge=merge, prefix=prefix, deliver_s=deliver_s, sinks=sinks, output_dir=output_dir,
-        wait_s=wait_s, start_s=start_s,
-    )  # fmt: skip
+    again = partial(attach, trainer, config, **merging, **options)
     steps = Steps(trainer, hooks, capture, again, every=declog.config_of(config).get("every"), late=late)
     if support.loop:
         Loop(trainer, hooks, capture, steps)
     compared = () if support.tested else _presets(support, constants, recorder.plan)
-    Report(trainer, hooks, capture, steps, support, compared, merge=merge, prefix=prefix, deliver_s=deliver_s)
+    Report(trainer, hooks, capture, steps, support, compared, **merging)
     setattr(trainer, MARK, hooks)
     return recorder
 
