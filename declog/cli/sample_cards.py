@@ -12,7 +12,7 @@ from typing import Any
 
 from declog.cli.output import BOLD, DIM, aligned, coloured, paint, width
 from declog.errors.visible import visible, visible_lines
-from declog.runs.prompts import PROMPTS, RANK, STAMPS
+from declog.runs.prompts import PROMPTS, RANK, STAMPS, is_long
 from declog.sinks._conversations import is_conversation, spoken
 from declog.sinks._scalar_lines import number
 from declog.sinks._shared import json_text
@@ -85,14 +85,14 @@ def _card(
     title: list[Piece] = [(f"{mark} ", style), (visible(" · ".join(filter(None, [end, *where]))), style)]
     if row.get("why"):
         title.append((visible(f" · {row['why']}"), "dim"))
-    numbers = {name: value for name, value in row.items() if name not in STAMPS and not _is_long(value)}
+    numbers = {name: value for name, value in row.items() if name not in STAMPS and not is_long(value)}
     for name in sorted(numbers, key=lambda name: name != key):
         value = numbers[name]
         shown = "none" if value is None else number(value) if isinstance(value, int | float) else visible(str(value))
         title.append((f" · {visible(name)} {shown}", style if name == key else ""))
     yield 0, title
     for name, value in row.items():
-        if name in STAMPS or not _is_long(value):
+        if name in STAMPS or not is_long(value):
             continue
         yield 2, [(visible(name), "bold dim")]
         if is_conversation(value):
@@ -103,10 +103,6 @@ def _card(
             yield from _tokens(value, colour, shades=shades)
         else:
             yield 4, [(visible_lines(value if isinstance(value, str) else json_text(value)), "")]
-
-
-def _is_long(value: Any) -> bool:
-    return isinstance(value, str | list | dict)
 
 
 def is_tokens(value: Any) -> bool:

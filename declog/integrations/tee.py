@@ -125,8 +125,7 @@ class Tee(Stands):
         self._names: set[str] = set()  # of the numbers that the loop has logged
         self._untaken = LeftToLogger("" if logger is None else type(logger).__name__, config)
         self._again: Callable[[Mapping[str, Any], int], Any] | None = None  # calls the logger as the loop did last
-        self._until_dump: dict[str, Any] = {}  # numbers that wait for a dump
-        self._times: Counter[str] = Counter()  # how often each of them came
+        self._until_dump: dict[str, tuple[Any, int]] = {}  # numbers that wait for a dump, and how often each came
         atexit.register(self._drain)  # runs after the recorder's own
         waiting: Sequence[Sink] = () if logger is None else (self._waiting,)
         self.recorder: declog.Recorder = declog.start(
@@ -194,13 +193,13 @@ class Tee(Stands):
     def _wait(self, name: str, values: Mapping[str, Any]) -> None:
         """Keep numbers until the dump: the last value of each, or the mean if the method says so."""
         for key, value in values.items():
-            self._times[key] += 1
-            n = self._times[key] if name.endswith("_mean") else 1
-            self._until_dump[key] = value if n == 1 else self._until_dump[key] + (value - self._until_dump[key]) / n
+            before, n = self._until_dump.get(key, (value, 0))
+            mean = before + (value - before) / (n + 1) if n and name.endswith("_mean") else value
+            self._until_dump[key] = mean, n + 1
 
     def _dump(self, step: int | None) -> None:
-        values, self._until_dump = self._until_dump, {}
-        self._times.clear()
+        kept, self._until_dump = self._until_dump, {}
+        values = {key: value for key, (value, _) in kept.items()}
         self._take(logger_calls.Call(values, step, True, None))
 
     def _take(self, call: logger_calls.Call) -> None:

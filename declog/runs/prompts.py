@@ -24,6 +24,11 @@ PROMPTS = {
 }  # the columns of prompts, and their Arrow types  # fmt: skip
 
 
+def is_long(value: Any) -> bool:
+    """Whether a cell is read below its row: texts, conversations and tokens are, numbers and bools are not."""
+    return isinstance(value, str | list | dict | tuple)
+
+
 def text_of(value: Any) -> str:
     """The texts of a value: the messages of a conversation, the joined pieces of tokens."""
     if isinstance(value, str):

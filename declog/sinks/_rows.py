@@ -48,6 +48,13 @@ def with_event_steps(rows: Any) -> Any:
     return rows.set_column(rows.column_names.index(EVENT_STEP), EVENT_STEP, event_steps(rows))
 
 
+def scalars_by_name(records: Records) -> dict[str, Any]:
+    """The scalars of a log event as ``scalars``, and the names of ``partial`` ones; empty if there are none."""
+    values = {"scalars": {scalar.name: scalar.value for scalar in records.scalars}}
+    partial = {"partial": [scalar.name for scalar in records.scalars if scalar.partial]}
+    return {key: items for key, items in {**values, **partial}.items() if items}
+
+
 def event_rows(kind: str, events: Sequence[tuple[int, Records]], run_id: str) -> list[dict[str, Any]]:
     """A row for each scalar, histogram or alert of some log events, with the columns of its kind."""
     return [

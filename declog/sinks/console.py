@@ -40,7 +40,7 @@ from declog.records import Alert, DType, Records, RunInfo, Table
 from declog.sinks import ALERT, SCALAR, TABLE, BaseSink
 from declog.sinks._conversations import Message, is_conversation, spoken
 from declog.sinks._live_line import LiveLine
-from declog.sinks._rows import end_of, table_rows
+from declog.sinks._rows import end_of, scalars_by_name, table_rows
 from declog.sinks._scalar_lines import BARS, Piece, Trends, number, scalar_lines
 from declog.sinks._shared import json_text, require
 from declog.sinks._terminal_cells import cells, padded, wrapped
@@ -49,6 +49,7 @@ PLAIN_WIDTH = 100
 LABEL_WIDTH = 20
 PACES = 16  # the step times that the live line's speed covers
 ROLE_WIDTH = 9
+INDENT = " " * 6  # of what stands on a card
 STYLES = {"info": "cyan", "warn": "yellow", "error": "bold red"}
 ENDS = {"best": ("▲ ", "bold green"), "worst": ("▼ ", "bold red"), "": ("", "bold")}
 
@@ -223,14 +224,10 @@ def _for_a_reader() -> Iterator[None]:
 def _objects(step: int, records: Records) -> list[dict[str, Any]]:
     """A log event as one object, then an object for each of its samples."""
     stamp = {"step": step, "mode": records.mode}
-    event: dict[str, Any] = {**stamp, "time": records.time}
-    if records.scalars:
-        event["scalars"] = {scalar.name: scalar.value for scalar in records.scalars}
-    if partial := [scalar.name for scalar in records.scalars if scalar.partial]:
-        event["partial"] = partial
+    event = scalars_by_name(records)
     if records.alerts:
         event["alerts"] = [vars(alert) for alert in records.alerts]
-    objects = [event] if len(event) > len(stamp) + 1 else []
+    objects = [{**stamp, "time": records.time, **event}] if event else []
     for table in records.tables:
         objects += [{**stamp, "table": table.table, **row} for row in table_rows(table, step)]
     return objects
@@ -269,15 +266,15 @@ def table_cards(table: Table, max_rows: int, max_chars: int, width: int, step: i
         ]
         mark, style = ENDS[end_of(table.why(row))]
         yield f"    {card} {mark}", style
-        yield _side_by_side(short, width, 6) + "\n", "" if style == "bold" else style.removeprefix("bold ")
+        yield _side_by_side(short, width) + "\n", "" if style == "bold" else style.removeprefix("bold ")
         for name in texts:
             value = table.data[name][row]
             if is_conversation(value):
-                yield f"      {visible(name)}\n", "dim"
+                yield f"{INDENT}{visible(name)}\n", "dim"
                 yield from _messages(value, max_chars, width)
                 continue
             text = "none" if value is None else sample(value if isinstance(value, str) else json_text(value), max_chars)
-            yield f"      {padded(visible(name), label_width)}  ", "dim"
+            yield f"{INDENT}{padded(visible(name), label_width)}  ", "dim"
             yield _wrap(text, width, 8 + label_width) + "\n", ""
 
 
@@ -354,14 +351,14 @@ def fired_line(mode: str, fired: FiredAlert) -> Piece:
     return f"  ! {fired.alert.level} {visible(fired.alert.name)}, {text}\n", STYLES[fired.alert.level]
 
 
-def _side_by_side(parts: Sequence[str], width: int, indent: int) -> str:
-    """Parts with dots between them; lines break only between parts."""
-    lines, room = [""], width - indent - 2  # the first line has a mark and a number in front
+def _side_by_side(parts: Sequence[str], width: int) -> str:
+    """Parts with dots between them, on lines that are indented; these break only between parts."""
+    lines, room = [""], width - len(INDENT) - 2  # the first line has a mark and a number in front
     for part in parts:
         if lines[-1] and cells(lines[-1]) + 3 + cells(part) > room:
             lines.append("")
         lines[-1] += f" · {part}" if lines[-1] else part
-    return f"\n{' ' * indent}".join(lines)
+    return f"\n{INDENT}".join(lines)
 
 
 def _short(value: Any) -> str:

@@ -30,7 +30,7 @@ from declog.errors import SinkError
 from declog.records import Histogram, Records, ResumePoint, RunInfo, Scalar
 from declog.sinks._files import fsync, put
 from declog.sinks._folder import FolderSink
-from declog.sinks._rows import EVENT_RUN, EVENT_STEP, run_column, table_rows
+from declog.sinks._rows import EVENT_RUN, EVENT_STEP, run_column, scalars_by_name, table_rows
 from declog.sinks._shared import json_text
 
 METRICS = "metrics.jsonl"
@@ -232,11 +232,8 @@ def _lines(
     stamp: dict[str, Any] = {"step": step, "mode": records.mode, "time": records.time, "run_id": run_id}
     for name, metric in metrics.items():
         yield METRICS, {**stamp, "name": name, "metric": metric}
-    if records.scalars:
-        line = {**stamp, "scalars": {scalar.name: scalar.value for scalar in records.scalars}}
-        if partial := [scalar.name for scalar in records.scalars if scalar.partial]:
-            line["partial"] = partial
-        yield "scalars.jsonl", line
+    if scalars := scalars_by_name(records):
+        yield "scalars.jsonl", {**stamp, **scalars}
     for item in records.histograms:
         line = {**stamp, "name": item.name, "counts": list(item.counts), "edges": list(item.edges)}
         yield "histograms.jsonl", line

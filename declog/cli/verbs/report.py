@@ -47,6 +47,7 @@ def arguments(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the page and print its path; with ``--watch`` again and again until the run has ended."""
+    from declog.config.source_map import shown_path
     from declog.runs.report.many import RunsReport
     from declog.runs.report.page import goes_on, is_current, write
     from declog.runs.run import read, runs_in
@@ -83,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             live = written(seconds)
             size = path.stat().st_size
-            line = f"report     {_from_here(path)} ({size / 1e6:.1f} MB): {words}"
+            line = f"report     {shown_path(path.resolve())} ({size / 1e6:.1f} MB): {words}"
             answer(args, {"file": str(path), "bytes": size}, [line])
             while live and seconds is not None:
                 time.sleep(seconds)
@@ -117,9 +118,3 @@ def _file(path: Path) -> Path:
     if not file.parent.is_dir():
         raise Wrong(f"--output: there is no folder `{file.parent}`", f"mkdir -p {shlex.quote(str(file.parent))}")
     return file
-
-
-def _from_here(path: Path) -> Path:
-    """A path as it is named from the working directory, if it is below that."""
-    file, here = path.resolve(), Path.cwd().resolve()
-    return file.relative_to(here) if file.is_relative_to(here) else file

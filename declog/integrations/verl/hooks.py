@@ -50,7 +50,7 @@ def _report(
     def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
         if (current := run_of(*args)) is not None:
-            with current.guard(f"what verl gives `{name}` could not be recorded"):
+            with current.recorder.guard(f"what verl gives `{name}` could not be recorded"):
                 take(current, result, *args, **kwargs)
         return result
 

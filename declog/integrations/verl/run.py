@@ -11,7 +11,7 @@ import logging
 import re
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -131,16 +131,12 @@ class Run:
         templates = [item.template for op in log.plan.outputs if op.shown for item in op.names]
         self._metrics = re.compile("|".join(names_of(name) for name in templates if name[:1] != "{") or "(?!)")
 
-    def guard(self, what: str) -> AbstractContextManager[None]:
-        """A block of declog's own code; if it fails, verl goes on."""
-        return self.recorder.guard(what)
-
     def close(self, *, failed: bool = False) -> None:
         """Log the open window, and close the recorder; idempotent."""
         if self.recorder.closed:
             return
         with self._lock:
-            with self.guard("the last step could not be ended"):
+            with self.recorder.guard("the last step could not be ended"):
                 self._end()
             self.recorder.close(failed=failed)
             atexit.unregister(self.close)
@@ -214,7 +210,7 @@ class Run:
         log, scored = self.recorder, [sample for sample in samples if len(sample) >= 3]
         if not scored or VAL not in log.plan.modes or "val_output" not in log.plan.sources:
             return
-        with self._lock, self.guard("validation generations could not be recorded"), log.mode(VAL, int(step)):
+        with self._lock, log.guard("validation generations could not be recorded"), log.mode(VAL, int(step)):
             log.observe(
                 val_input=[str(sample[0]) for sample in scored], val_output=[str(sample[1]) for sample in scored],
                 val_score=[sample[2] for sample in scored],
@@ -224,7 +220,7 @@ class Run:
         """A call of ``Tracking.log``."""
         if self.recorder.closed:
             return
-        with self._lock, self.guard("what verl logs could not be recorded"):
+        with self._lock, self.recorder.guard("what verl logs could not be recorded"):
             self._at(int(step))
             ready = [batch for batch in self._batches if batch.added or not self._aggregates]
             logged = [batch for batch in ready if not batch.names.isdisjoint(data)]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from declog.runs.prompts import COMPLETION, PROMPT, RANK, last_said, score_column, step_of, text_of
+from declog.runs.prompts import COMPLETION, PROMPT, RANK, is_long, last_said, score_column, step_of, text_of
 from declog.runs.report.blobs import Blobs
 from declog.sinks._shared import strict
 
@@ -21,7 +21,7 @@ Rows = Sequence[Mapping[str, Any]]
 def table(name: str, rows: Rows, facts: Mapping[str, Any], blobs: Blobs) -> dict[str, Any]:
     """One table: its completion (``main``), its score, and which columns are ``long`` and ``plain``."""
     columns = list(rows[0]) if rows else []
-    words = [column for column in columns if any(_is_long(row[column]) for row in rows)]
+    words = [column for column in columns if any(is_long(row[column]) for row in rows)]
     texts = [column for column in words if column not in (*STAMPS, "why")]
     long = [column for column in texts if not _is_label(column, rows)] or texts
     plain = [column for column in columns if column not in long]
@@ -49,10 +49,6 @@ def table(name: str, rows: Rows, facts: Mapping[str, Any], blobs: Blobs) -> dict
         "score": score_column(rows, columns_of.get(key, key)), "light": blobs.add_json(light),
         "chunks": [blobs.add_json(heavy[start : start + CHUNK]) for start in range(0, len(rows), CHUNK)],
     }  # fmt: skip
-
-
-def _is_long(value: Any) -> bool:
-    return isinstance(value, str | list | dict | tuple)
 
 
 def _is_label(column: str, rows: Rows) -> bool:
