@@ -122,9 +122,9 @@ def _plan(file: Path, report: Report) -> dict[str, Any]:
     return plan
 
 
-def below(folder: Path, depth: int, report: Report) -> Iterator[Path]:
+def below(folder: Path, report: Report) -> Iterator[Path]:
     """A folder and its subfolders, without those of other runs and of sinks' datasets, and without links out of it."""
-    yield from _below(folder, depth, os.path.realpath(folder), set(), report)
+    yield from _below(folder, DEPTH, os.path.realpath(folder), set(), report)
 
 
 def _below(folder: Path, depth: int, root: str, seen: set[str], report: Report) -> Iterator[Path]:

@@ -107,7 +107,7 @@ def _folder_of(run: object) -> Path:
 
 def runs_in(folder: Path) -> list[Path]:
     """The folders of the runs below a folder that is not itself a run's, the latest first; empty where it is one's."""
-    if not folder.is_dir() or any(_homes(folder)) or any(map(sources, below(folder, DEPTH, unsaid))):
+    if not folder.is_dir() or any(_homes(folder)) or any(map(sources, below(folder, unsaid))):
         return []
     return runs_below(folder)
 
@@ -434,7 +434,7 @@ class Run:
         options = [spec for spec in (config.get("sink_options") or {}).values() if isinstance(spec, dict)]
         folders = [spec["dir"] for spec in options if isinstance(spec.get("dir"), str)]
         outside = [Path(folder) for folder in folders if os.path.isabs(folder) and os.path.isdir(folder)]
-        return list(dict.fromkeys([*below(self.path, DEPTH, self._report), *outside]))
+        return list(dict.fromkeys([*below(self.path, self._report), *outside]))
 
     def _latest(self) -> str:
         """The id of the run that wrote last, where only its files say so."""

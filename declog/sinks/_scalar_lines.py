@@ -168,10 +168,7 @@ def _columns(
         pieces.append(((GAP if index % count else indent) + padded(label, wide_label) + "  ", ""))
         pieces.append((value.rjust(wide_value), "" if math.isfinite(as_float(scalar.value)) else "bold red"))
         pieces += end
-        if not last:
-            pieces.append((" " * (wide_end - sum(len(text) for text, _ in end)), ""))
-        else:
-            pieces.append(("\n", ""))
+        pieces.append(("\n" if last else " " * (wide_end - sum(len(text) for text, _ in end)), ""))
     return pieces
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib
 import importlib.util
 import json
@@ -92,6 +93,11 @@ def bound(variable: ContextVar[T], value: T) -> Iterator[None]:
         yield
     finally:
         variable.reset(token)
+
+
+def digest(name: str) -> str:
+    """What tells a name from others where it is cut, or written in other characters."""
+    return hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:12]
 
 
 def as_float(value: Number) -> float:

@@ -9,7 +9,6 @@ become the greatest float.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import time
 from operator import attrgetter
@@ -18,7 +17,7 @@ from typing import Any, ClassVar
 from declog.errors.visible import visible, visible_lines
 from declog.records import Records, RunInfo, Table
 from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink
-from declog.sinks._shared import as_float, clean_text, json_text, require, strict, tracker_config
+from declog.sinks._shared import as_float, clean_text, digest, json_text, require, strict, tracker_config
 from declog.sinks._texts import rows_as_text
 
 ID = "declog.run_id"  # the tag that identifies a resumed run
@@ -137,5 +136,4 @@ def _key(name: str) -> str:
 
 
 def _digested(key: str, name: str) -> str:
-    digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:12]
-    return f"{key[: KEY_CHARS - 13]}-{digest}".strip()
+    return f"{key[: KEY_CHARS - 13]}-{digest(name)}".strip()

@@ -15,7 +15,6 @@ beside it.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import weakref
 from collections import deque
@@ -29,7 +28,7 @@ from declog.errors.visible import visible, visible_lines
 from declog.records import DType, Histogram, Image, Number, Records, RunInfo, Table
 from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink, _images
 from declog.sinks._rows import with_why
-from declog.sinks._shared import bound, clean_text, json_text, require, tracker_config
+from declog.sinks._shared import bound, clean_text, digest, json_text, require, tracker_config
 
 OURS = "declog/"  # begins a table's key in a joined run: the program may have a table of that name
 STEP = f"{OURS}step"
@@ -271,8 +270,7 @@ def file_key(name: str) -> str:
     key = "/".join(part for part in parts if part).replace("\\", "%5C")
     if len(key.encode()) <= KEY_BYTES:
         return key
-    digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:12]
-    return f"{key.encode()[: KEY_BYTES - 13].decode(errors='ignore')}-{digest}"
+    return f"{key.encode()[: KEY_BYTES - 13].decode(errors='ignore')}-{digest(name)}"
 
 
 def _bins(histogram: Histogram) -> tuple[list[int], list[float]]:
