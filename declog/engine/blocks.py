@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from declog.language.dtypes import Axis, DType
-from declog.language.segmented import NOTHING
+from declog.language.segmented import NOTHING, Array
 
-Array = NDArray[Any]
 _T = TypeVar("_T")
 Facts = dict[Hashable, Any]
 NESTED = 2**14  # the most rows of a window whose facts are kept for later ones

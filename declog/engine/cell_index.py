@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from declog.engine.blocks import Batches, shared
 from declog.engine.evaluator import View
@@ -18,10 +17,9 @@ from declog.engine.frame import Frame
 from declog.language.dtypes import Axis, DType
 from declog.language.functions.text import OTHER, label_text, tags
 from declog.language.nodes import BUILTIN
-from declog.language.segmented import Segments, ordered, present, truth
+from declog.language.segmented import Array, Segments, ordered, present, truth
 from declog.plans.ops import MetricOp
 
-Array = NDArray[Any]
 PIECES: Mapping[str, Callable[[Batches], tuple[Array, ...]]] = {  # the columns that name the pieces of a pool
     "window": lambda of: (), "step": lambda of: (of.step,), "batch": lambda of: (of.step, of.batch),
     "rank": lambda of: (-of.rank,), "rank_batch": lambda of: (of.step, of.batch, -of.rank),

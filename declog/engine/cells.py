@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from declog.engine import cell_index
 from declog.engine.cell_index import Names
@@ -25,10 +24,9 @@ from declog.language.dtypes import Axis, DType
 from declog.language.functions.text import BETWEEN
 from declog.language.moments import FORMULAS, Moments, Stat
 from declog.language.quantile_sketch import Sketch
-from declog.language.segmented import present, truth
+from declog.language.segmented import Array, present, truth
 from declog.plans.ops import MetricOp
 
-Array = NDArray[Any]
 WHOLE: tuple[Piece, ...] = ((),)  # the single piece of a window that is not cut
 
 

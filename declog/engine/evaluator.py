@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from declog.engine import groups
 from declog.engine.blocks import Facts, typed
@@ -27,9 +26,8 @@ from declog.language.functions import DEFAULT, Function, FunctionOf
 from declog.language.functions.structure import SELECTIONS, selected
 from declog.language.moments import AGGREGATES, FORMULAS
 from declog.language.nodes import CONST, MODE, WRITTEN, Node, reads_groups
-from declog.language.segmented import Segments
+from declog.language.segmented import Array, Segments
 
-Array = NDArray[Any]
 T = TypeVar("T")
 Members = tuple[str, ...]
 Value = tuple[Array, Kind]

@@ -13,7 +13,6 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +20,9 @@ from numpy.typing import NDArray
 from declog.engine.evaluator import View
 from declog.language.dtypes import Axis
 from declog.language.nodes import reads_other_ranks
-from declog.language.segmented import Segments, present, truth
+from declog.language.segmented import Array, Segments, present, truth
 from declog.plans.ops import FilterOp
 
-Array = NDArray[Any]
 Rows = NDArray[np.int64]
 Chooser = Callable[[FilterOp, View, Rows], Rows]
 

@@ -14,7 +14,6 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from declog.engine.cells import WHOLE, Cells
 from declog.engine.evaluator import Value, applied
@@ -22,11 +21,10 @@ from declog.engine.partials import Names, reindexed
 from declog.language.absence import absent
 from declog.language.functions import DEFAULT, FunctionOf
 from declog.language.nodes import BUILTIN, CONST, METRIC, Node, aligned, label_of
-from declog.language.segmented import Segments, present, truth
+from declog.language.segmented import Array, Segments, present, truth
 from declog.plans.needs import read
 from declog.plans.ops import FormulaOp
 
-Array = NDArray[Any]
 NOWHERE: Value = np.full((1, 1, 1), np.nan), True
 NO_FACTS: Mapping[str, float] = {}
 

@@ -22,10 +22,9 @@ from declog.engine.layout import KIND, Layout, Part, joined, layout_of, recent, 
 from declog.errors import RuntimeFailure
 from declog.language.absence import HERE, Kind, absent
 from declog.language.dtypes import Axis, DType
-from declog.language.segmented import Segments
+from declog.language.segmented import Array, Segments
 from declog.plans.ops import Grouping
 
-Array = NDArray[Any]
 TEXTS = np.dtype(object)  # of texts and other objects
 # columns of group ids, as digests, and of the groups that the same rows have in an earlier phase; no signals' names
 GROUP_ID, EARLIER_GROUP = "GROUP", "EARLIER GROUP"

@@ -12,15 +12,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from declog.errors import RuntimeFailure
 from declog.language.absence import Kind
-from declog.language.segmented import Segments, aggregate, count, present
+from declog.language.segmented import Array, Segments, aggregate, count, present
 from declog.plans.ops import Grouping
 from declog.records import Image
 
-Array = NDArray[Any]
 _JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str)
 
 

@@ -26,11 +26,11 @@ from declog.errors import RuntimeFailure
 from declog.language.absence import absent, either
 from declog.language.dtypes import Axis, DType
 from declog.language.nodes import SIGNAL, walk
+from declog.language.segmented import Array
 from declog.plans.fingerprint import expressions
 from declog.plans.needs import IDS_OF_ROWS, ROW_ID, needs_of_joins, stand_ins
 from declog.plans.ops import JoinOp, Plan, PreviousOp
 
-Array = NDArray[Any]
 KEPT = 4096  # a run can go back by at most so many steps
 
 

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from declog.engine import cell_index
 from declog.engine.cell_index import NAMELESS, Names
@@ -20,10 +19,9 @@ from declog.engine.layout import together
 from declog.engine.partials import Row, State, places_of, source
 from declog.language.moments import FORMULAS
 from declog.language.reductions import Reduction, quantiles
-from declog.language.segmented import present
+from declog.language.segmented import Array, present
 from declog.plans.ops import MetricOp
 
-Array = NDArray[Any]
 CHUNK = 2**15  # how many values are reduced at once: 256 KiB fit into a core's cache
 
 

@@ -13,17 +13,16 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from declog.engine.cell_index import NAMELESS, Names
 from declog.engine.cells import Cells, came_at_all
 from declog.engine.outputs import cells_of
 from declog.engine.partials import State, reindexed, rows_of
 from declog.language.moments import FORMULAS, Moments
+from declog.language.segmented import Array
 from declog.plans.ops import FormulaOp, MetricOp
 
 log = logging.getLogger("declog")
-Array = NDArray[Any]
 Cell = tuple[str, str]  # a member and a label, each "" if the metric has none
 Kept = deque[tuple[int | None, float]]  # values, but of `ema` with their steps; where that is None a rewind keeps it
 Key = tuple[str, str]  # a mode, or "" for all modes, and a metric's key

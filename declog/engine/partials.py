@@ -12,7 +12,6 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from declog.engine import cell_index
 from declog.engine.cell_index import Label
@@ -20,10 +19,9 @@ from declog.engine.evaluator import View
 from declog.language.dtypes import Axis
 from declog.language.moments import NEUTRAL, STATS, Moments, Stat
 from declog.language.nodes import ALONE, Node
-from declog.language.segmented import Segments
+from declog.language.segmented import Array, Segments
 from declog.plans.ops import MetricOp
 
-Array = NDArray[Any]
 Piece = tuple[int, ...]
 Row = tuple[Hashable, str | None]  # a source of values, and the member if it is a family
 Names = tuple[Any, ...]

@@ -11,7 +11,6 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from declog.engine.evaluator import View
 from declog.engine.frame import Frame
@@ -21,8 +20,8 @@ from declog.language.dtypes import Axis, DType
 from declog.language.functions import Function
 from declog.language.moments import Moments, Stat
 from declog.language.nodes import CONST, SIGNAL, Node, walk
+from declog.language.segmented import Array
 
-Array = NDArray[Any]
 ARITHMETIC = ("add", "sub", "mul", "div", "neg", "abs")
 _AS_IT_IS = {DType.FLOAT: "fiub", DType.INT: "fi", DType.BOOL: "b"}  # the kinds of arrays that need no conversion
 Height = tuple[int, tuple[str, ...]]  # the number of rows of a source, and the members if it is a family

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from declog.engine import cell_index
 from declog.engine.cell_index import NAMELESS, Names, place_key, row_axis
@@ -26,10 +25,9 @@ from declog.engine.partials import Ordered, Row, State, cells_here, members_here
 from declog.engine.program import FoldProgram, Height, Program
 from declog.errors import RuntimeFailure, error_text
 from declog.language.moments import ALL, Moments, Stat
-from declog.language.segmented import Segments, present
+from declog.language.segmented import Array, Segments, present
 from declog.plans.ops import MetricOp
 
-Array = NDArray[Any]
 Outline = tuple[tuple[Row, ...], list[frozenset[Stat]], tuple[Hashable, ...]]
 Failed = Callable[[MetricOp, BaseException], None]
 Report = Callable[[BaseException], None]

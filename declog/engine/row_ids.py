@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from declog.engine.blocks import Batches
 from declog.engine.frame import Frame, ranges
 from declog.engine.groups import digests
-
-Array = NDArray[Any]
+from declog.language.segmented import Array
 
 
 class Search:

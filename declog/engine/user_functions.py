@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from declog.errors import RuntimeFailure
 from declog.language.absence import MISSING, Kind
@@ -17,8 +16,7 @@ from declog.language.dtypes import DType
 from declog.language.functions import Function
 from declog.language.nodes import Node
 from declog.language.plain_values import CONVERT, plain
-
-Array = NDArray[Any]
+from declog.language.segmented import Array
 
 
 def by_rows(node: Node, function: Function, arrays: Sequence[Array]) -> tuple[Array, Kind]:
