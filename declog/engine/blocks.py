@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from declog.language.dtypes import Axis, DType
+from declog.language.moments import floats
 from declog.language.segmented import NOTHING, Array
 
 _T = TypeVar("_T")
@@ -58,7 +59,7 @@ class Block:
     @cached_property
     def floats(self) -> Array:
         """All columns as float64 with NaN for missing values; cached."""
-        data = self.data if self.data.dtype == np.float64 else self.data.astype(np.float64)
+        data = floats(self.data)
         return data if self.valid is None else np.where(self.valid, data, np.nan)
 
     def some(self, rows: Any, keys: tuple[Key, ...]) -> Block:
@@ -127,14 +128,10 @@ def typed(values: Array, dtype: DType) -> Array:
     if dtype in (DType.TEXT, DType.OBJECT):
         return values
     if dtype is DType.FLOAT:
-        return values if values.dtype == np.float64 else values.astype(np.float64)
-    if values.dtype.kind == "f":  # integers or bools, some of which are missing
-        if dtype is DType.INT:
-            return values
-        return np.where(np.isnan(values), values, values != 0) if np.isnan(values).any() else values != 0
-    if dtype is DType.BOOL:
-        return values if values.dtype.kind == "b" else values != 0
-    return values if values.dtype == np.int64 else values.astype(np.int64)
+        return floats(values)
+    if values.dtype.kind == "f" and (dtype is DType.INT or np.isnan(values).any()):  # some are missing
+        return values if dtype is DType.INT else np.where(np.isnan(values), values, values != 0)
+    return values.astype(bool if dtype is DType.BOOL else np.int64, copy=False)
 
 
 def batches_of(entries: Sequence[tuple[int, int, int, int, float, int]]) -> Batches:

@@ -9,7 +9,6 @@ to ``KINDS`` of the compiler.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from declog.engine.evaluator import View
+from declog.engine.groups import digest
 from declog.language.dtypes import Axis
 from declog.language.nodes import reads_other_ranks
 from declog.language.segmented import Array, Segments, present, truth
@@ -218,14 +218,9 @@ def _ids(op: FilterOp, view: View, rows: Rows) -> tuple[Array, Array] | None:
     ids = view.picked(op.ids, op.axis, rows)
     there = present(ids)
     if ids.dtype.kind == "O":
-        numbers = [0 if item is None else item if isinstance(item, int) else _digest(item) for item in ids]
+        numbers = [0 if item is None else item if isinstance(item, int) else digest(item) for item in ids]
         return np.array(numbers, np.int64), there
     return np.where(there, ids, 0).astype(np.int64), there
-
-
-def _digest(text: str) -> int:
-    data = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(data, "little", signed=True)
 
 
 def _ties(op: FilterOp, view: View, rows: Rows) -> Array:

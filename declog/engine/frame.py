@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -216,13 +216,7 @@ class Frame:
 
     def take(self, order: NDArray[np.int64]) -> Frame:
         """A frame with these batches, in this order, and their rows."""
-        picks: dict[Axis, Array] = {}
-
-        def pick(axis: Axis) -> Array:
-            if axis not in picks:
-                picks[axis] = ranges(self._sizes(axis), order)
-            return picks[axis]
-
+        pick = cache(lambda axis: ranges(self._sizes(axis), order))
         blocks = [block.pick(pick(block.axis)) for block in self.blocks]
         texts = {key: (axis, values[pick(axis)]) for key, (axis, values) in self.texts.items()}
         return replace(self, batches=self.batches.take(order), blocks=blocks, texts=texts)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,25 +25,22 @@ _JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str)
 
 def digests(ids: Iterable[Any]) -> Array:
     """A 64-bit digest of each id, None for a row without an id; the array has objects only if one is None."""
-    memo: dict[Any, int] = {}  # a prompt is repeated for each of its completions
-
-    def digest(item: Any) -> int | None:
-        if item is None or item != item:
-            return None
-        if not isinstance(item, str | int):
-            return _digest(item)
-        key = type(item), item
-        if key not in memo:
-            memo[key] = _digest(item)
-        return memo[key]
-
-    numbers = [digest(item) for item in (ids.tolist() if isinstance(ids, np.ndarray) else ids)]
+    once = lru_cache(maxsize=None, typed=True)(_digest)  # a prompt is repeated for each of its completions
+    numbers = [
+        None if item is None or item != item else once(item) if isinstance(item, str | int) else _digest(item)
+        for item in (ids.tolist() if isinstance(ids, np.ndarray) else ids)
+    ]
     return np.array(numbers, object if None in numbers else np.int64)
 
 
 def _digest(item: Any) -> int:
-    text = _JSON.encode(_canonical(item))
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
+    return digest(_JSON.encode(_canonical(item)))
+
+
+def digest(text: str) -> int:
+    """A 64-bit number of a text."""
+    data = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(data, "little", signed=True)
 
 
 def _canonical(item: Any) -> Any:

@@ -26,7 +26,7 @@ from declog.errors import RuntimeFailure
 from declog.language.absence import absent, either
 from declog.language.dtypes import Axis, DType
 from declog.language.nodes import SIGNAL, walk
-from declog.language.segmented import Array
+from declog.language.segmented import Array, Segments
 from declog.plans.fingerprint import expressions
 from declog.plans.needs import IDS_OF_ROWS, ROW_ID, needs_of_joins, stand_ins
 from declog.plans.ops import JoinOp, Plan, PreviousOp
@@ -240,7 +240,8 @@ class Carryover:
         if not len(there) or not there.all():
             return target
         step = target.batches.step[target.parts(Axis.COMPLETION, Axis.STEP).index]
-        ids = ids * 1_000_003 + np.where(places < 0, -1, _turns(step, places))  # it may wrap around
+        turns = Segments.of_keys(step, places).position
+        ids = ids * 1_000_003 + np.where(places < 0, -1, turns)  # it may wrap around
         return target.with_column(EARLIER_GROUP, Axis.COMPLETION, ids, DType.INT)
 
     def _joined(self, op: JoinOp, source: Frame | None, target: Frame) -> Frame:
@@ -301,7 +302,8 @@ class Carryover:
                 )  # fmt: skip
             return rows, set()
         places, doubled = of_source.rows_of(search.target_ids[span])
-        return places, {(one, other) for one, other in doubled if search.batch_of[one] == search.batch_of[other]}
+        batch_of = search.source.parts(Axis.COMPLETION, Axis.STEP).index
+        return places, {(one, other) for one, other in doubled if batch_of[one] == batch_of[other]}
 
 
 def _spans(frame: Frame) -> Iterator[slice]:
@@ -313,28 +315,17 @@ def _spans(frame: Frame) -> Iterator[slice]:
 def _earlier_groups(frame: Frame) -> Array | None:
     """A number for the group of each row, which no other group has; None if the rows have no groups."""
     try:
-        groups, rows = frame.parts(Axis.COMPLETION, Axis.GROUP), frame.parts(Axis.COMPLETION, Axis.STEP).index
+        groups, rows = frame.parts(Axis.COMPLETION, Axis.GROUP), frame.parts(Axis.COMPLETION, Axis.STEP)
     except RuntimeFailure:
         return None
     if frame.ungrouped is not False:
         return None
-    batches = frame.batches
     _, first = np.unique(groups.index, return_index=True)
-    within = first - (np.cumsum(batches.rows) - batches.rows)[rows[first]]
-    number = batches.step[rows[first]]
-    for part in (batches.rank[rows[first]], batches.batch[rows[first]], within):
+    batches = frame.batches.take(rows.index[first])
+    number = batches.step
+    for part in (batches.rank, batches.batch, rows.position[first]):
         number = number * 1_000_003 + part  # it may wrap around
     return number[groups.index]
-
-
-def _turns(*keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many rows before each have the same keys."""
-    order = np.lexsort(keys[::-1])
-    same = np.all([key[order][1:] == key[order][:-1] for key in keys], axis=0)
-    begins = np.flatnonzero(np.concatenate([[True], ~same]))
-    turns = np.empty(len(order), np.int64)
-    turns[order] = np.arange(len(order)) - np.repeat(begins, np.diff([*begins, len(order)]))
-    return turns
 
 
 def _same(one: Array, other: Array) -> bool:

@@ -70,11 +70,12 @@ class _Columns:
         axis, frame, kinds = self._axis, self._frame, _AS_IT_IS.get(node.type.dtype, "")
         if node.op != SIGNAL or node.type.axis is not axis or axis is Axis.GROUP:
             return []
-        columns = frame.layout.columns.get(node.param("name"), [])
+        name, flat = node.param("name"), not node.type.family
+        columns = frame.layout.columns.get(name, [])
         blocks = [frame.blocks[block] for _, block, _ in columns]
         if any(block.axis is not axis or block.data.dtype.kind not in kinds for block in blocks):
             return []
-        if {member is None for member, _, _ in columns} != {_flat(node)} or (node.param("name"), None) in frame.texts:
+        if {member is None for member, _, _ in columns} != {flat} or (name, None) in frame.texts:
             return []
         return [(block, row) for _, block, row in columns]
 
@@ -82,7 +83,7 @@ class _Columns:
         """A key: nodes with equal keys are computed at once. None: the node is not arithmetic on recorded columns."""
         if node.op == CONST and isinstance(node.param("value"), (int, float)):
             return CONST
-        if not _flat(node) or node.type.dtype is not DType.FLOAT:
+        if node.type.family or node.type.dtype is not DType.FLOAT:
             return None
         if self.spots(node):
             return SIGNAL
@@ -128,7 +129,7 @@ class Program:
         skipped = {*self.never, *(node.index for node in planned)}
         self.computed = [node for node in nodes if node.index not in skipped]
         self.sources = [node.index for node in (*planned, *self.computed)]
-        members = [() if _flat(node) else frame.members(node.param("name")) for node in planned]
+        members = [frame.members(node.param("name")) if node.type.family else () for node in planned]
         self._heights: list[Height] = [(max(len(names), 1), names) for names in members]
         self.marked = {node.index for node in self.computed} | {
             node.index for node in planned
@@ -186,7 +187,3 @@ class FoldProgram:
 def _spot(name: str, frame: Frame) -> Spot | None:
     columns = frame.layout.columns.get(name)
     return columns[0][1:] if columns else None
-
-
-def _flat(node: Node) -> bool:
-    return not node.type.family

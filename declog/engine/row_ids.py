@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from types import NoneType
 from typing import Any
 
@@ -25,11 +24,6 @@ class Search:
         )
         self._target = target
         self._latest: tuple[bytes | None, NDArray[np.int64], RowsById | None] = None, np.zeros(0, np.int64), None
-
-    @cached_property
-    def batch_of(self) -> NDArray[np.int64]:
-        """The batch of each row of the source."""
-        return np.repeat(np.arange(len(self.source.batches)), self.source.batches.rows)
 
     def of(self, batch: int) -> tuple[NDArray[np.int64], NDArray[np.int64], RowsById | None]:
         """The source's batches for a batch of the target, and their rows, also by id if any has one."""
