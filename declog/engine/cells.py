@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,9 +22,9 @@ from declog.language import reductions
 from declog.language.absence import either
 from declog.language.dtypes import Axis, DType
 from declog.language.functions.text import BETWEEN
-from declog.language.moments import FORMULAS, Moments, Stat
+from declog.language.moments import FORMULAS, Moments, Stat, floats
 from declog.language.quantile_sketch import Sketch
-from declog.language.segmented import Array, present, truth
+from declog.language.segmented import Array, Segments, present, truth
 from declog.plans.ops import MetricOp
 
 WHOLE: tuple[Piece, ...] = ((),)  # the single piece of a window that is not cut
@@ -47,7 +47,7 @@ class Cells:
     infinite: Array | None = None
     skipped: int = 0
     nonfinite: int = 0
-    histograms: dict[tuple[int, int], tuple[Array, Array]] = field(default_factory=dict)
+    histograms: dict[tuple[int, ...], tuple[Array, Array]] = field(default_factory=dict)
     pieces: tuple[Piece, ...] = WHOLE
     rest: str | None = None  # the label of the pooled rest, chosen so that no other label has it
     # where these cells lie among those of the metrics that were reduced together
@@ -140,22 +140,16 @@ class MetricValues(MutableMapping[str, Cells]):
         self.cells: dict[str, Cells] = {}
 
     def __getitem__(self, key: str) -> Cells:
-        cells = self.cells.get(key)
-        if cells is not None:
-            return cells
-        value = [[[self.numbers[key]]]]
-        return Cells(np.array(value, np.float64), skipped=self.missing.get(key, 0), pieces=self.pieces.get(key, WHOLE))
+        return self.cells[key] if key in self.cells else self._number(key, self.pieces.get(key, WHOLE))
 
     def __setitem__(self, key: str, cells: Cells) -> None:
-        self.numbers.pop(key, None)
-        self.missing.pop(key, None)
+        del self[key]
         self.cells[key] = cells
 
     def __delitem__(self, key: str) -> None:
-        if self.cells.pop(key, None) is None:
-            del self.numbers[key]
-        self.numbers.pop(key, None)
-        self.missing.pop(key, None)
+        stores: tuple[dict[str, Any], ...] = (self.numbers, self.missing, self.cells)
+        for store in stores:
+            store.pop(key, None)
 
     def __contains__(self, key: object) -> bool:
         return key in self.numbers or key in self.cells
@@ -168,9 +162,10 @@ class MetricValues(MutableMapping[str, Cells]):
 
     def logged(self, key: str, how: str) -> Cells:
         """A metric with its pieces combined to one value per cell."""
-        if key in self.numbers:
-            return Cells(np.array([[[self.numbers[key]]]]), skipped=self.missing.get(key, 0))
-        return self.cells[key].logged(how)
+        return self._number(key) if key in self.numbers else self.cells[key].logged(how)
+
+    def _number(self, key: str, pieces: tuple[Piece, ...] = WHOLE) -> Cells:
+        return Cells(np.array([[[self.numbers[key]]]]), skipped=self.missing.get(key, 0), pieces=pieces)
 
     def join(self, other: MetricValues) -> None:
         """Add the values of other metrics."""
@@ -208,17 +203,14 @@ class Rules:
         self._propagate = column(op.nan == "propagate" for op in ops)
         self._propagates = bool(self._propagate.any())
         of_missing = [op.reduction.of_missing for op in ops]
-        self._has_of_missing = column(value is not None for value in of_missing)
-        self._of_missing = column(0.0 if value is None else value for value in of_missing)
+        self._of_missing = column(np.nan if value is None else value for value in of_missing)
         self._least = column(2 if op.reduction.name in ("std", "var") else 1 for op in ops)
         self._alone = column(alone(op.args) for op in ops)
         # `empty` adds nothing to a total over the run, and a family that never came has no cell to fill
-        tells_empty = [
-            op.over_run is None and bool(names or not op.family) for op, names in zip(ops, members, strict=True)
-        ]
-        empty = [op.empty if knows else None for op, knows in zip(ops, tells_empty, strict=True)]
-        self._has_empty = column(value is not None for value in empty)
-        self._empty = column(0.0 if value is None else float(value) for value in empty)
+        self._empty = column(
+            np.nan if op.empty is None or op.over_run is not None or (op.family and not names) else float(op.empty)
+            for op, names in zip(ops, members, strict=True)
+        )
 
     def apply(self, values: Array, missing: Array, n: Array, here: Array, between: Array | None = None) -> ValueBlock:
         """The values after `nan` and `empty` are applied.
@@ -233,7 +225,7 @@ class Rules:
         if finite and not (some_missing and self._propagates):  # the usual case: nothing to mark
             return ValueBlock(values, None, None, self._of_ops(missing) if some_missing else none, none, none)
         there, incomplete = present(values), missing > 0
-        values = np.where(incomplete & ~there & ~self._propagate & self._has_of_missing, self._of_missing, values)
+        values = np.where(incomplete & ~there & ~self._propagate, self._of_missing, values)
         shown = incomplete & self._propagate
         infinite = (n >= self._least if between is None else between) & ~there
         there = present(values)
@@ -242,7 +234,7 @@ class Rules:
         nonfinite = np.where(self._of_ops(kept) > 0, skipped, 0) + self._of_ops(infinite)
         kept = kept | infinite
         marked = self._of_ops(kept) > 0
-        values = np.where(shown, np.nan, np.where(there | kept | ~here | ~self._has_empty, values, self._empty))
+        values = np.where(shown, np.nan, np.where(there | kept | ~here, values, self._empty))
         nonfinite = nonfinite + self._of_ops(np.isinf(values))
         return ValueBlock(values, kept, infinite & ~shown, skipped, nonfinite, marked)
 
@@ -296,6 +288,37 @@ def came_at_all(op: MetricOp, counted: Array) -> Array:
 # ---- one metric of the values themselves, by label and piece ---------------------------------------------
 
 
+class _Result(NamedTuple):
+    """The result of a cell: of how many values it is, and how many are missing and infinite."""
+
+    value: Any
+    n: float
+    missing: float
+    infinite: int
+
+
+def _cells(op: MetricOp, results: Iterable[tuple[tuple[int, ...], _Result]], here: Array, **names: Any) -> Cells:
+    """The cells of a metric from the result of each; ``here``: in which pieces a cell came."""
+    values, n, missing = np.full(here.shape, np.nan), np.zeros(here.shape), np.zeros(here.shape)
+    between = np.zeros(here.shape, bool)  # results that are NaN because of infinities
+    histograms: dict[tuple[int, ...], tuple[Array, Array]] = {}
+    outside = 0  # infinite values, which no bin of a histogram holds
+    for at, result in results:
+        n[at], missing[at] = result.n, result.missing
+        if isinstance(result.value, tuple):
+            histograms[at[:2]] = result.value
+        else:
+            values[at] = result.value
+        if op.reduction.histogram:
+            outside += result.infinite
+        else:
+            between[at] = result.infinite and np.isnan(values[at])
+    rules = Rules([op], [names.get("members", ())], [len(values)])
+    cells = rules.apply(values, missing, n, here, between).cells(0, slice(None), histograms=histograms, **names)
+    cells.nonfinite += outside
+    return cells
+
+
 def by_values(op: MetricOp, view: View, run: Names) -> Cells:
     """The cells of a reduction that has no mergeable state: it gets the values of each cell."""
     axis, placed = cell_index.row_axis(op), cell_index.placed(op, view)
@@ -308,65 +331,37 @@ def by_values(op: MetricOp, view: View, run: Names) -> Cells:
         shown = tuple(cell_index.shown(item, op.by.type.dtype) for item in placed.labels)
         names, position = cell_index.named(shown, np.bincount(label, minlength=len(shown)), op.max_labels, run)
         labels, label, rest = names.all, position[label], names.rest
-        of_labels, came = came, np.zeros((len(came), len(labels), len(placed.pieces)), bool)
-        for raw, at in enumerate(position.tolist()):
-            came[:, at] |= of_labels[:, raw]
+        came = np.swapaxes(Segments(position, len(labels)).apply(np.logical_or, np.swapaxes(came, 1, 2)), 1, 2)
     shape = (len(labels) if op.by is not None else 1, placed.shape[1])
     cell = label * max(shape[1], 1) + placed.piece
-    columns = [np.asarray(view.counted(node, axis)) for node in op.args]
     columns = [
-        column
-        if position in op.reduction.texts or (column.dtype.kind in "fiu" and op.reduction.keeps_dtype)
-        else column.astype(np.float64)
-        for position, column in enumerate(columns)
+        np.atleast_2d(column if position in op.reduction.texts else floats(column))
+        for position, column in enumerate(view.counted(node, axis) for node in op.args)
     ]
-    columns = [column[None] if column.ndim == 1 else column for column in columns]
     members = view.members(op.args[0]) if op.family else ()
     height = max(len(members), 1)
-    values = np.full((height, *shape), np.nan)
-    missing, counted = np.zeros((height, *shape)), np.zeros((height, *shape), bool)
-    histograms: dict[tuple[int, int], tuple[Array, Array]] = {}
-    order = cell_index.latest(view, axis)[chosen] if op.reduction.ordered else None
     # where the signal did not come, values are absent and do not count as missing
     nowhere = either(*(view.absent(node, axis) for node in op.args))
     asked = ~np.broadcast_to(nowhere, (height, view.frame.count(axis)))[:, chosen]
-    between = np.zeros(values.shape, bool)  # results that are NaN because of infinities
-    outside = 0  # infinite values, which no bin of a histogram holds
-    for member in range(height):
-        parts = [column[min(member, len(column) - 1)][chosen] for column in columns]
-        ok = np.logical_and.reduce([present(part) for part in parts])
-        without = ~ok & asked[member]
-        for index in range(shape[0] * shape[1]):
-            in_cell = cell == index
-            rows = np.flatnonzero(in_cell & ok)
-            at = divmod(index, max(shape[1], 1))
-            missing[(member, *at)] = np.count_nonzero(in_cell & without)
-            counted[(member, *at)] = bool(len(rows))
-            if order is not None:
-                rows = rows[np.argsort(order[rows], kind="stable")]
-            result = reductions.finish(op.reduction, [part[rows] for part in parts], dict(op.params))
-            infinite = sum(int(np.isinf(part[rows]).sum()) for part in parts if part.dtype.kind == "f")
-            if isinstance(result, tuple):
-                histograms[member, at[0]] = result
-            else:
-                values[(member, *at)] = result
-            if op.reduction.histogram:
-                outside += infinite
-            elif infinite and result != result:
-                between[(member, *at)] = True
-    block = Rules([op], [members], [height]).apply(
-        values, missing, counted, np.broadcast_to(came, values.shape), between
-    )
-    cells = block.cells(
-        0, slice(None), members=members, labels=labels, histograms=histograms, pieces=placed.pieces, rest=rest
-    )
-    cells.nonfinite += outside
-    return cells
+
+    def results() -> Iterator[tuple[tuple[int, ...], _Result]]:
+        for member in range(height):
+            parts = [column[min(member, len(column) - 1)][chosen] for column in columns]
+            ok = np.logical_and.reduce([present(part) for part in parts])
+            for index, at in enumerate(np.ndindex(shape)):
+                here = cell == index
+                counted = [part[here & ok] for part in parts]
+                value = reductions.finish(op.reduction, counted, dict(op.params))
+                missing = int(np.count_nonzero(here & ~ok & asked[member]))
+                infinite = sum(int(np.isinf(part).sum()) for part in counted if part.dtype.kind == "f")
+                yield (member, *at), _Result(value, len(counted[0]), missing, infinite)
+
+    here = np.broadcast_to(came, (height, *shape))
+    return _cells(op, results(), here, members=members, labels=labels, pieces=placed.pieces, rest=rest)
 
 
 def by_sketch(op: MetricOp, view: View) -> Cells:
     """The cells of a reduction over tokens that moments cannot give: from the merged histograms of each piece."""
-    assert op.fold is not None and op.reduction.sketch is not None
     pieces, piece = cell_index.pieces(op, view, Axis.STEP)
     if op.where is not None:  # of whole batches
         piece = np.where(truth(np.array(view.rows(op.where, Axis.STEP))), piece, -1)
@@ -375,26 +370,17 @@ def by_sketch(op: MetricOp, view: View) -> Cells:
     states = fold_moments(columns)
     batch = view.frame.parts(Axis.COMPLETION, Axis.STEP).index
     tokens = tokens_asked(*view.frame.floats([f"{op.fold}.n", f"{op.tokens}.n"]))
-    values = np.full((1, 1, len(pieces)), np.nan)
-    counted, asked, outside = np.zeros(values.shape), np.zeros(values.shape), 0
-    histograms: dict[tuple[int, int], tuple[Array, Array]] = {}
-    for position in range(len(pieces) if counts is not None else 0):
-        here = np.flatnonzero(piece[batch] == position)
-        pooled = states.take(here).pooled()
-        counted[0, 0, position], asked[0, 0, position] = pooled.n[0], tokens[here].sum()
-        if pooled.n[0] > 0:
-            parts = counts[piece == position] if counts is not None else ()
-            integers = op.dtype is not DType.FLOAT
-            sketch = Sketch.merge(parts, float(pooled.min[0]), float(pooled.max[0]), integers=integers)
-            result = op.reduction.sketch(sketch, **dict(op.params))
-            outside += sketch.infinite if op.reduction.histogram else 0
-            if isinstance(result, tuple):
-                histograms[0, 0] = result
-            else:
-                values[0, 0, position] = result
-    between = (counted > 0) & np.isnan(values) & (not op.reduction.histogram)
-    missing = np.maximum(asked - counted, 0)
-    block = Rules([op], [()], [1]).apply(values, missing, counted, np.ones(values.shape, bool), between)
-    cells = block.cells(0, slice(None), histograms=histograms, pieces=pieces)
-    cells.nonfinite += outside
-    return cells
+
+    def results() -> Iterator[tuple[tuple[int, ...], _Result]]:
+        for position in range(len(pieces)):
+            here = np.flatnonzero(piece[batch] == position)
+            pooled = states.take(here).pooled()
+            value, n, infinite = np.nan, float(pooled.n[0]), 0
+            if n > 0:
+                assert counts is not None and op.reduction.sketch is not None
+                parts, low, high = counts[piece == position], float(pooled.min[0]), float(pooled.max[0])
+                sketch = Sketch.merge(parts, low, high, integers=op.dtype is not DType.FLOAT)
+                value, infinite = op.reduction.sketch(sketch, **dict(op.params)), sketch.infinite
+            yield (0, 0, position), _Result(value, n, max(tokens[here].sum() - n, 0.0), infinite)
+
+    return _cells(op, results(), np.ones((1, 1, len(pieces)), bool), pieces=pieces)

@@ -77,7 +77,7 @@ class Outputs:
         self._levels = [
             sorted({op.reduction.level for op in ops if op.reduction.level is not None}) for ops, *_ in blocks
         ]
-        self._last = any(op.reduction.name == "last" for op in self._ops)
+        self._kinds = {op.reduction.level for op in self._ops if not op.reduction.foldable}
 
     def finish(self, states: Sequence[State], rest: str | None, results: MetricValues) -> None:
         """Add the values of these metrics to ``results``."""
@@ -123,8 +123,7 @@ class Outputs:
     def _picked(self, states: Sequence[State]) -> dict[float | None, Array]:
         """The quantiles of all rows by level, and their last values by None: ``[rows, labels, pieces]`` each."""
         shape = sum(len(state.rows) for state in states), *states[0].missing.shape[1:]
-        kinds = {*itertools.chain(*self._levels), *([None] if self._last else [])}
-        picked: dict[float | None, Array] = {kind: np.full(shape, np.nan) for kind in kinds}
+        picked = {kind: np.full(shape, np.nan) for kind in self._kinds}
         top = 0
         for state, levels in zip(states, self._levels, strict=True):
             top, first = top + len(state.rows), top
@@ -136,7 +135,7 @@ class Outputs:
                     by_level = quantiles(values[start : start + step], levels)
                     for level, row in zip(levels, by_level, strict=True):
                         picked[level][first + start : first + start + len(row), label, piece] = row
-                if self._last and values.shape[1]:
+                if None in picked and values.shape[1]:
                     back = values[:, np.argsort(order, kind="stable")[::-1]]
                     latest = (back == back).argmax(1)  # 0 if a row has no value; the entry there is NaN
                     picked[None][first:top, label, piece] = back[np.arange(len(back)), latest]

@@ -155,10 +155,9 @@ class Block:
         self._all: frozenset[Stat] = frozenset().union(*self._stats.values())
         self._pooled = self._all | stats
         self._families = [] if self._folds else [op for op in self._sources.values() if op.family]
-        self._levels = sorted({op.reduction.level for op in ops if op.reduction.level is not None})
         self._shows_empty = bool(stats) or any(op.empty is not None for op in ops)
         self._keeps_never = self._shows_empty or any(op.over_run is not None for op in ops)
-        self._last = any(op.reduction.name == "last" for op in ops)
+        self._by_order = not all(op.reduction.foldable for op in ops)
         self._programs: OrderedDict[Hashable, Any] = OrderedDict()
         self._outlines: OrderedDict[Hashable, Outline] = OrderedDict()
 
@@ -187,7 +186,7 @@ class Block:
             missing = cells.counts - moments.n
             if program.marked and np.count_nonzero(missing):
                 missing = self._without_absent(missing, program.marked, rows, view, chosen, cells)
-            if stats and (self._levels or self._last):
+            if stats and self._by_order:
                 order = cell_index.latest(view, self._axis)[chosen]
                 nothing = np.full((len(rows) - len(matrix), matrix.shape[1]), np.nan)
                 ordered = Ordered(np.concatenate([matrix, nothing]), placed.label, placed.piece, order)
