@@ -20,12 +20,14 @@ from declog.engine.outputs import cells_of
 from declog.engine.partials import State, reindexed, rows_of
 from declog.language.moments import FORMULAS, Moments
 from declog.language.segmented import Array
+from declog.language.smoothing import Smoothing
 from declog.plans.ops import FormulaOp, MetricOp
 
 log = logging.getLogger("declog")
 Cell = tuple[str, str]  # a member and a label, each "" if the metric has none
 Kept = deque[tuple[int | None, float]]  # values, but of `ema` with their steps; where that is None a rewind keeps it
 Key = tuple[str, str]  # a mode, or "" for all modes, and a metric's key
+LATEST = Smoothing("lag", 0)  # the curve of a metric without one
 
 
 class OverRun:
@@ -99,7 +101,7 @@ class OverRun:
 
     def _followed(self, op: MetricOp | FormulaOp, mode: str, step: int, window: Cells | None) -> Cells | None:
         """Update the first or the latest values, or their smooth curves, piece by piece in the order of steps."""
-        key = _key(op, mode)
+        key, curve = _key(op, mode), op.smoothing or LATEST
         values = self._values.setdefault(key, {})
         if window is not None and _named(op, window) and step < self._steps.get(key, step):
             log.warning(
@@ -111,9 +113,8 @@ class OverRun:
             for member, label, piece in np.argwhere(window.counted).tolist():
                 cell = (window.members[member] if window.members else "", window.labels[label] if window.labels else "")
                 kept, value = values.setdefault(cell, _kept(op)), float(window.values[member, label, piece])
-                if op.smoothing is not None:
-                    value = op.smoothing.following(kept[-1][1] if kept else None, value)
                 if not (kept and op.over_run == "first"):
+                    value = curve.following(kept[-1][1] if kept else None, value)
                     kept.append((_step(op, step, window.pieces[piece]), value))
             if op.empty is not None:  # a cell that came without a value is logged as `empty` from then on
                 for cell in itertools.product(window.members or [""], window.labels or [""]):
@@ -123,11 +124,10 @@ class OverRun:
         names = self.names(op, mode)
         members = dict.fromkeys([*(member for member, _ in values), *(window.members if window is not None else ())])
         table = [[values.get((member, label)) for label in names.all or [""]] for member in members or [""]]
-        least = 1 if op.smoothing is None else op.smoothing.least
         count: Array = np.array([[[len(kept or ())] for kept in row] for row in table])
-        means = [[[_value(op, kept)] for kept in row] for row in table]
+        means = [[[_value(curve, kept)] for kept in row] for row in table]
         cells = Cells(np.array(means, np.float64), tuple(members) if op.family else (), names.all, rest=names.rest)
-        return _shown(op, cells, (count >= least) & np.isnan(cells.values), count > 0, window)
+        return _shown(op, cells, (count >= curve.least) & np.isnan(cells.values), count > 0, window)
 
     def rewind(self, mode: str, step: int) -> None:
         """Take a mode back to an earlier step: its next windows are not late, and later values are forgotten."""
@@ -196,15 +196,13 @@ def _step(op: MetricOp | FormulaOp, step: int, piece: tuple[int, ...]) -> int | 
 
 def _kept(op: MetricOp | FormulaOp, entries: Iterable[tuple[int | None, float]] = ()) -> Kept:
     """Room for the values that a cell keeps, with the first of them, and for as many that a run goes back to."""
-    return deque(entries, 1 if op.smoothing is None else op.smoothing.most * (1 + _undone(op)))
+    return deque(entries, (op.smoothing or LATEST).most * (1 + _undone(op)))
 
 
-def _value(op: MetricOp | FormulaOp, kept: Kept | None) -> float:
-    """The latest value, the first, or that of the curve; NaN where it needs more values."""
+def _value(curve: Smoothing, kept: Kept | None) -> float:
+    """The value of a curve; NaN where it needs more values."""
     values = [value for _, value in kept or ()]
-    if len(values) < (1 if op.smoothing is None else op.smoothing.least):
-        return float("nan")
-    return values[-1] if op.smoothing is None else op.smoothing.of_kept(values)
+    return curve.of_kept(values) if len(values) >= curve.least else float("nan")
 
 
 def _entry(saved: Any) -> tuple[int | None, float]:
