@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from declog.engine.blocks import Batches
 from declog.engine.evaluator import View
-from declog.engine.frame import EARLIER_GROUP, GROUP_ID, Frame
+from declog.engine.frame import EARLIER_GROUP, GROUP_ID, Frame, parted
 from declog.engine.layout import KIND
 from declog.engine.reduce import Report, failure
 from declog.engine.row_ids import Search, candidates, has_ids
@@ -34,13 +34,6 @@ from declog.plans.ops import JoinOp, Plan, PreviousOp
 KEPT = 4096  # a run can go back by at most so many steps
 
 
-class Pair(NamedTuple):
-    """Two phases: rows of the later one, the target, are looked up in the source."""
-
-    source: str
-    target: str
-
-
 class Carryover:
     """What one mode carries from window to window."""
 
@@ -54,10 +47,11 @@ class Carryover:
         self._stand_ins = stand_ins(plan)
         self._needs = needs_of_joins(plan)
         self._groups = [
-            Pair(phase.groups_of, phase.name) for phase in plan.phases.values()
+            (phase.groups_of, phase.name) for phase in plan.phases.values()
             if phase.groups_of is not None and phase.groups_of in plan.phases
         ]  # fmt: skip
-        self._pairs = {*self._groups, *(Pair(op.source, op.target) for op in plan.joins)}
+        # pairs of phases: rows of the later one, the target, are looked up in the source
+        self._pairs = {*self._groups, *((op.source, op.target) for op in plan.joins)}
         self._previous: dict[str, dict[int, deque[tuple[int, float]]]] = {op.name: {} for op in plan.previous}
 
     def state(self) -> tuple[dict[str, Frame], dict[str, Any]]:
@@ -91,15 +85,10 @@ class Carryover:
             for held in by_rank.values():
                 while held and held[-1][0] > step:
                     held.pop()
-        for phase, latest in list(self._rows.items()):
-            rows = _held(*self._steps[phase]) if phase in self._steps else latest
-            rows = rows.take(np.flatnonzero(rows.batches.step <= step))
-            if phase in self._steps:
-                self._steps[phase] = deque([rows], KEPT)
-            if len(rows.batches):
-                self._rows[phase] = _latest_step(rows)
-            else:
-                del self._rows[phase]
+        steps = {phase: _held(*self._steps[phase]) for phase in self._steps.keys() & self._rows.keys()}
+        before, _ = parted({**self._rows, **steps}, step)
+        self._rows = {phase: _latest_step(rows) for phase, rows in before.items()}
+        self._steps |= {phase: deque([before[phase]] if phase in before else [], KEPT) for phase in steps}
 
     def apply(self, frames: Mapping[str, Frame]) -> dict[str, Frame]:
         """The frames with the columns that come from other phases or earlier steps."""
@@ -112,17 +101,16 @@ class Carryover:
                     self._report(failure(f"`{previous.expr}`", error))
         sources = {source for source, _ in self._pairs}
         searched = {phase: self._searched(phase, joined) for phase in sources}
-        for pair in self._groups:
-            if pair.target in joined and (rows := searched[pair.source]) is not None:
-                joined[pair.target] = self._with_groups(pair, rows, joined[pair.target])
+        for source, target in self._groups:
+            if target in joined and (rows := searched[source]) is not None:
+                joined[target] = self._with_groups(rows, joined[target])
         for op in self._plan.joins:
-            target, source = joined.get(op.target), searched[op.source]
-            if target is None:
+            if (frame := joined.get(op.target)) is None:
                 continue
             try:
-                joined[op.target] = self._joined(op, source, target)
+                joined[op.target] = self._joined(op, searched[op.source], frame)
             except RuntimeFailure as error:
-                if self._is_missed(op, target) and not self._is_stood_for(op, joined):
+                if self._is_missed(op, frame) and not self._is_stood_for(op, joined):
                     self._report(error)
             except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
                 self._report(failure(f"`{op.expr}`", error))
@@ -218,7 +206,7 @@ class Carryover:
         members = view.members(op.expr) if op.expr.type.family else ()
         return target.with_column(op.name, Axis.STEP, values[..., rows], op.expr.type.dtype, members, kind=kind)
 
-    def _with_groups(self, pair: Pair, source: Frame, target: Frame) -> Frame:
+    def _with_groups(self, source: Frame, target: Frame) -> Frame:
         """The target with the groups that its rows have in the source, however micro-batches divide them.
 
         A row that comes again in a step, as in a second epoch, is of a further group. Batches that cannot be matched
@@ -234,7 +222,7 @@ class Carryover:
             if target.has(GROUP_ID) and not (source.has(GROUP_ID) and has_ids(search.target_ids, span)):
                 continue
             with suppress(RuntimeFailure):
-                matched, doubles = self._matched(pair, search, batch, span)
+                matched, doubles = self._matched(search, batch, span)
                 if groups is not None and not doubles and (matched >= 0).all():
                     ids[span], places[span], there[span] = groups[matched], matched, True
         if not len(there) or not there.all():
@@ -251,7 +239,7 @@ class Carryover:
             raise RuntimeFailure.of("DL511.nothing", source=op.source, target=op.target, expr=op.expr)
         view = View(source, self._plan.function)
         values = view.picked(op.expr, Axis.COMPLETION, np.arange(source.count(Axis.COMPLETION)))
-        places, doubles = self._places(Pair(op.source, op.target), source, target)
+        places, doubles = self._places(source, target)
         if any(not _same(values[..., [one]], values[..., [other]]) for one, other in doubles):
             count = len({one for one, _ in doubles})
             raise RuntimeFailure.of("DL511.twice", ids=self._plan.ids, phase=op.source, count=count, expr=op.expr)
@@ -263,7 +251,7 @@ class Carryover:
         kind = kind if isinstance(kind, bool) else kind[..., places]
         return target.with_column(op.name, Axis.COMPLETION, values, op.expr.type.dtype, members, kind=kind)
 
-    def _places(self, pair: Pair, source: Frame, target: Frame) -> tuple[NDArray[np.int64], set[tuple[int, int]]]:
+    def _places(self, source: Frame, target: Frame) -> tuple[NDArray[np.int64], set[tuple[int, int]]]:
         """Each row of the target has a row in the source: by id, or by an unambiguous position in batches without ids.
 
         Also returns the pairs of source rows in one batch that share an id which the target asks for.
@@ -271,38 +259,35 @@ class Carryover:
         places = np.full(target.count(Axis.COMPLETION), -1, np.int64)
         doubles, search = set[tuple[int, int]](), Search(source, target, self._plan.ids)
         for batch, span in enumerate(_spans(target)):
-            places[span], doubled = self._matched(pair, search, batch, span)
+            places[span], doubled = self._matched(search, batch, span)
             doubles |= doubled
         if (places < 0).any():
-            missing = int((places < 0).sum())
-            raise RuntimeFailure.of(
-                "DL511.missing", missing=missing, target=pair.target, ids=self._plan.ids, source=pair.source
-            )
+            missing, ids = int((places < 0).sum()), self._plan.ids
+            raise RuntimeFailure.of("DL511.missing", missing=missing, target=target.phase, ids=ids, source=source.phase)
         return places, doubles
 
-    def _matched(
-        self, pair: Pair, search: Search, batch: int, span: slice
-    ) -> tuple[NDArray[np.int64], set[tuple[int, int]]]:
+    def _matched(self, search: Search, batch: int, span: slice) -> tuple[NDArray[np.int64], set[tuple[int, int]]]:
         """The same of one batch of the target, whose rows are the ``span``; -1 for a row with an id that none has."""
-        ids, count, sizes = self._plan.ids, span.stop - span.start, search.source.batches.rows
+        source, target = search.source, search.target
+        ids, count, sizes = self._plan.ids, span.stop - span.start, source.batches.rows
         batches, rows, of_source = search.of(batch)
         if not len(batches):
-            raise RuntimeFailure.of("DL511.first", target=pair.target, source=pair.source)
+            raise RuntimeFailure.of("DL511.first", target=target.phase, source=source.phase)
         asked = has_ids(search.target_ids, span)
         if not count or (asked and not len(rows)):  # nothing to match, or nothing to match it with
             return np.full(count, -1, np.int64), set()
         if asked != (of_source is not None):
-            raise RuntimeFailure.of("DL511.ids", ids=ids, phase=pair.source if asked else pair.target)
+            raise RuntimeFailure.of("DL511.ids", ids=ids, phase=(source if asked else target).phase)
         if of_source is None or search.target_ids is None:
             if len(batches) != 1 or sizes[batches[0]] != count:
                 declare = "" if ids else f"`{IDS_OF_ROWS}`, and "
                 raise RuntimeFailure.of(
-                    "DL511.position", target=pair.target, source=pair.source, count=count,
+                    "DL511.position", target=target.phase, source=source.phase, count=count,
                     sizes=" and ".join(map(str, sizes[batches].tolist())), declare=declare, ids=ids or ROW_ID,
                 )  # fmt: skip
             return rows, set()
         places, doubled = of_source.rows_of(search.target_ids[span])
-        batch_of = search.source.parts(Axis.COMPLETION, Axis.STEP).index
+        batch_of = source.parts(Axis.COMPLETION, Axis.STEP).index
         return places, {(one, other) for one, other in doubled if batch_of[one] == batch_of[other]}
 
 

@@ -18,16 +18,15 @@ class Search:
     """Looks up rows of a target's batches in a source. Successive batches mostly search the same rows."""
 
     def __init__(self, source: Frame, target: Frame, ids: str | None) -> None:
-        self.source = source
+        self.source, self.target = source, target
         self.source_ids, self.target_ids = (
             None if ids is None else frame.column(ids, exact=True) for frame in (source, target)
         )
-        self._target = target
         self._latest: tuple[bytes | None, NDArray[np.int64], RowsById | None] = None, np.zeros(0, np.int64), None
 
     def of(self, batch: int) -> tuple[NDArray[np.int64], NDArray[np.int64], RowsById | None]:
         """The source's batches for a batch of the target, and their rows, also by id if any has one."""
-        batches = candidates(self.source.batches, self._target.batches, batch)
+        batches = candidates(self.source.batches, self.target.batches, batch)
         if self._latest[0] != (key := batches.tobytes()):
             rows = ranges(self.source.batches.rows, batches)
             ids = None if self.source_ids is None else self.source_ids[rows]
