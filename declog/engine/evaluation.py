@@ -6,7 +6,7 @@ During a run, rank 0's collector delivers the rows; when a metric is asked for l
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -117,31 +117,27 @@ class Evaluation:
         """The state for a checkpoint: frames by name, and plain data."""
         frames: Frames = {}
         data: dict[str, Any] = {"dispatch": self._dispatcher.state(), "carry": {}, "held": {}}
-        for mode, carry in self._carries.items():
-            rows, data["carry"][mode] = carry.state()
-            frames |= {f"carry/{mode}/{phase}": frame for phase, frame in rows.items()}
-        for mode, by_period in self._windows.items():
-            for period, window in by_period.items():
-                rows, data["held"][f"{mode}/{period}"] = window.state()
-                frames |= {f"held/{mode}/{period}/{phase}": frame for phase, frame in rows.items()}
+        for kind, name, part in self._parts():
+            rows, data[kind][name] = part.state()
+            frames |= {f"{kind}/{name}/{phase}": frame for phase, frame in rows.items()}
         return frames, data
 
     def load(self, frames: Mapping[str, Frame], data: Mapping[str, Any]) -> None:
         """Restore the state of an equal plan."""
         self.load_totals(data)
         for name, frame in frames.items():
-            frame.mode = name.split("/")[1]
-        for mode, carry in self._carries.items():
-            carry.load(_below(frames, f"carry/{mode}/"), data["carry"].get(mode, {}))
-        for mode, by_period in self._windows.items():
-            for period, window in by_period.items():
-                name = f"{mode}/{period}"
-                window.load(_below(frames, f"held/{name}/"), data["held"].get(name, {}))
+            _, frame.mode, *_, frame.phase = name.split("/")
+        for kind, name, part in self._parts():
+            prefix = f"{kind}/{name}/"
+            rows = {name.removeprefix(prefix): frame for name, frame in frames.items() if name.startswith(prefix)}
+            part.load(rows, data[kind].get(name, {}))
 
     def load_totals(self, data: Mapping[str, Any]) -> None:
         """Restore only the totals over the run, from the state of a different plan."""
         self._dispatcher.load(data["dispatch"])
 
-
-def _below(frames: Mapping[str, Frame], prefix: str) -> Frames:
-    return {name.removeprefix(prefix): frame for name, frame in frames.items() if name.startswith(prefix)}
+    def _parts(self) -> Iterator[tuple[str, str, Carryover | WindowState]]:
+        """All that has rows, with its kind and name in a checkpoint."""
+        for mode, windows in self._windows.items():
+            yield "carry", mode, self._carries[mode]
+            yield from (("held", f"{mode}/{period}", window) for period, window in windows.items())

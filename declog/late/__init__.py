@@ -28,7 +28,7 @@ from declog.config.project import load_imports
 from declog.distribution import VERSION
 from declog.engine.evaluation import Evaluation
 from declog.engine.frame import GROUP_ID, Frame, Projection, of_mode
-from declog.engine.layout import FAILURE, KIND
+from declog.engine.layout import FAILURE, KIND, Layout
 from declog.engine.local_columns import with_locals
 from declog.engine.log_event import undone
 from declog.engine.publish import Dispatcher, Route, prefixed
@@ -411,11 +411,11 @@ class Columns:
 
     @cached_property
     def _renamed(self) -> Projection:
-        return Projection(lambda layout, name, dtype: self._new(name))
+        def new(layout: Layout, name: str, dtype: np.dtype[Any]) -> str:
+            of = name.removesuffix(KIND).removesuffix(FAILURE)
+            return self.names.get(of, of) + name[len(of) :]
 
-    def _new(self, name: str) -> str:
-        of = name.removesuffix(KIND).removesuffix(FAILURE)
-        return self.names.get(of, of) + name[len(of) :]
+        return Projection(new)
 
 
 def _events(

@@ -130,9 +130,7 @@ class _Metrics:
         if through is not None and (through > number or any(low < through for low, _ in self._answer.kept[-1].cuts)):
             through = None
         if through is not None:
-            read, data = decode((folder / STATE).read_bytes(), self._answer.plan.grouping)
-            frames = {name: replace(frame, phase=name.rpartition("/")[2]) for name, frame in read.items()}
-            self._answer.evaluation.load(frames, data)
+            self._answer.evaluation.load(*decode((folder / STATE).read_bytes(), self._answer.plan.grouping))
         self._files.open(info_of(run.output_dir, folder, self._answer.plan, self.lines), SINK_S)
         try:
             self._files.rewind(ResumePoint(BEFORE_ALL if through is None else request["step"]), SINK_S)
@@ -178,6 +176,5 @@ def _inherit(folder: Path) -> None:
             (target / REQUEST).write_text(json.dumps(request), encoding="utf-8")
 
 
-def _read(path: Path) -> dict[str, Any]:
-    facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return facts
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
