@@ -86,7 +86,7 @@ def _of_means(config: Composed, plan: Plan) -> Iterator[str]:
 def _of_numbers(config: Composed, plan: Plan) -> Iterator[str]:
     """A note on the user's own reduction of a preset's metric for which a number of the loop stands."""
     numbers = {op.key for op in plan.metrics if op.axis is Axis.STEP}
-    sources = {op.name: op.source for phase in plan.phases.values() for op in phase.signals}
+    sources = {op.name: op.source for op in plan.signals}
     for id in dict.fromkeys(op.id for op in plan.metrics if op.prefer in numbers and op.reduction.name != "mean"):
         path = ("metrics", id)
         if config.home((*path, "reduce")) is None and config.home((*path, "prefer")) is not None:
@@ -157,7 +157,7 @@ def unread(config: Composed, plan: Plan) -> Iterator[str]:
 
     A run does not log it, as they may be declared for questions that come later.
     """
-    names_read = {op.name for phase in plan.phases.values() for op in phase.signals}
+    names_read = {op.name for op in plan.signals}
     declared = {path[-1] for path, _ in config.spec.declared if config.home(path) is None} - names_read
     sections = {key: value for key, value in config.data.items() if key != "signals"}
     declared -= {*re.findall(r"\w+", str(sections))}  # what is off, or shown nowhere, may read it

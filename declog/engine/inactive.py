@@ -69,10 +69,7 @@ class Inactive:
             if op.shown and op.id != LOGGED:
                 self._keys.setdefault(op.id, []).append(op.key)
                 self._modes_of.setdefault(op.id, set()).update(modes.of(op.key))
-        self._signals = {
-            Need(phase.name, op.name): op
-            for phase in plan.phases.values() for op in phase.signals if not op.any and op.name != LOGGED
-        }  # fmt: skip
+        self._signals = {Need(op.phase, op.name): op for op in plan.signals if not op.any and op.name != LOGGED}
         self._labels = {
             op.id: {item.leaf for item in walk(op.by) if item.op == SIGNAL} for op in plan.metrics if op.by is not None
         }
@@ -147,11 +144,8 @@ class Inactive:
         due = [id for id in self._keys if self._every[id] in periods and mode in self._modes_of[id]]
         first = [id for id in due if id not in state.judged]
         if mode != "train":  # a phase without any batch is not meant to be in this mode
-            first = [
-                id
-                for id in first
-                if any(Need(need.phase, PHASE) in state.spans for clause in self._needs[id] for need in clause)
-            ]
+            came = {need.phase for need in state.spans if need.name == PHASE}
+            first = [id for id in first if any(need.phase in came for clause in self._needs[id] for need in clause)]
         state.judged.update(first)
         reasons = {id: why for id in first if not self._has_value(id, results) and (why := self._why(id, state))}
         if not reasons:

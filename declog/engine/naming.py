@@ -55,18 +55,11 @@ class Naming:
             period: [_entry(op) for op in plan.outputs if op.shown and op.every == period] for period in plan.periods
         }
         self._shown = {op.key: op for op in plan.outputs if op.shown}
-        self._declared = {
-            item.template: op.id
-            for op in plan.outputs if op.shown for item in op.names if "{" not in item.template
-        }  # fmt: skip
+        self._declared = {item.template: op.id for op, item in plan.shown_names if "{" not in item.template}
         self._nonfinite = {NONFINITE + op.id for op in plan.outputs}
-        self._patterns = sorted(
-            (
-                (re.compile(names_of(item.template)), (op.key, item.alias))
-                for op in plan.outputs if op.shown for item in op.names
-            ),
-            key=lambda pattern: pattern[0].pattern == "(.+)",  # the pattern that matches any name comes last
-        )  # fmt: skip
+        patterns = [(re.compile(names_of(item.template)), (op.key, item.alias)) for op, item in plan.shown_names]
+        # the pattern that matches any name comes last
+        self._patterns = sorted(patterns, key=lambda pattern: pattern[0].pattern == "(.+)")
         self._owners: dict[str, Output] = {}  # which output wrote a name, with the mode's prefix
         self._reported: set[str] = set()
 

@@ -491,11 +491,6 @@ class PhaseOp:
     groups_of: str | None = None  # the earlier phase in which the same rows have their groups
 
     @cached_property
-    def has_completions(self) -> bool:
-        """Whether one of its signals gives the number of completions in a batch."""
-        return any(signal.axis is Axis.COMPLETION and signal.recorded for signal in self.signals)
-
-    @cached_property
     def declared(self) -> frozenset[str]:
         """The signals of this phase alone."""
         return frozenset(signal.name for signal in self.signals if not signal.any)
@@ -572,9 +567,9 @@ class Plan:
     @cached_property
     def kept(self) -> str | None:
         """The phase to whose completions `log.keep` adds columns; None if no rows are kept or no phase has any."""
-        described = [self.extra] if self.extra is not None else []
-        described += [phase.name for phase in self.phases.values() if phase.has_completions]
-        return described[0] if described and self.keep_bytes else None
+        # a signal that is recorded gives the number of completions in a batch
+        described = (op.phase for op in self.signals if op.axis is Axis.COMPLETION and op.recorded)
+        return (self.extra or next(described, None)) if self.keep_bytes else None
 
     @property
     def outputs(self) -> tuple[MetricOp | FormulaOp, ...]:
@@ -583,13 +578,18 @@ class Plan:
 
     def taken(self, signals: Mapping[str, Any]) -> dict[str, Any]:
         """The signals among these that may be observed; if a family takes any name, all of them."""
-        every = any(op.any for ops in self.sources.values() for op in ops)
+        every = any(op.any for op in self.signals)
         return {name: value for name, value in signals.items() if every or name in self.signal_names}
+
+    @property
+    def signals(self) -> Iterator[SignalOp]:
+        """The needed signals of all phases."""
+        return (op for phase in self.phases.values() for op in phase.signals)
 
     @cached_property
     def sources(self) -> dict[str, tuple[SignalOp, ...]]:
         """The needed signals by the name under which they are observed; a name may be needed in several phases."""
-        return _by_source(op for phase in self.phases.values() for op in phase.signals)
+        return _by_source(self.signals)
 
     @cached_property
     def unread(self) -> dict[str, tuple[SignalOp, ...]]:
@@ -641,9 +641,14 @@ class Plan:
         recorded = sum(len(phase.signals) + len(phase.folds) + len(phase.locals) for phase in self.phases.values())
         return recorded + len(self.outputs) + len(self.tables)
 
+    @property
+    def shown_names(self) -> Iterator[tuple[MetricOp | FormulaOp, NameOp]]:
+        """Each name that trackers see, with its metric."""
+        return ((op, item) for op in self.outputs if op.shown for item in op.names)
+
     def names(self) -> list[str]:
         """The templates of all names that trackers see; a family's contains ``{member}``."""
-        return list(dict.fromkeys(item.template for op in self.outputs if op.shown for item in op.names))
+        return list(dict.fromkeys(item.template for _, item in self.shown_names))
 
 
 def _by_source(signals: Iterable[SignalOp]) -> dict[str, tuple[SignalOp, ...]]:

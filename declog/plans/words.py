@@ -80,7 +80,7 @@ def _column(op: ColumnOp) -> str:
         values = ", ".join(("tokens", *(name for name, _ in op.tokens.values)))
         ends = {"first": op.tokens.head, "last": op.tokens.tail}
         return f"{op.id} ({values}: the {' and '.join(f'{end} {count}' for end, count in ends.items() if count)})"
-    return f"{op.id} (undeclared columns)" if op.undeclared == "keep" else op.id
+    return f"{op.id} (undeclared columns)" if op.keeps else op.id
 
 
 def every(n: int) -> str:
@@ -200,7 +200,7 @@ def described(plan: Plan, places: Mapping[str, str] | None = None) -> dict[str, 
             {"key": op.key, "words": _metric(op, plan), "names": [item.template for item in op.names if op.shown]}
             for op in plan.outputs
         ],
-        "outputs": [_output(op, item, plan, places or {}) for op, item in _names(plan)],
+        "outputs": [_output(op, item, plan, places or {}) for op, item in plan.shown_names],
         "alerts": [
             {"id": op.id, "level": op.level, "when": str(op.when), "words": _alert(op), "reads": sorted(read(op.when))}
             for op in plan.alerts
@@ -215,11 +215,6 @@ def described(plan: Plan, places: Mapping[str, str] | None = None) -> dict[str, 
         "inactive": [list(item) for item in plan.inactive],
         "warnings": list(plan.warnings),
     }  # fmt: skip
-
-
-def _names(plan: Plan) -> Iterator[tuple[MetricOp | FormulaOp, NameOp]]:
-    """Each name that trackers see, with its metric."""
-    yield from ((op, item) for op in plan.outputs if op.shown for item in op.names)
 
 
 def _output(op: MetricOp | FormulaOp, item: NameOp, plan: Plan, places: Mapping[str, str]) -> dict[str, Any]:
@@ -334,14 +329,14 @@ def facts(plan: Plan, other: Plan) -> dict[str, Facts]:
     """
     plain, meanings = described(plan), Meanings(plan)
     shown = [output for output in plain["outputs"] if output["metric"] != LOGGED]
-    shared = {item.template for op, item in _names(other) if op.id != LOGGED}
+    shared = {item.template for op, item in other.shown_names if op.id != LOGGED}
     tables = {table["name"]: (table["words"],) for table in plain["tables"]}
     cost = {"operations": str(plan.ops), "token folds": str(len(plan.folds)), "a log event": every(plan.every)}
     cost |= {f"bytes per completion of {phase['name']}": str(phase["bytes"]) for phase in plain["phases"]}
     return {
         "outputs": {
             item.template: (_metric(op, plan), _definition(op, plan), _decisive(op, meanings))
-            for op, item in _names(plan) if op.id != LOGGED
+            for op, item in plan.shown_names if op.id != LOGGED
         },
         "tables": tables | {
             f"{table['name']}.{column['id']}": (column["type"], column["call"] or column["expr"])

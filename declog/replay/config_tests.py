@@ -112,9 +112,8 @@ def config_tests(
 def _excused(test: TestSpec, plan: Any) -> tuple[str, ...]:
     """The codes of failures that only come from signals that the test leaves out: ids of groups, and rows to join."""
     sources = {name for _, item in givers(test) for call in item.calls for name in call}
-    here = {op.name for phase in plan.phases.values() for op in phase.signals if op.source in sources}
-    phases = {name for name, phase in plan.phases.items() if any(op.source in sources for op in phase.signals)}
-    codes = []
+    observed = [op for op in plan.signals if op.source in sources]
+    here, phases, codes = {op.name for op in observed}, {op.phase for op in observed}, []
     if plan.grouping is not None and plan.grouping.size is None and here.isdisjoint(plan.grouping.of):
         codes.append("[DL507]")
     if any(op.source not in phases for op in plan.joins) or (plan.ids is not None and plan.ids not in here):

@@ -135,7 +135,7 @@ def names_by_preset(path: tuple[str, ...]) -> dict[str, set[str]]:
 def _shown(plan: Plan) -> set[str]:
     """The templates of all names that sinks get, in every mode, but not templates that can be anything."""
     shown = set().union(*(plan.profiles[sink.profile].outputs for sink in plan.sinks))
-    names = {name.template for op in plan.outputs if op.shown for name in op.names if (op.key, name.alias) in shown}
+    names = {name.template for op, name in plan.shown_names if (op.key, name.alias) in shown}
     names |= _by_trainer(plan) if not plan.every else set()
     prefixes = {mode.prefix for mode in plan.modes.values()}
     return {prefix + name for name in names if name[:1] != "{" for prefix in prefixes}

@@ -128,7 +128,7 @@ class Run:
         self._reported: dict[str, Any] = {}
         self._parts = False  # whether a step came in several calls
         self._left_out: set[str] = set()
-        templates = [item.template for op in log.plan.outputs if op.shown for item in op.names]
+        templates = [item.template for _, item in log.plan.shown_names]
         self._metrics = re.compile("|".join(names_of(name) for name in templates if name[:1] != "{") or "(?!)")
 
     def close(self, *, failed: bool = False) -> None:

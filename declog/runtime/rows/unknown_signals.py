@@ -30,7 +30,7 @@ def unknown_signals(plan: Plan, signals: Mapping[str, Any]) -> UnknownSignalErro
     names = [name for name in signals if name not in plan.signal_names]
     candidates = plan.signal_names - signals.keys()  # a name that the call observes as well is not meant
     near = {name: nearest(name, candidates) for name in names}
-    sources = {op.name: op.source for phase in plan.phases.values() for op in phase.signals}
+    sources = {op.name: op.source for op in plan.signals}
     computed = signals_of(plan)
     fixes, last, undeclared = [], [], []
     for name in names:
