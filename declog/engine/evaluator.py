@@ -52,8 +52,7 @@ class View:
 
     def members(self, node: Node) -> Members:
         """The members of a family's value, in its order."""
-        if node.index not in self._values:
-            self._evaluated(node)
+        self._evaluated(node)
         return self._members.get(node.index, ())
 
     def function(self, name: str) -> Function:
@@ -123,7 +122,7 @@ class View:
                 return self._column(node)
             case "fold":
                 return self._fold(node)
-        function = self._function_of(node.op) or self.function(node.op)
+        function = self.function(node.op)
         if function.stage == "elementwise":
             return self._of_rows(node, function)
         kind = _simplified(self._kind(node, function))

@@ -26,7 +26,6 @@ from declog.plans.needs import read
 from declog.plans.ops import FormulaOp
 
 NOWHERE: Value = np.full((1, 1, 1), np.nan), True
-NO_FACTS: Mapping[str, float] = {}
 
 
 @dataclass(frozen=True)
@@ -41,9 +40,8 @@ class Sheet:
     """Evaluates expressions over metrics that are aligned to common axes ``[members, labels, pieces]``."""
 
     def __init__(
-        self, cells: Mapping[str, Cells], expr: Node, functions: FunctionOf = DEFAULT.get,
-        facts: Mapping[str, float] = NO_FACTS,
-    ) -> None:  # fmt: skip
+        self, cells: Mapping[str, Cells], expr: Node, functions: FunctionOf, facts: Mapping[str, float]
+    ) -> None:
         self._facts = facts
         self._functions = functions
         self._leaves = aligned(expr)
@@ -180,10 +178,7 @@ def _axes(metrics: frozenset[tuple[Names, Names, Names, str | None]]) -> tuple[A
 
 
 def formula(
-    op: FormulaOp,
-    cells: Mapping[str, Cells],
-    functions: FunctionOf = DEFAULT.get,
-    facts: Mapping[str, float] = NO_FACTS,
+    op: FormulaOp, cells: Mapping[str, Cells], functions: FunctionOf, facts: Mapping[str, float]
 ) -> Cells | None:
     """A formula's values, piece by piece; None if this window has none of its metrics."""
     keys = read(op.expr)
@@ -197,10 +192,7 @@ def formula(
 
 
 def first_place(
-    condition: Node,
-    cells: Mapping[str, Cells],
-    functions: FunctionOf = DEFAULT.get,
-    facts: Mapping[str, float] = NO_FACTS,
+    condition: Node, cells: Mapping[str, Cells], functions: FunctionOf, facts: Mapping[str, float]
 ) -> CellName | None:
     """The first cell in which a condition over the logged metrics is true; None: it holds nowhere."""
     while condition.op == "any":  # of members: it holds for the one for which its inside does
@@ -221,7 +213,7 @@ def shown(fields: Mapping[str, Node], cells: Mapping[str, Cells], cell_name: Cel
     """The numbers for an alert's text, taken from the cell in which its condition held; None for an absent value."""
     numbers: dict[str, float | None] = {}
     for name, node in fields.items():
-        sheet = Sheet(cells, node)
+        sheet = Sheet(cells, node, DEFAULT.get, {})
         values, kind = sheet.value(node)
         at = [
             names.index(one) if one in names and size > 1 else 0  # a single value stands for all members or labels

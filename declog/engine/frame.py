@@ -285,8 +285,6 @@ def of_mode(frames: Mapping[str, Frame], mode: str, checked: Collection[str] = (
 
 def merged(parts: Sequence[Mapping[str, Frame]]) -> dict[str, Frame]:
     """The frames of several parts, merged phase by phase."""
-    if len(parts) == 1:
-        return dict(parts[0])
     names = dict.fromkeys(name for part in parts for name in part)
     return {name: Frame.merge([part[name] for part in parts if name in part]) for name in names}
 

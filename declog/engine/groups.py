@@ -65,10 +65,9 @@ def segments(grouping: Grouping, ids: Array | None, pieces: Segments, least: int
     ``least``: how many ids contradict the size where each fills several groups in a row; see ``contradiction``.
     """
     size = grouping.size
-    if size is None and ids is None:  # no groups: values per group are absent
-        return Segments(np.zeros(len(pieces.index), np.int64), 0)
     if size is None:
-        assert ids is not None
+        if ids is None:  # no groups: values per group are absent
+            return Segments(np.zeros(len(pieces.index), np.int64), 0)
         there = present(ids)  # a row without an id is a group of its own
         alone = np.where(there, -1, np.arange(len(ids)))
         return Segments.of_keys(pieces.index, np.where(there, ids, 0).astype(np.int64), alone)

@@ -173,8 +173,9 @@ class FoldProgram:
         self.sources: Sequence[Hashable] = came
         self.never: Sequence[Hashable] = [pair for pair in pairs if pair not in came]
         needed: frozenset[Stat] = frozenset(("n", "total"))
-        self._stats = {stat: Take(_spot(f"{fold}.{stat}", frame) for fold, _ in came) for stat in stats | needed}
-        self._tokens = Take(None if tokens is None else _spot(f"{tokens}.n", frame) for _, tokens in came)
+        spots = frame.layout.spots
+        self._stats = {stat: Take(spots.get((f"{fold}.{stat}", None)) for fold, _ in came) for stat in stats | needed}
+        self._tokens = Take(spots.get((f"{tokens}.n", None)) for _, tokens in came)
         self._heights: tuple[Height, ...] = ((1, ()),) * len(came)
 
     def run(self, view: View) -> tuple[tuple[Moments, Array], tuple[Height, ...]]:
@@ -182,8 +183,3 @@ class FoldProgram:
         frame, count = view.frame, view.frame.count(Axis.COMPLETION)
         columns: dict[Stat, Array] = {stat: take.of(frame, count) for stat, take in self._stats.items()}
         return (fold_moments(columns), tokens_asked(columns["n"], self._tokens.of(frame, count))), self._heights
-
-
-def _spot(name: str, frame: Frame) -> Spot | None:
-    columns = frame.layout.columns.get(name)
-    return columns[0][1:] if columns else None

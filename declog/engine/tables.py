@@ -144,10 +144,8 @@ class Tables:
         types = self._types.setdefault(op.id, {})
         came = sorted(name.removeprefix(EXTRA) for name, _ in frame.texts if name.startswith(EXTRA))
         for name in dict.fromkeys((*types, *came)):
-            _, column_values = frame.texts.get(
-                (EXTRA + name, None), (None, np.full(frame.count(op.axis), None, object))
-            )
-            values = plain(column_values[rows])
+            extras = frame.column(EXTRA + name)
+            values = [None] * len(rows) if extras is None else plain(extras[rows])
             if column.redact or column.max_chars:
                 values = [shortened(column, item) for item in values]
             type = types.get(name) or natural(values)

@@ -30,7 +30,8 @@ def cell(column: ColumnOp, recorded: Any, values: dict[str, Any]) -> dict[str, l
     head, tail = op.recorded
     if _is_row(recorded):
         count, ids = _row(recorded, op)
-        pieces = _texts(op, [int(one) for one in ids])
+        numbers = [int(one) for one in ids]
+        pieces = [*map(str, numbers)] if op.pieces is None else op.pieces(numbers)
         end = head if count > head + tail else count  # after a gap, the text goes on elsewhere
         pieces = redacted(pieces[:end], column.redact) + redacted(pieces[end:], column.redact)
     else:  # all pieces are here: redact before cutting, so that a pattern may span the cut
@@ -74,10 +75,6 @@ def _row(row: Any, op: TokensOp) -> tuple[int, Sequence[Any]]:
     """The number of all tokens, and the values of the recorded ones."""
     count = int(row[-1])
     return count, row[: min(count, sum(op.recorded))]
-
-
-def _texts(op: TokensOp, ids: list[int]) -> list[str]:
-    return [str(id) for id in ids] if op.pieces is None else op.pieces(ids)
 
 
 def _number(value: Any) -> float | int | bool | None:

@@ -28,14 +28,11 @@ def by_rows(node: Node, function: Function, arrays: Sequence[Array]) -> tuple[Ar
     ]
     results = [function.of_row(dtype, row) for row in zip(*columns, strict=True)]
     shape, missing = spread[0].shape, np.array([item is None for item in results], bool)
-    if dtype is DType.TEXT:
-        return np.array(results, object).reshape(shape), False
-    if dtype is DType.BOOL:
-        kind = (missing * np.uint8(MISSING)).reshape(shape) if missing.any() else False
-        column_type = np.float64 if missing.any() else bool  # None is NaN, as in a column of bools
-        return np.array(results, column_type).reshape(shape), kind
-    exact = dtype is DType.INT and not missing.any()
-    return np.array(results, np.int64 if exact else np.float64).reshape(shape), False  # None is NaN
+    column_type: Any = {DType.TEXT: object, DType.BOOL: bool, DType.INT: np.int64}.get(dtype, np.float64)
+    if missing.any() and dtype is not DType.TEXT:
+        column_type = np.float64  # None is NaN
+    kind = (missing * np.uint8(MISSING)).reshape(shape) if dtype is DType.BOOL and missing.any() else False
+    return np.array(results, column_type).reshape(shape), kind
 
 
 def by_tensors(run: Callable[..., Any], arrays: list[Array]) -> Array:

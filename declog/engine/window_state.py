@@ -196,8 +196,7 @@ class WindowState:
             else:
                 axis, view = op.axis, View(frame, self._plan.function)
                 rows = filters.candidates(op.filter, view, np.arange(frame.count(axis)), axis)
-                places = frame.spread(np.arange(len(steps)), Axis.STEP, axis)[rows] if axis is not Axis.STEP else rows
-                keep |= np.isin(steps, steps[places])
+                keep |= np.isin(steps, frame.spread(steps, Axis.STEP, axis)[rows])
         return frame if keep.all() else frame.take(np.flatnonzero(keep))
 
     # -- checkpoints

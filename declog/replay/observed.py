@@ -85,12 +85,10 @@ def config_text(capture: Capture, signals: Sequence[Observed]) -> str:
         axes["token"] = {"mask": masks[0]}
     run = f"run: {{name: {capture.run['name']}}}"
     lines = ["sinks: [console, jsonl]", "", run, *_section("axes", axes), "signals:"]
+    mask = {} if axes.get("token") else {"mask": "all"}
     for phase in dict.fromkeys(phase for one in signals for phase in one.phases):
-        entries = {one.name: one.entry for one in signals if phase in one.phases}
-        if not axes.get("token"):
-            entries = {
-                name: {**entry, "mask": "all"} if entry["axis"] == "token" else entry for name, entry in entries.items()
-            }
+        of_phase = [one for one in signals if phase in one.phases]
+        entries = {one.name: {**one.entry, **(mask if one.axis == "token" else {})} for one in of_phase}
         lines += [f"  {line}" for line in _section(phase, entries)]
     lines += _section("metrics", dict(_metrics(signals)))
     completions = [one for one in signals if one.axis == "completion"]
