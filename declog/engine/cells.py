@@ -25,7 +25,7 @@ from declog.language.functions.text import BETWEEN
 from declog.language.moments import FORMULAS, Moments, Stat, floats
 from declog.language.quantile_sketch import Sketch
 from declog.language.segmented import Array, Segments, present, truth
-from declog.plans.ops import MetricOp
+from declog.plans.ops import FormulaOp, MetricOp
 
 WHOLE: tuple[Piece, ...] = ((),)  # the single piece of a window that is not cut
 
@@ -72,6 +72,10 @@ class Cells:
     def infinities(self) -> Array:
         """Bools of the shape of ``values``: infinite, or a NaN that comes from infinities."""
         return np.isinf(self.values) if self.infinite is None else np.isinf(self.values) | self.infinite
+
+    def named(self, op: MetricOp | FormulaOp) -> bool:
+        """Whether the cells have names: a family that never came has none, and neither have labels."""
+        return bool((self.members or not op.family) and (self.labels or not op.labels))
 
     def of_labels(self, places: list[int]) -> Cells:
         """The cells of a selection of labels, by position."""
@@ -348,9 +352,10 @@ def by_values(op: MetricOp, view: View, run: Names) -> Cells:
         for member in range(height):
             parts = [column[min(member, len(column) - 1)][chosen] for column in columns]
             ok = np.logical_and.reduce([present(part) for part in parts])
-            for index, at in enumerate(np.ndindex(shape)):
+            for index, at in enumerate(itertools.product(*map(range, shape))):
                 here = cell == index
-                counted = [part[here & ok] for part in parts]
+                rows = np.flatnonzero(here & ok)
+                counted = [part[rows] for part in parts]
                 value = reductions.finish(op.reduction, counted, dict(op.params))
                 missing = int(np.count_nonzero(here & ~ok & asked[member]))
                 infinite = sum(int(np.isinf(part).sum()) for part in counted if part.dtype.kind == "f")

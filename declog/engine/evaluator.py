@@ -306,10 +306,7 @@ class View:
                 return np.asarray(np.nan)
             if node.op in ("first", "last"):  # in the order of names, not in the order in which members came
                 values = values[np.argsort(self.members(arg))]
-            turned = np.ascontiguousarray(values.T)  # [rows, members] or [members]
-            flat = turned.reshape(-1, turned.shape[-1])
-            reduced = run(flat, Segments.single(flat.shape[-1]))[..., 0]
-            return reduced.reshape(turned.shape[:-1])
+            return reduced(run, values, 0)
         if arg.type.family:
             self._members[node.index] = self.members(arg)
         fine = arg.type.axis
@@ -339,6 +336,13 @@ class View:
             if members != first:
                 order[position] = [members.index(member) for member in first]
         return order
+
+
+def reduced(run: Callable[[Array, Segments], Array], values: Array, axis: int) -> Array:
+    """A reduction of values over one axis, which it removes."""
+    last = np.ascontiguousarray(np.moveaxis(values, axis, -1))
+    flat = last.reshape(-1, last.shape[-1])
+    return run(flat, Segments.single(last.shape[-1]))[..., 0].reshape(last.shape[:-1])
 
 
 def applied(node: Node, function: Function, args: Sequence[Value]) -> Value:

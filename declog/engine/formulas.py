@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from declog.engine.cells import WHOLE, Cells
-from declog.engine.evaluator import Value, applied
+from declog.engine.evaluator import Value, applied, reduced
 from declog.engine.partials import Names, reindexed
 from declog.language.absence import absent
 from declog.language.functions import DEFAULT, FunctionOf
 from declog.language.nodes import BUILTIN, CONST, METRIC, Node, aligned, label_of
-from declog.language.segmented import Array, Segments, present, truth
+from declog.language.segmented import Array, present, truth
 from declog.plans.needs import read
 from declog.plans.ops import FormulaOp
 
@@ -125,11 +125,10 @@ class Sheet:
         function, (values, kind) = self._functions(node.op), self.value(node.args[0])
         assert function is not None
         shape = [*np.broadcast_shapes(values.shape, (1, 1, 1))]
-        shape[axis] = count = max(len(self._names[axis]), 1)
-        last = np.moveaxis(np.broadcast_to(values, shape), axis, -1)
-        reduced = function.aggregate(node)(last.reshape(-1, count), Segments.single(count)).reshape(last.shape[:-1])
+        shape[axis] = max(len(self._names[axis]), 1)
+        values = reduced(function.aggregate(node), np.broadcast_to(values, shape), axis)
         kind = np.broadcast_to(kind, shape).all(axis, keepdims=True)
-        return np.where(kind, np.nan, np.expand_dims(reduced, axis)), kind
+        return np.where(kind, np.nan, np.expand_dims(values, axis)), kind
 
     def _leaf(self, leaf: Node, cells: Mapping[str, Cells]) -> Cells | None:
         """A metric, one label of it, or what is reduced over labels, which has its own sheet. None: it did not come."""

@@ -83,8 +83,8 @@ class Naming:
         self, named: Named, entry: _Entry, cells: Cells, partial: bool, prefix: str, taken: set[str]
     ) -> None:
         op = entry.op
-        if (op.family and not cells.members) or (op.labels and not cells.labels):
-            return  # members or labels that never came have no names
+        if not cells.named(op):
+            return
         for member, label, value in _present(cells, self._combine[op.key]):
             number = int(value) if entry.integer and value.is_integer() and abs(value) < EXACT else value
             for item in op.names:

@@ -58,7 +58,7 @@ class OverRun:
             cells = self._reduced(op, mode, window, state)
         else:
             cells = self._followed(op, mode, step, window)
-        if op.empty is not None and cells is not None and _named(op, cells):  # not before its first rows came
+        if op.empty is not None and cells is not None and cells.named(op):  # not before its first rows came
             cells = replace(cells, values=np.where(cells.there, cells.values, op.empty))
         return cells
 
@@ -103,12 +103,12 @@ class OverRun:
         """Update the first or the latest values, or their smooth curves, piece by piece in the order of steps."""
         key, curve = _key(op, mode), op.smoothing or LATEST
         values = self._values.setdefault(key, {})
-        if window is not None and _named(op, window) and step < self._steps.get(key, step):
+        if window is not None and window.named(op) and step < self._steps.get(key, step):
             log.warning(
                 "the metric `%s` leaves out the window that ended at step %d, after one of step %d",
                 op.id, step, self._steps[key],
             )  # fmt: skip
-        elif window is not None and _named(op, window):
+        elif window is not None and window.named(op):
             self._steps[key] = step
             for member, label, piece in np.argwhere(window.counted).tolist():
                 cell = (window.members[member] if window.members else "", window.labels[label] if window.labels else "")
@@ -208,11 +208,6 @@ def _value(curve: Smoothing, kept: Kept | None) -> float:
 def _entry(saved: Any) -> tuple[int | None, float]:
     """A value of a checkpoint and its step; earlier versions save the value alone."""
     return (saved[0], saved[1]) if isinstance(saved, list | tuple) else (None, saved)
-
-
-def _named(op: MetricOp | FormulaOp, cells: Cells) -> bool:
-    """Whether the cells have names: a family that never came has none, and neither have labels."""
-    return bool((cells.members or not op.family) and (cells.labels or not op.labels))
 
 
 def _of_pieces(op: MetricOp, window: Cells) -> State:
