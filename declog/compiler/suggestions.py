@@ -20,7 +20,7 @@ from declog.language.earlier_steps import reads_earlier
 from declog.language.expression import Compiler
 from declog.language.nodes import SIGNAL, Node
 from declog.language.notation import both, is_reduction, reduced
-from declog.language.parser import names_in, tree_of
+from declog.language.parser import body_of, conjuncts, names_in, tree_of
 from declog.language.reductions import Reduction, Reductions
 from declog.language.smoothing import Smoothing
 from declog.language.spec import MetricSpec, Observed
@@ -215,11 +215,7 @@ def _of_tail(id: str, spec: MetricSpec, per_token: bool) -> str | None:
 
     None where the mean is of something else.
     """
-    try:
-        condition = tree_of(str(spec.where)).body
-    except SyntaxError:  # `p99.9(x)`
-        return None
-    parts = condition.values if isinstance(condition, ast.BoolOp) and isinstance(condition.op, ast.And) else [condition]
+    parts = conjuncts(body_of(str(spec.where)))
     reduced = re.sub(r"\s", "", id if spec.expr is None else str(spec.expr))
     for part in parts:
         if not isinstance(part, ast.Compare) or len(part.ops) > 1 or spec.reduce not in (None, "mean"):

@@ -13,7 +13,7 @@ from itertools import accumulate
 import yaml
 from yaml.scanner import Scanner
 
-from declog.language.parser import tree_of
+from declog.language.parser import body_of
 
 
 def within(raw: str, style: str, source: str, span: tuple[int, int] | None) -> tuple[int, int] | None:
@@ -74,11 +74,7 @@ def _piece(raw: str, at: int, style: str) -> tuple[str, int]:
 
 def is_expression(text: str) -> bool:
     """Whether a text is an expression, and no map or list of YAML."""
-    try:
-        body = tree_of(text.strip()).body
-    except (SyntaxError, ValueError):
-        return False
-    return not isinstance(body, ast.Dict | ast.Set | ast.List | ast.Tuple)
+    return not isinstance(body_of(text.strip()), ast.Dict | ast.Set | ast.List | ast.Tuple | None)
 
 
 def stays_plain(text: str, *, in_flow: bool) -> bool:

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from declog.errors import in_flow
-from declog.language.parser import tree_of
+from declog.language.parser import body_of
 
 CALLS = frozenset({"hist", "histplot", "histc", "bincount"})  # functions of other libraries
 NUMBERS = frozenset({"bins", "nbins", "num_bins", "n_bins", "histogram_bins", "buckets", "num_buckets"})
@@ -69,10 +69,9 @@ def reduction(call: ast.Call) -> str:
 
 def of_reduce(text: str, further: Mapping[str, Any]) -> str | None:
     """The reduction of ``reduce: hist(10, 0, 1)``, and of words beside it; None where it is no histogram."""
-    try:
-        body = tree_of(text).body
-        beside = [ast.keyword(word, tree_of(str(item)).body) for word, item in further.items() if word in WORDS]
-    except (SyntaxError, ValueError):
+    body, values = body_of(text), {word: body_of(str(item)) for word, item in further.items() if word in WORDS}
+    beside = [ast.keyword(word, value) for word, value in values.items() if value is not None]
+    if body is None or len(beside) < len(values):
         return None
     call = body if isinstance(body, ast.Call) else ast.Call(body, [], [])
     if ast.unparse(call.func).rpartition(".")[2] not in CALLS | {HISTOGRAM}:

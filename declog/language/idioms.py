@@ -13,7 +13,7 @@ from typing import Any
 from declog.errors import elsewhere
 from declog.language import bins
 from declog.language.library_calls import divides_by_n, is_of_module, of_library, quantile
-from declog.language.parser import tree_of
+from declog.language.parser import body_of
 
 AXES = frozenset({"axis", "dim", "dims", "keepdim", "keepdims", "by", "per", "group_by", "groupby"})
 _CONVERSIONS = frozenset({
@@ -339,12 +339,10 @@ def _of_selector(match: re.Match[str]) -> str:
 def _of_range(match: re.Match[str]) -> str:
     """``rate(length[5m])``: the values of Prometheus' last five minutes are those of a log event, or of some."""
     text = match.string.replace(match[0], "").strip()
-    try:
-        body = tree_of(text).body
-    except SyntaxError:
-        return f"write `{text}`"
-    is_call = isinstance(body, ast.Call) and isinstance(body.func, ast.Name)
-    return (of_library(body.func.id, body.args) if is_call else None) or f"write `{text}`"  # type: ignore[attr-defined]
+    match body_of(text):
+        case ast.Call(func=ast.Name(name), args=args) if (fix := of_library(name, args)) is not None:
+            return fix
+    return f"write `{text}`"
 
 
 def _of_action(match: re.Match[str]) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from declog.errors import in_flow
 from declog.language.nodes import MODE
 from declog.language.notation import SIGNS, both
-from declog.language.parser import tree_of
+from declog.language.parser import body_of, conjuncts, tree_of
 from declog.language.tracker_names import reductions_of
 
 MODES = {
@@ -43,12 +43,8 @@ def of_one_mode(condition: str, mode: object, metrics: Mapping[str, Any]) -> str
 
     ``metrics`` are those of the config, by id. Of others than a plain expression it is an example.
     """
-    try:
-        tree: ast.AST = tree_of(condition).body
-    except (SyntaxError, ValueError):
-        tree = ast.Constant(None)
     named = _OfOneMode(str(mode), metrics)
-    here = ast.unparse(named.visit(tree))
+    here = ast.unparse(named.visit(body_of(condition) or ast.Constant(None)))
     if not named.specs and here == condition and condition.partition(" ")[0] in metrics:  # each is of that mode
         return f"write `{here}`"
     if not named.specs or None in named.specs.values() or not isinstance(mode, str) or not mode.isidentifier():
@@ -126,7 +122,7 @@ def _in_mode(name: str, ending: str | None, spec: Any, mode: str) -> dict[str, A
 
 def without_mode(body: ast.expr) -> tuple[str, str | None]:
     """A condition less what it says of the mode, and that mode; None where it says that in another way."""
-    parts = body.values if isinstance(body, ast.BoolOp) and isinstance(body.op, ast.And) else [body]
+    parts = conjuncts(body)
     modes = [mode for part in parts if (mode := _mode_in(part)) is not None]
     rest = [part for part in parts if _mode_in(part) is None]
     alone = len(modes) == 1 and rest and not any("mode" in ast.unparse(part) for part in rest)

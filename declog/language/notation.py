@@ -15,7 +15,7 @@ from typing import Any
 from declog.errors import Path, Problem, UsageError, did_you_mean, in_flow
 from declog.errors.elsewhere import SYNONYMS
 from declog.language.dtypes import AXES, DType
-from declog.language.parser import source_of, tree_of
+from declog.language.parser import body_of, source_of
 
 TYPES = tuple(map(str, DType))
 WORD = re.compile(r"[a-z_][a-z0-9_]*\Z")
@@ -186,21 +186,13 @@ _PROSE_TYPES = (  # words of a description, by the type that they speak of
 def of_prose(text: str) -> str | None:
     """The words of a signal that is described: `data set, one text per completion`; None for an expression."""
     words = re.findall(r"[a-z]\w*", text)
-    if not words or re.search(r"[(\[{*/+<>=]", text) or _is_expression(text):
+    if not words or re.search(r"[(\[{*/+<>=]", text) or body_of(text) is not None:
         return None
     counted = re.search(r"\b(?:per|each|every)[_ ](\w+)", text)
     said = [*([counted[1]] if counted else []), *words]
     named = [word for word in said if word in AXES] or [_AXIS_WORDS[word] for word in said if word in _AXIS_WORDS]
     types = [name for name, listed in _PROSE_TYPES if not set(words).isdisjoint(listed.split())]
     return " ".join([named[0] if named else "completion", *types[:1]])
-
-
-def _is_expression(text: str) -> bool:
-    try:
-        tree_of(text)
-    except (SyntaxError, ValueError):
-        return False
-    return True
 
 
 def condition(text: str, metric: Any) -> dict[str, Any]:
@@ -233,10 +225,7 @@ def is_reduction(name: str, arity: int) -> bool:
 def reduced(text: str) -> dict[str, Any] | None:
     """``p95(reward)`` as `expr` and `reduce`; None for what is no call of a reduction."""
     text = text.strip()
-    try:
-        body = tree_of(text).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+    body = body_of(text)
     if not isinstance(body, ast.Call) or not isinstance(body.func, ast.Name) or not body.args:
         return None
     name = body.func.id

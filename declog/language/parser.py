@@ -47,6 +47,21 @@ def tree_of(text: str) -> ast.Expression:
     return tree
 
 
+def body_of(text: str) -> ast.expr | None:
+    """The tree of an expression without what Python puts around it; None for a text that is no expression."""
+    try:
+        return tree_of(text).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def conjuncts(body: ast.expr | None) -> list[ast.expr]:
+    """The conditions that `and` joins, or the one that there is."""
+    if isinstance(body, ast.BoolOp) and isinstance(body.op, ast.And):
+        return body.values
+    return [] if body is None else [body]
+
+
 def source_of(text: str, node: ast.expr | ast.keyword) -> str:
     """The part of a text that is a node of its ``tree_of``, which counts bytes of UTF-8; of any other node Python's."""
     if getattr(node, "end_col_offset", None) is None:

@@ -18,7 +18,7 @@ from declog.language.dtypes import AXES, MEMBER, DType
 from declog.language.modes import MODES, in_mode, of_one_mode, without_mode
 from declog.language.nodes import BUILTIN, LABEL, LABELLED, MODE, Node
 from declog.language.notation import SIGNS, WORD, both, is_reduction, reduced
-from declog.language.parser import source_of, tree_of
+from declog.language.parser import body_of, source_of, tree_of
 from declog.language.scope import Scope
 from declog.language.smoothing import Smoothing
 from declog.language.syntax import parse, refuse
@@ -127,10 +127,9 @@ def of_fewer_values(key: str, name: str, entry: Mapping[str, Any], metrics: Mapp
     if not when:
         return None
     if not labelled:
-        try:
-            rest, mode = without_mode(tree_of(both(when, value)).body)
-        except (SyntaxError, ValueError):
+        if (condition := body_of(both(when, value))) is None:
             return None
+        rest, mode = without_mode(condition)
         if mode is not None:
             return of_one_mode(rest, mode, metrics)
         if "when" not in entry and key in ("expr", "expression", "condition", "rule", "query", "trigger", "predicate"):

@@ -15,7 +15,7 @@ from declog.language.dtypes import Axis, DType
 from declog.language.functions import REQUIRED, Function
 from declog.language.functions.text import bucket_labels
 from declog.language.nodes import Node
-from declog.language.parser import tree_of
+from declog.language.parser import body_of, tree_of
 from declog.language.reductions import Reduction
 
 Span = tuple[int, int]  # a half-open range of characters
@@ -165,10 +165,7 @@ def _spread(call: ast.Call, listed: ast.List | ast.Tuple | ast.Set) -> str:
 def instead(text: str, span: Span, fix: str) -> str:
     """A fix that says what to write for a part of an expression, with all of that; any other fix as it is."""
     written = re.fullmatch(r"write `(.+)`", fix)
-    try:
-        body = None if written is None else tree_of(written[1]).body
-    except SyntaxError:
-        body = None
+    body = None if written is None else body_of(written[1])
     if written is None or body is None:
         return fix
     start, end = span
