@@ -6,15 +6,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from declog.compiler.draft import Draft, SwitchedOff
-from declog.compiler.scopes import SignalScope
+from declog.compiler.draft import Draft
+from declog.compiler.scopes import tried
 from declog.errors import in_flow
 from declog.language.dtypes import AXES, Axis
-from declog.language.expression import compile_expression
-from declog.language.nodes import Node
 from declog.language.notation import reduced
 from declog.language.spec import MetricSpec
-from declog.language.syntax import ExpressionError
 
 Entry = dict[str, Any]  # the keys of a metric
 _INSIDE = {Axis.GROUP: Axis.COMPLETION, Axis.COMPLETION: Axis.TOKEN}  # over which there is one value per axis
@@ -31,8 +28,8 @@ def refuse_axis(draft: Draft, id: str, spec: MetricSpec, compiles: Callable[[Met
         return False
     finest = max(axes.values())
     entries = _entries(draft, finest, id, spec, axes)
-    tried = (entry for entry in entries if draft.grouping is None or compiles(MetricSpec.model_validate(entry)))
-    entry = next(tried, None)
+    right = (entry for entry in entries if draft.grouping is None or compiles(MetricSpec.model_validate(entry)))
+    entry = next(right, None)
     inside = _INSIDE.get(finest, finest).label
     example = f"its expr says so, such as mean(x, over={inside})"
     fix = example if entry is None else f"metrics: {in_flow({id: entry})}"
@@ -91,7 +88,7 @@ def _per(draft: Draft, axis: Axis, id: str, entry: Entry) -> Iterator[Entry]:
     said = reduced(text) if "reduce" not in entry else None
     if said is not None and isinstance(said["expr"], str):
         text, reduce = said["expr"], said["reduce"]
-    node = _typed(draft, text)
+    node = tried(draft, text)
     if node is not None and (node.type.axis is None or node.type.axis <= axis):
         yield entry
         return
@@ -141,10 +138,3 @@ def _where(value: str, condition: str | None) -> str:
 def _operand(text: str) -> str:
     """A text as a part of an expression."""
     return text if re.fullmatch(r"[\w.]+|\w*\([^()]*\)", text) else f"({text})"
-
-
-def _typed(draft: Draft, text: str) -> Node | None:
-    try:
-        return compile_expression(text, SignalScope(draft), draft.graph, draft.functions)
-    except (ExpressionError, SwitchedOff):
-        return None

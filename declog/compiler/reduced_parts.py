@@ -11,19 +11,17 @@ from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from functools import partial, reduce
 from typing import Any
 
-from declog.compiler.draft import Draft, SwitchedOff
-from declog.compiler.scopes import SignalScope
+from declog.compiler.draft import Draft
+from declog.compiler.scopes import tried
 from declog.errors import Problem, in_flow, misspelt
 from declog.errors.elsewhere import SYNONYMS
 from declog.language import earlier_steps, library_calls, unknown_names, wrong_calls
 from declog.language.dtypes import Axis, DType
-from declog.language.expression import compile_expression
 from declog.language.nodes import Node
 from declog.language.notation import SEVERAL, both
 from declog.language.parser import names_in, tree_of
 from declog.language.reductions import BUILTIN, quantile_level
 from declog.language.spec import MetricSpec
-from declog.language.syntax import ExpressionError
 from declog.language.tracker_names import in_formula, reductions_of
 
 _PLAIN = frozenset({"name", "tags", "log"})  # keys that a formula has, too
@@ -95,11 +93,8 @@ def of_quotient(draft: Draft, id: str, spec: MetricSpec, word: str) -> str | Non
 
 def _is_condition(draft: Draft, expr: str) -> bool:
     """Whether an expression is true or false; not of one that cannot be compiled."""
-    try:
-        node = compile_expression(expr, SignalScope(draft), draft.graph, draft.functions)
-    except (ExpressionError, SwitchedOff):
-        return False
-    return node.type.dtype is DType.BOOL
+    node = tried(draft, expr)
+    return node is not None and node.type.dtype is DType.BOOL
 
 
 def of_tokens(draft: Draft, id: str, spec: MetricSpec, reduction: str, values: Sequence[Node]) -> str:
@@ -215,11 +210,8 @@ def _of_finer_rows(draft: Draft, text: str, beside: Collection[str]) -> str:
     """``var(advantages)`` beside ``mean(advantages * logprobs)``, of the same tokens; any other text as it is."""
 
     def axis(text: str) -> Axis:
-        try:
-            node = compile_expression(text, SignalScope(draft), draft.graph, draft.functions)
-        except (ExpressionError, SwitchedOff):
-            return Axis.BATCH
-        return node.type.axis or Axis.BATCH
+        node = tried(draft, text)
+        return (node and node.type.axis) or Axis.BATCH
 
     moment = _MOMENTS.fullmatch(text)
     for other in map(_MOMENTS.fullmatch, beside):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import ast
 
-from declog.compiler.draft import Draft, SwitchedOff
+from declog.compiler.draft import Draft
 from declog.compiler.reduced_parts import in_metrics
-from declog.compiler.scopes import FACTS, SignalScope
+from declog.compiler.scopes import FACTS, tried
 from declog.errors import in_flow
 from declog.language import earlier_steps, library_calls
-from declog.language.expression import Compiler, compile_expression
+from declog.language.expression import Compiler
 from declog.language.parser import names_in
 from declog.language.spec import MetricSpec
-from declog.language.syntax import ExpressionError, parse
+from declog.language.syntax import parse
 from declog.language.tracker_names import in_formula, reductions_of
 
 
@@ -56,9 +56,4 @@ def _reduces_rows(draft: Draft, call: ast.Call) -> bool:
     read = set().union(*map(names_in, call.args))
     if not computed or not plain or read.isdisjoint(draft.signals) or not read <= {*draft.signals, *draft.constants}:
         return False
-    try:
-        for argument in call.args:
-            compile_expression(ast.unparse(argument), SignalScope(draft), draft.graph, draft.functions)
-    except (ExpressionError, SwitchedOff):
-        return False
-    return True
+    return all(tried(draft, ast.unparse(argument)) is not None for argument in call.args)

@@ -255,6 +255,14 @@ def typed(draft: Draft, text: str, *path: str | int, off: str | None = None) -> 
     return None
 
 
+def tried(draft: Draft, text: str) -> Node | None:
+    """The typed tree of an expression over signals; None for one that is wrong or off, which is not reported."""
+    try:
+        return compile_expression(text, SignalScope(draft), draft.graph, draft.functions)
+    except (ExpressionError, SwitchedOff):
+        return None
+
+
 def of_rows(draft: Draft, problem: Problem, text: str) -> Problem:
     """The problem of a metric or a column in an expression over signals, with what it computes in its place."""
     if problem.code == "DL307" and (id := suggestions.earlier_metric(text, draft.spec.metrics)) is not None:
@@ -282,10 +290,8 @@ def of_rows(draft: Draft, problem: Problem, text: str) -> Problem:
         return replace(problem, fix=_instead(problem, text, call))
     if metric is None or problem.path[::2] == ("metrics", "expr"):
         return problem
-    of_text = (
-        problem.message == Problem.of("DL302.quotes", word=problem.marked, fix=None).message
-    )  # a text without quotes
-    if not of_text and (fix := _of_window(draft, metric, problem.marked, text)) is not None:
+    without_quotes = problem.message == Problem.of("DL302.quotes", word=problem.marked, fix=None).message
+    if not without_quotes and (fix := _of_window(draft, metric, problem.marked, text)) is not None:
         answer = Problem.of("DL302.of_window", name=problem.marked, fix=fix)
         return replace(problem, message=answer.message, fix=fix)
     if not isinstance(metric.expr, str):
@@ -293,12 +299,8 @@ def of_rows(draft: Draft, problem: Problem, text: str) -> Problem:
     if metric.reduce not in (None, "mean") or metric.where or metric.by or metric.weight:
         return problem
     fix = _instead(problem, text, metric.expr)
-    if fix.startswith("write"):
-        try:
-            compile_expression(fix[7:-1], SignalScope(draft), draft.graph, draft.functions)
-        except (ExpressionError, SwitchedOff):
-            return replace(problem, fix=None)
-    return replace(problem, fix=fix)
+    wrong = fix.startswith("write") and tried(draft, fix[7:-1]) is None
+    return replace(problem, fix=None if wrong else fix)
 
 
 def _instead(problem: Problem, text: str, computed: str) -> str:
@@ -343,9 +345,7 @@ def _of_window(draft: Draft, metric: MetricSpec, id: str, text: str) -> str | No
         return number
     of_group = f"{call['reduce']}({call['expr']}, over=completion)"
     written = re.sub(rf"\b{re.escape(id)}\b", lambda _: of_group, text)
-    try:
-        compile_expression(written, SignalScope(draft), draft.graph, draft.functions)
-    except (ExpressionError, SwitchedOff):
+    if tried(draft, written) is None:
         return number
     return f"write `{written}`, that of its group; or {number.removeprefix('write ')}"
 
