@@ -15,8 +15,9 @@ import yaml
 from declog.config.overrides import parsed, pasted, setting
 from declog.config.search_path import GROUP
 from declog.errors import FLOW_MAP, Path, Problem, nearest
-from declog.language.keys import SECTIONS, below, entry_path, model_of
+from declog.language.keys import SECTIONS, entry_path
 from declog.language.keys import keys as keys_of
+from declog.language.keys import keys_at as keys_below
 from declog.language.mistakes import EXTENDS
 from declog.language.spec import LogSpec
 
@@ -170,8 +171,4 @@ _EDIT = re.compile(rf"`?(?:(?P<key>[a-z_]\w*): )?(?P<value>{_VALUE})`?", re.MULT
 
 def keys_at(path: list[str]) -> Collection[str]:
     """The keys that a map at a path of the configuration may have; none where their names are the user's own."""
-    model: Any = LogSpec
-    for key in path[1:] if path[:1] == [GROUP] else path:
-        model = below(model, key)
-    fixed = model_of(model)
-    return () if fixed is None else keys_of(fixed)
+    return keys_below(path[1:] if path[:1] == [GROUP] else path)

@@ -9,9 +9,9 @@ import ast
 import inspect
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
 from itertools import pairwise
 from textwrap import dedent
 from typing import Annotated, Any
@@ -66,6 +66,12 @@ def below(type_: Any, key: object) -> Any:
         if typing.get_origin(atom) in (dict, list):
             return typing.get_args(atom)[-1]
     return None
+
+
+def keys_at(path: Iterable[object]) -> Mapping[str, Key]:
+    """The keys that a map at a path of a config may have; none where their names are the user's own."""
+    model = model_of(reduce(below, path, LogSpec))
+    return {} if model is None else keys(model)
 
 
 def model_of(type_: Any) -> type[Model] | None:

@@ -8,14 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import reduce
 from typing import Any
 
 from declog.errors import Path, Problem, elsewhere, in_flow, nearest, nested
 from declog.errors.elsewhere import SYNONYMS
 from declog.language import alert_keys, bins, idioms
 from declog.language.earlier_steps import BEFORE, CHANGES, RATIOS
-from declog.language.keys import SECTIONS, Key, below, entries, keys, model_of, section_of, sections_with
+from declog.language.keys import SECTIONS, entries, keys, keys_at, model_of, section_of, sections_with
 from declog.language.labelled_rows import of_labelled_rows, of_labelled_table
 from declog.language.library_calls import SPANS, of_level_beside, per_second
 from declog.language.model import Scalar
@@ -117,7 +116,7 @@ def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
         return of_other_tools(problem.path, data) or _of_lost_sign(problem.path)
     key, value = word, data[word]
     bare = key.removeprefix("run_")
-    home = next((section for section in keys(LogSpec) if bare in _fixed_keys(section)), None)
+    home = next((section for section in keys(LogSpec) if bare in keys_at([section])), None)
     moved_key = None if home is None else in_flow({home: {bare: value}})[1:-1]
     of_tool = isinstance(value, str | None) and value not in entry_names(data, "signals")  # `group: math` is wandb's
     if (fix := (not of_tool and moved_key) or of_other_tools(problem.path, data) or moved_key) is not None:
@@ -157,8 +156,7 @@ def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
 def _of_dotted_key(path: Path, data: Mapping[str, Any]) -> str | None:
     """The fix for `axes.group.size: 8`, a path as in an override; None for another key."""
     parts = str(path[-1]).removeprefix("declog.").split(".")
-    model = model_of(reduce(below, path[:-1], LogSpec))
-    if len(parts) < 2 or model is None or parts[0] not in keys(model):
+    if len(parts) < 2 or parts[0] not in keys_at(path[:-1]):
         return None
     if parts[0] == "sinks":
         parts[0] = "sink_options"
@@ -197,8 +195,7 @@ def _of_lost_sign(path: Path) -> str | None:
     if len(path) > 2 and path[1] in SECTIONS:
         return f"move `{path[1]}:` to the left: it stands at the top, beside `{path[0]}:`"
     word, _, value = str(path[-1]).partition(" ")
-    model = model_of(reduce(below, path[:-1], LogSpec))
-    return f"{word}: {value}" if value and model is not None and word in keys(model) else None
+    return f"{word}: {value}" if value and word in keys_at(path[:-1]) else None
 
 
 def application(data: Mapping[str, Any]) -> Problem | None:
@@ -221,17 +218,11 @@ def _of_a_config(key: str, value: Any) -> bool:
     return near is not None and key != "model" and isinstance(value, Mapping if near in SECTIONS else Scalar)
 
 
-def _fixed_keys(section: str) -> Mapping[str, Key]:
-    """The keys of a section that has the same in each config, such as `axes`; none of one whose entries users name."""
-    model = model_of(below(LogSpec, section))
-    return {} if model is None else keys(model)
-
-
 def _elsewhere(key: str, value: Any) -> str | None:
     """The place of a key that does not belong at the top: `group_size` is `axes.group.size`, `expr` is of a metric."""
     first, _, last = ("group_size" if SYNONYMS.get(key) == "size" else key).partition("_")
     for section in keys(LogSpec):
-        for name, inner_key in _fixed_keys(section).items():
+        for name, inner_key in keys_at([section]).items():
             inner = model_of(inner_key.type)
             word = last if name == first else key
             if inner is not None and word in keys(inner):

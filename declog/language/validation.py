@@ -24,6 +24,7 @@ from declog.language.keys import (
     entries,
     entry_path,
     keys,
+    keys_at,
     model_of,
     says,
     sections_with,
@@ -401,13 +402,9 @@ def _key_path(loc: tuple[str | int, ...]) -> Path:
 
 
 def _nearest_key(path: Path) -> str | None:
-    model: Any = LogSpec
-    for part in path[:-1]:
-        model = below(model, part)
-    inside = model_of(model)
-    if inside is None:
+    key, allowed = str(path[-1]), keys_at(path[:-1])
+    if not allowed:
         return None
-    key, allowed = str(path[-1]), keys(inside)
     homes = sections_with(key) if len(path) > 1 else []
     if len(homes) == 1 and nearest(key, allowed) is None:
         return f"it is a key of the entries of {homes[0]}"

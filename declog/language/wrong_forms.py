@@ -12,9 +12,8 @@ from typing import Any
 
 from declog.errors import Path, elsewhere, in_flow, nearest, nested
 from declog.language import bins, idioms
-from declog.language.keys import below, entries, keys
+from declog.language.keys import entries, keys_at
 from declog.language.notation import is_reduction, reduced
-from declog.language.spec import LogSpec
 from declog.language.spec_of_tables import ColumnType
 from declog.language.wrong_types import of_labels
 
@@ -178,7 +177,7 @@ def _is_signal(name: str, data: Mapping[str, Any]) -> bool:
     return name in entry_names(data, "signals", "derived")
 
 
-_OPTIONS = keys(below(below(LogSpec, "sink_options"), ""))  # of every sink
+_OPTIONS = keys_at(("sink_options", ""))  # of every sink
 _CHOICES = ("top", "bottom", "random", "fraction", "first", "unique")  # a filter makes one, or both of the first two
 
 _WAYS = {key: key for key in _CHOICES} | {"key": "top", "bottom": "top"}
