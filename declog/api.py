@@ -21,7 +21,7 @@ from declog.config.alerts_of_presets import without_presets
 from declog.config.compose import application_directory, compose, imports_of, working_directory
 from declog.config.composed import Composed
 from declog.config.fix_trials import about, with_right_declarations, with_tried_fixes, without
-from declog.config.interpolation import beside, has
+from declog.config.interpolation import beside
 from declog.config.lint import beside_the_node, lint, self_first
 from declog.config.presets import declared, fitting
 from declog.config.search_path import GROUP
@@ -38,6 +38,7 @@ from declog.language.row_functions import DEFAULT as COLUMNS
 from declog.language.row_functions import RowFunctions
 from declog.language.secrets import without_secrets
 from declog.language.spec import LogSpec
+from declog.language.tree import has
 from declog.language.validation import named_nulls, validate
 from declog.notes import notes
 from declog.plans.ops import Plan

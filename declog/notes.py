@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from declog.config.composed import Composed
-from declog.config.interpolation import has
 from declog.config.overrides import setting
 from declog.config.search_path import package_of
 from declog.errors import Path, in_flow, nearest, nested
@@ -19,7 +18,7 @@ from declog.language.keys import entries, keys
 from declog.language.moments import FORMULAS
 from declog.language.nodes import SIGNAL, walk
 from declog.language.spec import MetricSpec
-from declog.language.tree import Node
+from declog.language.tree import Node, has
 from declog.plans.needs import IDS_OF_ROWS, ROW_ID, carried, read
 from declog.plans.ops import Plan
 from declog.sinks import known_kinds

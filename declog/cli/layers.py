@@ -20,7 +20,6 @@ from declog.cli.arguments import Wrong
 from declog.cli.output import BOLD, DIM, answer, columns, paint, wrapped
 from declog.cli.targets import configured, run_named
 from declog.config.composed import Composed
-from declog.config.interpolation import at, has
 from declog.config.search_path import package_of
 from declog.config.source_map import FileLocation, Layer, OverrideLocation
 from declog.config.uses import old_names, readers
@@ -32,6 +31,7 @@ from declog.language.keys import entries as paths_of
 from declog.language.model import Model
 from declog.language.nodes import LOGGED
 from declog.language.spec import LogSpec
+from declog.language.tree import at, has
 from declog.language.validation import validate
 from declog.plans.ops import Plan
 from declog.plans.words import described

@@ -11,13 +11,13 @@ from typing import Any
 import yaml
 
 from declog.config.composed import Composed
-from declog.config.interpolation import at
 from declog.errors import Path, Problem, in_flow
 from declog.errors.elsewhere import SYNONYMS
 from declog.language.keys import keys
 from declog.language.mistakes import answered
 from declog.language.notation import SIGNS
 from declog.language.spec import AlertSpec
+from declog.language.tree import at
 
 
 def without_presets(problem: Problem, composed: Composed) -> Problem:

@@ -12,10 +12,9 @@ from typing import Any
 
 import yaml
 
-from declog.config.interpolation import at, has
 from declog.errors import FLOW_MAP, Path, Problem, in_flow
 from declog.language.keys import SECTIONS, entry_path
-from declog.language.tree import tree_of
+from declog.language.tree import at, has, tree_of
 
 
 def as_written(
@@ -42,7 +41,7 @@ def as_written(
 
 def _interpolations(written: Mapping[str, Any], entry: Path) -> Iterator[tuple[Path, str]]:
     """The texts of an entry in which something stands for a value, with their paths."""
-    if has(written, entry) and isinstance(at(written, entry), Mapping):
+    if isinstance(at(written, entry), Mapping):
         for path, node in tree_of(at(written, entry)).walk(entry):
             if isinstance(node.value, str) and "${" in node.value:
                 yield path, node.value

@@ -25,7 +25,6 @@ from declog.config.file_errors import lost
 from declog.config.files import chooses_config, text_of
 from declog.config.fold import Composition
 from declog.config.hydra import InCode, Loader, config_loader
-from declog.config.interpolation import at
 from declog.config.origin import Origin
 from declog.config.override_errors import problem_of
 from declog.config.overrides import ADDS, pasted, taken, written
@@ -36,6 +35,7 @@ from declog.config.search_path import GROUP, HYDRA_ERRORS, folders_of
 from declog.config.source_map import shown_path
 from declog.errors import CompositionError, Path, Problem, Where, did_you_mean, nearest
 from declog.errors.habits import shown_at_the_call
+from declog.language.tree import at
 
 log = logging.getLogger("declog")
 PACKAGE = "pkg://"  # a place of presets: the package that holds their folder `declog`

@@ -26,7 +26,7 @@ from declog.config.file_errors import first_line
 from declog.config.files import application_with
 from declog.config.fold import Composition
 from declog.config.hydra import jobs, running_loader
-from declog.config.interpolation import Resolved, at, has, key_path, masked
+from declog.config.interpolation import Resolved, key_path, masked
 from declog.config.long_form import without_nulls
 from declog.config.origin import Origin
 from declog.config.override_fixes import in_override_terms
@@ -37,7 +37,7 @@ from declog.errors import CompositionError, ConfigError, Path, Problem, Where, n
 from declog.language.keys import is_entry
 from declog.language.shorthand import COMPUTED, long
 from declog.language.spec import LogSpec
-from declog.language.tree import MISSING, Node, tree_of
+from declog.language.tree import MISSING, Node, at, has, tree_of
 from declog.language.validation import validate
 
 Error = TypeVar("Error", bound=ConfigError)
@@ -299,7 +299,7 @@ def _without_dropped(data: dict[str, Any], prefix: Path, composition: Compositio
     layers = composition.layers
     for path, node in [pair for layer in layers for pair in layer.walk() if pair[1].drops]:
         inside = path[len(prefix) :]
-        entry: Any = at(data, inside) if has(data, inside) else None
+        entry: Any = at(data, inside)
         said = {way: one.plain for way, one in node.entries.items() if way in COMPUTED}
         holds = isinstance(entry, dict) and said.items() <= entry.items()  # code may have changed it since
         for key in node.drops & entry.keys() if holds else ():

@@ -14,14 +14,13 @@ from typing import Any
 
 import yaml
 
-from declog.config.interpolation import at, has
 from declog.config.override_fixes import edit_of
 from declog.config.quoting import is_expression
 from declog.errors import DeclogError, Path, Problem, in_flow, keys, nested
 from declog.language.keys import entry_path
 from declog.language.notation import both
 from declog.language.shorthand import long
-from declog.language.tree import over, tree_of
+from declog.language.tree import at, has, over, tree_of
 
 Check = Callable[[Mapping[str, Any]], Sequence[Problem]]
 ROUNDS = 3  # edits behind the first one
@@ -77,7 +76,7 @@ def with_tried_fixes(problems: Sequence[Problem], data: Mapping[str, Any], check
 def _where_written(problem: Problem, path: Path, data: Mapping[str, Any]) -> Problem:
     """A problem of an edit, at the key ``path`` whose value it moved, where that has the text that is wrong."""
     for moved in (path, (*path, problem.path[-1])):
-        if problem.source is not None and has(data, moved) and at(data, moved) == problem.source:
+        if problem.source is not None and at(data, moved) == problem.source:
             return replace(problem, path=moved)
     return problem
 
@@ -157,23 +156,15 @@ def _edit(problem: Problem, data: Mapping[str, Any]) -> _Edit | None:
     if near is not None and problem.code == "DL201" and len(path) > 2 and has(data, path):
         return _Edit((*path[:-1], near[1]), at(data, path), fix)
     text, (start, end) = problem.source or "", problem.span or (0, 0)
-    if near is not None and problem.span is not None and has(data, path) and at(data, path) == text:
-        return _Edit(path, f"{text[:start]}{near[1]}{text[end:]}", fix)
     entire = re.fullmatch(r"(?:.*, which is another value: )?write (`([^`{]+)`)(?:, if .+)?", fix)
     if entire is not None and has(data, path) and problem.source in (None, at(data, path)):
         return _Edit(path, entire[2], entire[1])
-    axes = re.search(r"`([^`]+)`, of those one per group\Z", fix)
-    if axes and has(data, path) and at(data, path) == text:  # of a group's completions, first each alone
-        return _Edit(path, f"{text[:start]}{axes[1]}{text[end:]}", fix)
-    compared = re.fullmatch(r"compare it, such as `([^`]+)`", fix)
-    if compared is not None and has(data, path) and at(data, path) == text:
-        return _Edit(path, f"{text[:start]}{compared[1]}{text[end:]}", fix)
-    part = _OF_A_PART.fullmatch(fix)
-    if part is not None and problem.marked.endswith(")") and has(data, path) and at(data, path) == text:
-        return _Edit(path, f"{text[:start]}{part[1] or part[2]}{text[end:]}", fix)
-    if problem.span == (0, len(text)) and text and has(data, path) and at(data, path) == text and _stands_alone(fix):
-        return _Edit(path, fix, fix)
-    if re.fullmatch(r"\{expr: .+\}", fix) and has(data, path[:2]) and at(data, path[:2]) == {"expr": text}:
+    if at(data, path) == text:
+        if (written := _instead_of_a_part(problem, near, fix)) is not None:
+            return _Edit(path, f"{text[:start]}{written}{text[end:]}", fix)
+        if text and problem.span == (0, len(text)) and _stands_alone(fix):
+            return _Edit(path, fix, fix)
+    if re.fullmatch(r"\{expr: .+\}", fix) and at(data, path[:2]) == {"expr": text}:
         entry = edit_of(f"{path[1]}: {fix}", path[:2], ())
         return None if entry is None else _Edit(path[:2], entry[1], fix)
     cut = _OF_A_CUT.fullmatch(fix) if problem.code == "DL201" and len(path) == 2 else None
@@ -185,12 +176,23 @@ def _edit(problem: Problem, data: Mapping[str, Any]) -> _Edit | None:
     return _Edit(keys(edit[0]), edit[1], said) if edit is not None and exact else None
 
 
+def _instead_of_a_part(problem: Problem, near: re.Match[str] | None, fix: str) -> str | None:
+    """What a fix writes in place of the marked part of a text; None where it writes something else."""
+    matches = (
+        near if problem.span is not None else None,
+        re.search(r"`([^`]+)`, of those one per group\Z", fix),  # of a group's completions, first each alone
+        re.fullmatch(r"compare it, such as `([^`]+)`", fix),
+        _OF_A_CALL.fullmatch(fix) if problem.marked.endswith(")") else None,
+    )
+    return next((match[match.lastindex or 1] for match in matches if match is not None), None)
+
+
 def _stands_alone(fix: str) -> bool:
     """Whether a fix is one expression, and no name alone."""
     return re.fullmatch(r"\w+", fix) is None and is_expression(fix) and "..." not in fix and "  or  " not in fix
 
 
-_OF_A_PART = re.compile(r"(?:did you mean )?`([^`{]+\))`\??|(\w+\([^`\n]*\))")  # what stands for a call
+_OF_A_CALL = re.compile(r"(?:did you mean )?`([^`{]+\))`\??|(\w+\([^`\n]*\))")
 _OF_A_CUT = re.compile(r'(\w+): (".*")')  # an entry's text that YAML ended at a comma
 
 

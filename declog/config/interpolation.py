@@ -28,7 +28,7 @@ from declog.errors import Path, Problem, in_flow
 from declog.language.keys import keys as keys_of
 from declog.language.secrets import without_secrets
 from declog.language.spec import LogSpec
-from declog.language.tree import tree_of
+from declog.language.tree import at, has, tree_of
 
 MAX_READ = 50_000  # values that all interpolations may bring in, each as often as it is brought in
 
@@ -106,16 +106,6 @@ def _watching(used: list[tuple[str, str]]) -> Iterator[None]:
             resolvers.update(real)
 
 
-def has(data: Any, path: Path) -> bool:
-    """Whether a key is there."""
-    for key in path:
-        keys = range(len(data)) if isinstance(data, list) else data if isinstance(data, Mapping) else ()
-        if key not in keys:
-            return False
-        data = data[key]
-    return True
-
-
 def masked(data: Mapping[str, Any], masks: Mapping[Path, str]) -> dict[str, Any]:
     """A copy of data in which texts stand for what the environment gave."""
     shown = copy.deepcopy(dict(data))
@@ -123,13 +113,6 @@ def masked(data: Mapping[str, Any], masks: Mapping[Path, str]) -> dict[str, Any]
         if has(shown, path):
             at(shown, path[:-1])[path[-1]] = mask
     return shown
-
-
-def at(data: Any, path: Path) -> Any:
-    """The value at a path of keys, all of which are there."""
-    for key in path:
-        data = data[key]
-    return data
 
 
 def key_path(node: Node) -> Path:

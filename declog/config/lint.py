@@ -20,7 +20,6 @@ from declog.config.diagnostics import in_file
 from declog.config.files import defaults_of, source_path
 from declog.config.fold import choice_of
 from declog.config.hydra import Files, read_by
-from declog.config.interpolation import at, has
 from declog.config.origin import Origin
 from declog.config.overrides import ADDS, pasted
 from declog.config.presets import home_of
@@ -31,6 +30,7 @@ from declog.config.yaml_lint import surprise, suspicious
 from declog.errors import ConfigError, Path, Problem, Where, in_flow
 from declog.language.keys import SECTIONS
 from declog.language.tracker_names import id_of
+from declog.language.tree import at, has
 from declog.language.validation import validate
 from declog.language.wrong_forms import without_sink
 
@@ -143,7 +143,7 @@ def _folders(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     of_sinks = [("sink_options", str(name), "dir") for name in entries(data, "sink_options")]
     paths: list[Path] = [("output_dir",), *of_sinks, ("run", "capture", "folder")]
     for path in paths:
-        if has(data, path) and isinstance(text := at(data, path), str):
+        if isinstance(text := at(data, path), str):
             yield path, text
 
 

@@ -26,14 +26,13 @@ from declog.config.composed import Composed
 from declog.config.files import YamlLoader, source_path
 from declog.config.fix_trials import Check
 from declog.config.hydra import config_loader, groups_of
-from declog.config.interpolation import has
 from declog.config.overrides import pasted
 from declog.config.search_path import GROUP, PROVIDER, ROOT, preset_folders, provider_of
 from declog.distribution import NAME, VERSION
 from declog.errors import Path, Problem, in_flow
 from declog.language.keys import entries
 from declog.language.shorthand import long, signal_names
-from declog.language.tree import Node, over, tree_of
+from declog.language.tree import Node, has, over, tree_of
 from declog.language.unknown_names import as_label
 
 

@@ -17,13 +17,13 @@ import yaml
 from declog.config.compose import working_directory
 from declog.config.composed import Composed
 from declog.config.files import YamlLoader
-from declog.config.interpolation import at, has
 from declog.config.search_path import package_of, provider_of
 from declog.config.uses import Use, declared, entries, old_names, uses
 from declog.errors import Path, Problem, in_flow, nearest, nested
 from declog.language.keys import NAMED, SECTIONS, entry_path, is_entry, sections_with
 from declog.language.keys import entries as paths_of
 from declog.language.tracker_names import id_of
+from declog.language.tree import at
 
 LOCK = "declog.lock"
 ENTRIES = "entries"  # the key of the lock that holds the ids of a config's entries
@@ -107,7 +107,7 @@ def explained(config: Composed, problems: Iterable[Problem]) -> list[Problem]:
 
 def _alike(config: Composed, *paths: Path) -> bool:
     """Whether signals at some paths have the same axis and type."""
-    said = [at(config.data, path) for path in paths if has(config.data, path)]
+    said = [at(config.data, path) for path in paths]
     return len({(one.get("axis"), one.get("type", "float")) for one in said if isinstance(one, Mapping)}) == 1
 
 
@@ -166,7 +166,7 @@ _BASES: Mapping[str, frozenset[str]] = {
 
 def _completes(config: Composed, path: Path) -> bool:
     """Whether an entry says nothing of what it is. A `kind` says it where somebody wrote it: short forms add one."""
-    bases, entry = _BASES.get(str(path[0])), at(config.data, path) if has(config.data, path) else None
+    bases, entry = _BASES.get(str(path[0])), at(config.data, path)
     return bases is not None and isinstance(entry, Mapping) and bases.isdisjoint(entry)
 
 

@@ -19,10 +19,11 @@ from declog.language.labelled_rows import of_labelled_rows, of_labelled_table
 from declog.language.library_calls import SPANS, of_level_beside, per_second
 from declog.language.model import Scalar
 from declog.language.notation import OF_PARTS, WORD, is_reduction, of_parts, reduced
-from declog.language.other_tools import at, of_other_tools
+from declog.language.other_tools import of_other_tools
 from declog.language.smoothing import Smoothing
 from declog.language.spec import COMBINE, AboutSpec, LogSpec, MetricSpec, ProfileSpec, SignalSpec
 from declog.language.spec_of_tables import TableSpec
+from declog.language.tree import at
 from declog.language.unknown_names import of_fewer_values
 from declog.language.wrong_forms import (
     AXES_OF_METRICS,
@@ -61,9 +62,9 @@ def _of_form(problem: Problem, data: Mapping[str, Any]) -> Problem | None:
         if (fix := in_one_form(problem.path[:depth], data)) is not None:
             return replace(problem, path=problem.path[:depth], fix=fix)
     if problem.path[::2] == ("metrics", "over"):
-        fix = _of_last_steps("over", str(problem.path[1]), at(problem.path[:2], data))
+        fix = _of_last_steps("over", str(problem.path[1]), at(data, problem.path[:2]))
         return problem if fix is None else replace(problem, fix=fix)
-    if problem.path[::2] == ("metrics", "combine") and isinstance(entry := at(problem.path[:2], data), Mapping):
+    if problem.path[::2] == ("metrics", "combine") and isinstance(entry := at(data, problem.path[:2]), Mapping):
         if entry.get("over") in AXES_OF_METRICS:
             return None
         fix = _of_combine(str(problem.path[1]), entry)
@@ -87,14 +88,14 @@ def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
     if (fix := _of_dotted_key(problem.path, data)) is not None:
         return fix
     if word == "group_size" and names[:1] == ["axes"]:
-        size = f"size: {in_flow(at(problem.path, data))}"
+        size = f"size: {in_flow(at(data, problem.path))}"
         return size if names[1:] else f"group: {{{size}}}"
     if names == ["axes"] and (signals := of_parts(word, data)):
         return f"drop it, and signals: {in_flow({f'{word}s': signals})}: {OF_PARTS}"
     section = "filters" if names[2:] == ["filter"] else names[0] if len(names) == 2 else ""
     moved = _MOVED.get(section)
     if moved is not None or section == "alerts":
-        name, entry = names[-1], at(problem.path[:-1], data)
+        name, entry = names[-1], at(data, problem.path[:-1])
         reduces = section == "metrics" and word in entry_names(data, "signals", "derived")
         if reduces and is_reduction(str(entry[word]), 1):
             return _rewritten(name, entry, word, expr=word, reduce=entry[word])
@@ -160,7 +161,7 @@ def _of_dotted_key(path: Path, data: Mapping[str, Any]) -> str | None:
         return None
     if parts[0] == "sinks":
         parts[0] = "sink_options"
-    return in_flow(nested(parts, at(path, data)))[1:-1]
+    return in_flow(nested(parts, at(data, path)))[1:-1]
 
 
 def _of_phase(phase: str, text: str, data: Mapping[str, Any]) -> str | None:

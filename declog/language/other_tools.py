@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping
-from functools import reduce
-from operator import getitem
 from typing import Any
 
 from declog.errors import Path, elsewhere, in_flow
@@ -19,6 +17,7 @@ from declog.language.modes import of_one_mode
 from declog.language.notation import SIGNS, WORD, both
 from declog.language.spec import IDENTIFIER, AlertSpec
 from declog.language.tracker_names import id_of, in_formula
+from declog.language.tree import at
 from declog.language.wrong_forms import entry_names, is_off, sinks_and_options, switched, without_sink
 
 _SIDES = {
@@ -34,13 +33,13 @@ def of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     template = elsewhere.keys().get(f"{section}.{key}" if section else key)
     of_wandb = _is_of_wandb(key) if section == "run" else key == "tags"
     sinks, _ = sinks_and_options(data.get("sinks") or [])
-    recorded = {**_recorded(data.get("run"), sinks, moved=section == "run"), key: at(path, data)}
+    recorded = {**_recorded(data.get("run"), sinks, moved=section == "run"), key: at(data, path)}
     if section in ("run", "") and of_wandb and "wandb" not in sinks:
         tagged = {"config": recorded}
         edit = in_flow(tagged if section else {"run": tagged})[1:-1]
         them, kind = ("them", "tags") if key == "tags" else ("it", key)
         template = f"{edit}, which records {them} with the run; as {kind} only `wandb` has {them}"
-    value, entry = at(path, data), at(path[:-1], data)
+    value, entry = at(data, path), at(data, path[:-1])
     if template is None or (value is None and re.search("<(value|named|switched|profiled)>", template)):
         return None
     if template == "by: <value>" and _is_number(value, data):  # no label: a section of a tracker
@@ -151,8 +150,3 @@ def _named_anew(names: Any, metrics: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(names, Mapping):
         names = {next(iter(metrics), "reward"): "train/reward"}
     return {id_of(str(name), metrics) or str(name): {"name": new} for name, new in names.items()}
-
-
-def at(path: Path, data: Any) -> Any:
-    """The value at a path of data."""
-    return reduce(getitem, path, data)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 from declog.errors import Path
@@ -68,6 +70,21 @@ class Node:
             yield (*path, key), node
             if isinstance(node.value, dict | list):
                 yield from node.walk((*path, key))
+
+
+def has(data: Any, path: Path) -> bool:
+    """Whether plain data has a key at a path."""
+    for key in path:
+        keys = range(len(data)) if isinstance(data, list) else data if isinstance(data, Mapping) else ()
+        if key not in keys:
+            return False
+        data = data[key]
+    return True
+
+
+def at(data: Any, path: Path) -> Any:
+    """The value at a path of plain data; None where it has none."""
+    return reduce(getitem, path, data) if has(data, path) else None
 
 
 def said(value: Any, location: Any, *, replaces: bool = False) -> Node:

@@ -15,6 +15,7 @@ from declog.language import bins, idioms
 from declog.language.keys import entries, keys_at
 from declog.language.notation import is_reduction, reduced
 from declog.language.spec_of_tables import ColumnType
+from declog.language.tree import at
 from declog.language.wrong_types import of_labels
 
 AXES_OF_METRICS = frozenset({"token", "completion", "group", "prompt", "tokens", "completions", "groups", "prompts"})
@@ -37,9 +38,7 @@ def of_each(name: str, entry: Mapping[str, Any], axis: str) -> dict[str, Any]:
 
 def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
     """The fix for a value in another form than its key takes: a map for a list, or a list for a map."""
-    value: Any = data
-    for word in path:
-        value = value.get(word) if isinstance(value, Mapping) else None
+    value = at(data, path)
     match [*map(str, path)], value:
         case ["alerts", _, "do"], [_, *_]:
             return of_actions(value)
@@ -248,9 +247,7 @@ def of_expressions(id: str, exprs: Mapping[str, str] | list[str], entry: Mapping
 
 def of_share(path: Path, data: Mapping[str, Any]) -> str | None:
     """The fix for `top: 10%` of the rows, a number of them or a share of each group; None for another value."""
-    rows: Any = data
-    for word in path[:-1]:
-        rows = rows.get(word) if isinstance(rows, Mapping) else None
+    rows = at(data, path[:-1])
     if not isinstance(rows, Mapping) or (share := _share(rows.get(path[-1]))) is None:
         return None
     count = max(round(100 * share), 1)

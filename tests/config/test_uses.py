@@ -11,10 +11,10 @@ import pytest
 
 import declog
 from declog.cli import main
-from declog.config.interpolation import at
 from declog.config.uses import declared, readers, texts, uses
 from declog.errors import Path as Key
 from declog.language.dtypes import AXES
+from declog.language.tree import at
 from tests.conftest import WritePreset
 
 PROFILE = {
