@@ -25,7 +25,7 @@ from declog.config.source_map import CodeLocation, FileLocation, Layer, Override
 from declog.errors import Path, Problem
 from declog.language.keys import is_entry
 from declog.language.shorthand import long
-from declog.language.tree import MISSING, Node, over, said
+from declog.language.tree import MISSING, Node, over, said, tree_of
 
 
 class ListOverMap(HydraException):
@@ -174,12 +174,7 @@ def _files(
 
 def _of_code(data: Any, path: Path) -> Node:
     """A mapping of code as a tree, whose root stands at ``path``."""
-    location = CodeLocation(path, is_text=not isinstance(data, dict | list))
-    if isinstance(data, dict):
-        return Node({key: _of_code(item, (*path, key)) for key, item in data.items()}, location)
-    if isinstance(data, list):
-        return Node([_of_code(item, (*path, index)) for index, item in enumerate(data)], location)
-    return Node(data, location)
+    return tree_of(data, path, lambda item, at: Node(item, CodeLocation(at, not isinstance(item, dict | list))))
 
 
 def choice_of(repository: Files, parent: str | None, name: str) -> FileLocation | None:
@@ -211,17 +206,12 @@ def _of_override(override: Override) -> Node:
     """An override as a tree from the root."""
     keys = tuple(override.key_or_group.split("."))
     value = None if override.is_delete() else override.value()
-    path: Path = tuple(int(key) if key.isdigit() else key for key in keys)
-    return _under(keys, _of_value(value, override.input_line or override.key_or_group, path))
+    text = override.input_line or override.key_or_group
 
+    def node(item: Any, at: Path) -> Node:
+        return Node(item, OverrideLocation(text, at), replaces=item == MISSING)  # it takes away, a file leaves
 
-def _of_value(value: Any, text: str, path: Path) -> Node:
-    location = OverrideLocation(text, path)
-    if isinstance(value, dict):
-        return Node({key: _of_value(item, text, (*path, key)) for key, item in value.items()}, location)
-    if isinstance(value, list):
-        return Node([_of_value(item, text, (*path, index)) for index, item in enumerate(value)], location)
-    return Node(value, location, replaces=value == MISSING)  # an override takes a value away, a file leaves it
+    return _under(keys, tree_of(value, tuple(int(key) if key.isdigit() else key for key in keys), node))
 
 
 def _taken_out(node: Node, path: Path) -> Node:

@@ -25,12 +25,12 @@ from declog.config.overrides import ADDS, pasted
 from declog.config.presets import home_of
 from declog.config.search_path import GROUP, PROVIDER, teams
 from declog.config.source_map import FileLocation, Layer, Location, OverrideLocation, shown_path
-from declog.config.uses import declared, entries
+from declog.config.uses import declared
 from declog.config.yaml_lint import surprise, suspicious
 from declog.errors import ConfigError, Path, Problem, Where, in_flow
 from declog.language.keys import SECTIONS
 from declog.language.tracker_names import id_of
-from declog.language.tree import at, has
+from declog.language.tree import at, has, map_at
 from declog.language.validation import validate
 from declog.language.wrong_forms import without_sink
 
@@ -140,7 +140,7 @@ def of_shells(config: Composed) -> Iterator[Problem]:
 
 def _folders(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     """The folders that a config names, with their keys."""
-    of_sinks = [("sink_options", str(name), "dir") for name in entries(data, "sink_options")]
+    of_sinks = [("sink_options", str(name), "dir") for name in map_at(data, "sink_options")]
     paths: list[Path] = [("output_dir",), *of_sinks, ("run", "capture", "folder")]
     for path in paths:
         if isinstance(text := at(data, path), str):

@@ -18,12 +18,11 @@ from declog.config.compose import working_directory
 from declog.config.composed import Composed
 from declog.config.files import YamlLoader
 from declog.config.search_path import package_of, provider_of
-from declog.config.uses import Use, declared, entries, old_names, uses
+from declog.config.uses import Use, declared, old_names, uses
 from declog.errors import Path, Problem, in_flow, nearest, nested
-from declog.language.keys import NAMED, SECTIONS, entry_path, is_entry, sections_with
-from declog.language.keys import entries as paths_of
+from declog.language.keys import NAMED, SECTIONS, entries, entry_path, is_entry, sections_with
 from declog.language.tracker_names import id_of
-from declog.language.tree import at
+from declog.language.tree import at, map_at
 
 LOCK = "declog.lock"
 ENTRIES = "entries"  # the key of the lock that holds the ids of a config's entries
@@ -86,7 +85,7 @@ def _own_place(config: Composed, use: Use) -> str | None:
 
 def ids(data: Mapping[str, Any]) -> dict[str, str]:
     """The ids of a config's entries by section, as the lock holds them."""
-    names_of = {section: [str(path[-1]) for path, entry in paths_of(data, section) if entry is not None]
+    names_of = {section: [str(path[-1]) for path, entry in entries(data, section) if entry is not None]
              for section in KINDS}  # fmt: skip
     return {section: " ".join(names) for section, names in names_of.items() if names}
 
@@ -139,7 +138,7 @@ def _explained(config: Composed, problem: Problem) -> Problem:
     if not homes:
         return problem
     what, shipped = section[:-1], " and ".join(homes)
-    paths = [path for path, _ in paths_of(config.data, section)]
+    paths = [path for path, _ in entries(config.data, section)]
     names = [str(path[-1]) for path in paths if not _in_no_package(config, path)]
     close = nearest(name, names)
     near = f", or did you mean `{close}`?" if close is not None else f", only `{names[0]}`" if len(names) == 1 else ""
@@ -192,8 +191,8 @@ def _versions(section: str, name: str) -> str | None:
     packages = dict(
         item
         for locked in _locked()
-        if name in str(entries(locked, ENTRIES).get(section, "")).split()
-        for item in entries(locked, "packages").items()
+        if name in str(map_at(locked, ENTRIES).get(section, "")).split()
+        for item in map_at(locked, "packages").items()
     )
     return " and ".join(f"{package} {version}" for package, version in sorted(packages.items())) or None
 
@@ -205,5 +204,5 @@ def _locked() -> Iterator[Mapping[str, Any]]:
         lock = yaml.load(file.read_text(encoding="utf-8"), YamlLoader) if file.is_file() else None
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
         return  # whoever checks against it says so
-    configs = entries(lock, "configs") if isinstance(lock, Mapping) else {}
+    configs = map_at(lock, "configs") if isinstance(lock, Mapping) else {}
     yield from (config for config in configs.values() if isinstance(config, Mapping))

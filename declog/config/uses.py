@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from declog.errors import Path
-from declog.language.keys import atoms, entry_path, says, values
-from declog.language.keys import entries as paths_of
+from declog.language.keys import atoms, entries, entry_path, says, values
 from declog.language.model import Says
-from declog.language.tree import tree_of
+from declog.language.tree import map_at, tree_of
 
 _TEXT = re.compile(r"'[^']*'|\"[^\"]*\"")
 Spans = Iterator[tuple[int, int]]
@@ -38,14 +37,14 @@ def uses(data: Mapping[str, Any], section: str, name: str) -> Iterator[Use]:
         if said.of == section or (section == "constants" and said.form == "expression"):
             yield from (Use(path, text, span) for span in SPANS[said.form](text, name, said.of))
     if section in OF_TESTS:
-        paths = (path for path, _ in tree_of({"tests": entries(data, "tests")}).walk())
+        paths = (path for path, _ in tree_of({"tests": map_at(data, "tests")}).walk())
         yield from filter(None, dict.fromkeys(OF_TESTS[section](path, name) for path in paths))
-    if section == "metrics" and isinstance(alert := entries(data, "alerts").get(name), Mapping):
+    if section == "metrics" and isinstance(alert := map_at(data, "alerts").get(name), Mapping):
         yield from [Use(("alerts", name))] if {"above", "below"} & set(alert) else []
-    if section == "metrics" and name in entries(data, "about"):
+    if section == "metrics" and name in map_at(data, "about"):
         yield Use(("about", name))
     if section == "signals":
-        for table, columns in entries(data, "schemas").items():
+        for table, columns in map_at(data, "schemas").items():
             column = (columns or {}).get(name, "") if isinstance(columns, Mapping) else ""
             if isinstance(column, Mapping) and not {"expr", "call", "undeclared"} & set(column):
                 yield Use(("schemas", table, name))
@@ -54,13 +53,7 @@ def uses(data: Mapping[str, Any], section: str, name: str) -> Iterator[Use]:
 def declared(data: Mapping[str, Any], section: str) -> Iterator[tuple[Path, Any]]:
     """The entries whose names a section's readers use, with their paths: derived values stand for signals."""
     for kind in (section, "derived") if section == "signals" else (section,):
-        yield from paths_of(data, kind)
-
-
-def entries(data: Mapping[str, Any], section: str) -> Mapping[str, Any]:
-    """The entries of a section; none where it is no map."""
-    value = data.get(section)
-    return value if isinstance(value, Mapping) else {}
+        yield from entries(data, kind)
 
 
 def texts(data: Any) -> Iterator[tuple[Path, str, Says]]:
@@ -117,7 +110,7 @@ def readers(data: Mapping[str, Any], section: str, name: str) -> list[str]:
     """The entries, such as ``alerts.kl``, that use an entry."""
     declarations = {path for path, _ in declared(data, section) if path[-1] == name}
     paths = [path for use in uses(data, section, name) if (path := entry_path(use.path)) not in declarations]
-    if section == "signals" and isinstance(metric := entries(data, "metrics").get(name), Mapping):
+    if section == "signals" and isinstance(metric := map_at(data, "metrics").get(name), Mapping):
         paths += [("metrics", name)] if not {"expr", "formula", "observe"} & set(metric) else []
     return list(dict.fromkeys(".".join(map(str, path)) for path in paths if path[0] not in ("tests", "about")))
 

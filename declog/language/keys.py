@@ -19,6 +19,7 @@ from typing import Annotated, Any
 from declog.errors import Path
 from declog.language.model import Model, Says
 from declog.language.spec import LogSpec
+from declog.language.tree import map_at
 
 
 @dataclass(frozen=True)
@@ -154,8 +155,7 @@ def section_of(entry: Mapping[str, Any]) -> str | None:
 
 def entries(data: Mapping[str, Any], section: str) -> Iterator[tuple[Path, Any]]:
     """The entries of a section with their paths; those of `signals` stand under their phases."""
-    entries_of = data.get(section)
-    for name, entry in entries_of.items() if isinstance(entries_of, Mapping) else ():
+    for name, entry in map_at(data, section).items():
         if section != "signals":
             yield (section, name), entry
         elif isinstance(entry, Mapping):

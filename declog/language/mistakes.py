@@ -23,7 +23,7 @@ from declog.language.other_tools import of_other_tools
 from declog.language.smoothing import Smoothing
 from declog.language.spec import COMBINE, AboutSpec, LogSpec, MetricSpec, ProfileSpec, SignalSpec
 from declog.language.spec_of_tables import TableSpec
-from declog.language.tree import at
+from declog.language.tree import at, map_at
 from declog.language.unknown_names import of_fewer_values
 from declog.language.wrong_forms import (
     AXES_OF_METRICS,
@@ -108,7 +108,7 @@ def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
         if section == "profiles" and (fix := _of_extended(word, name, entry, data.get(section))) is not None:
             return fix
         if section == "alerts":
-            metrics = data["metrics"] if isinstance(data.get("metrics"), Mapping) else {}
+            metrics = map_at(data, "metrics")
             fix = of_fewer_values(word, name, entry, metrics)
             fix = fix or alert_keys.moved(word, name, entry, metrics, entry_names(data, "modes"))
         if (fix := fix or (None if moved is None else moved(word, name, entry))) is not None:

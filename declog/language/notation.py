@@ -16,6 +16,7 @@ from declog.errors import Path, Problem, UsageError, did_you_mean, in_flow
 from declog.errors.elsewhere import SYNONYMS
 from declog.language.dtypes import AXES, DType
 from declog.language.parser import body_of, source_of
+from declog.language.tree import map_at
 
 TYPES = tuple(map(str, DType))
 WORD = re.compile(r"[a-z_][a-z0-9_]*\Z")
@@ -149,8 +150,7 @@ def are_names(words: list[str]) -> bool:
 
 def of_parts(part: str, data: Mapping[str, Any]) -> dict[str, str]:
     """The signals that are declared per turn, or per another part of a completion, with their types in a phase."""
-    phases = data.get("signals")
-    entries = [inner for inner in phases.values() if isinstance(inner, Mapping)] if isinstance(phases, Mapping) else []
+    entries = [inner for inner in map_at(data, "signals").values() if isinstance(inner, Mapping)]
     declared = {str(name): str(value).split() for inner in entries for name, value in inner.items()}
     return {
         name: " ".join(["completion", *words[1:]])

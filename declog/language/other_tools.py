@@ -17,7 +17,7 @@ from declog.language.modes import of_one_mode
 from declog.language.notation import SIGNS, WORD, both
 from declog.language.spec import IDENTIFIER, AlertSpec
 from declog.language.tracker_names import id_of, in_formula
-from declog.language.tree import at
+from declog.language.tree import at, map_at
 from declog.language.wrong_forms import entry_names, is_off, sinks_and_options, switched, without_sink
 
 _SIDES = {
@@ -61,8 +61,7 @@ def of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     if not isinstance(value, bool):
         good = next((side for side, words in _SIDES.items() if str(value).lower() in words), "up, or down")
     facts["good"], facts["subject"] = good, value if isinstance(value, str) else id
-    metrics = data.get("metrics")
-    metrics = metrics if isinstance(metrics, Mapping) else {}
+    metrics = map_at(data, "metrics")
     if section == "alerts" and isinstance(entry, Mapping):
         limit = " or ".join(f"{id} {SIGNS[word]} {entry[word]}" for word in SIGNS if word in entry)
         when = str(entry.get("when", limit or f"{id} > 0.5"))
@@ -91,7 +90,7 @@ def _recorded(run: Any, sinks: Collection[str], *, moved: bool) -> dict[str, Any
         key: run[key] for key, text in answers.items()
         if text.startswith("config: <") or (_is_of_wandb(str(key)) and "wandb" not in sinks)
     }  # fmt: skip
-    return {**(run["config"] if isinstance(run.get("config"), Mapping) else {}), **beside}
+    return {**map_at(run, "config"), **beside}
 
 
 def _is_of_wandb(key: str) -> bool:

@@ -6,7 +6,7 @@ decides what a location is; this module never looks at one. Imports nothing of d
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import getitem
@@ -87,6 +87,12 @@ def at(data: Any, path: Path) -> Any:
     return reduce(getitem, path, data) if has(data, path) else None
 
 
+def map_at(data: Mapping[str, Any], key: str) -> Mapping[Any, Any]:
+    """The map at a key of plain data; an empty one where there is none."""
+    value = data.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
 def said(value: Any, location: Any, *, replaces: bool = False) -> Node:
     """Plain data, which may hold nodes, written at one location."""
     if isinstance(value, Node):
@@ -96,13 +102,13 @@ def said(value: Any, location: Any, *, replaces: bool = False) -> Node:
     return Node([said(item, location) for item in value] if isinstance(value, list) else value, location)
 
 
-def tree_of(data: Any, path: Path = ()) -> Node:
-    """Plain data as a tree, in which each location is the path where it stands."""
+def tree_of(data: Any, path: Path = (), node: Callable[[Any, Path], Node] = Node) -> Node:
+    """Plain data as a tree. ``node`` makes each node of its value and its path, which is its location by default."""
     if isinstance(data, Mapping):
-        return Node({key: tree_of(value, (*path, key)) for key, value in data.items()}, path)
-    if isinstance(data, list):
-        return Node([tree_of(item, (*path, index)) for index, item in enumerate(data)], path)
-    return Node(data, path)
+        data = {key: tree_of(value, (*path, key), node) for key, value in data.items()}
+    elif isinstance(data, list):
+        data = [tree_of(item, (*path, index), node) for index, item in enumerate(data)]
+    return node(data, path)
 
 
 def over(low: Node | None, high: Node) -> Node:

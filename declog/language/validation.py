@@ -38,7 +38,7 @@ from declog.language.spec import IDENTIFIER, LogSpec
 from declog.language.spec_of_tables import Length
 from declog.language.spec_of_tests import TestSpec
 from declog.language.tracker_names import Shown, id_of, metric_of, of_one_reduction, with_families
-from declog.language.tree import tree_of
+from declog.language.tree import map_at, tree_of
 from declog.language.wrong_forms import as_profile, counted, entry_names, of_actions, selector_of
 from declog.language.wrong_types import of_type
 
@@ -203,8 +203,7 @@ def _without_nulls(data: Any, type_: Any = LogSpec, in_test: bool = False) -> An
 def _ids(data: Mapping[str, Any]) -> list[Problem]:
     problems = []
     for section in SECTIONS:
-        phases = data.get(section) if section == "signals" else None
-        paths = [(section, phase) for phase in phases] if isinstance(phases, Mapping) else []
+        paths = [(section, phase) for phase in map_at(data, section)] if section == "signals" else []
         for path, entry in [*((path, None) for path in paths), *entries(data, section)]:
             key = path[-1]
             if not (isinstance(key, str) and IDENTIFIER.match(key)):
@@ -232,9 +231,9 @@ def _ids(data: Mapping[str, Any]) -> list[Problem]:
 
 def _changed(section: str, name: str, entry: Any, data: Mapping[str, Any]) -> str | None:
     """The metric that an entry with a tracker's name changes, or is about; None where it defines one."""
-    metrics = data.get("metrics")
+    metrics = map_at(data, "metrics")
     defines = isinstance(entry, str) or (isinstance(entry, Mapping) and entry.keys() & {"expr", "formula", "observe"})
-    if section not in ("metrics", "about") or not isinstance(metrics, Mapping) or (section == "metrics" and defines):
+    if section not in ("metrics", "about") or (section == "metrics" and defines):
         return None
     said = in_mode(name, entry_names(data, "modes")) if section == "about" else None
     shown_as = [name] if said is None else [name, said[1]]
@@ -244,8 +243,8 @@ def _changed(section: str, name: str, entry: Any, data: Mapping[str, Any]) -> st
 
 def _of_metric(name: str, alert: Any, data: Mapping[str, Any]) -> str | None:
     """The fix for an alert with a tracker's name of a metric, `reward/mean` or `train/reward`, or of a label of one."""
-    metrics, parts = data.get("metrics"), re.split(r"[/.]", name, maxsplit=1)
-    if not isinstance(metrics, Mapping) or len(parts) < 2:
+    metrics, parts = map_at(data, "metrics"), re.split(r"[/.]", name, maxsplit=1)
+    if len(parts) < 2:
         return None
     plain, entries = re.sub(r"[^a-z0-9_]+", "_", name.lower()), with_families(metrics, data)
     shown, said = metric_of(entries, name), in_mode(name, entry_names(data, "modes"))
