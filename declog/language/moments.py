@@ -229,21 +229,6 @@ def _floating(xp: Any, values: Any) -> Any:
     return values if xp is np or values.is_floating_point() else values.double()
 
 
-def count(xp: Any, n: Any) -> Any:
-    """How many values there are."""
-    return n
-
-
-def total(xp: Any, n: Any, total: Any) -> Any:
-    """The sum."""
-    return _where(xp, n > 0, total)
-
-
-def mean(xp: Any, n: Any, total: Any) -> Any:
-    """The mean."""
-    return _where(xp, n > 0, _share(_floating(xp, total), n))
-
-
 def var(xp: Any, n: Any, m2: Any) -> Any:
     """The sample variance (n-1), torch's default; absent for fewer than two values."""
     return _where(xp, n > 1, _share(m2, n - 1))
@@ -254,35 +239,27 @@ def std(xp: Any, n: Any, m2: Any) -> Any:
     return xp.sqrt(var(xp, n, m2))
 
 
-def pstd(xp: Any, n: Any, m2: Any) -> Any:
-    """The population standard deviation, numpy's default; 0 for one value."""
-    return xp.sqrt(_where(xp, n > 0, _share(m2, n)))
-
-
-def minimum(xp: Any, n: Any, min: Any) -> Any:
-    """The smallest value."""
-    return _where(xp, n > 0, min)
-
-
-def maximum(xp: Any, n: Any, max: Any) -> Any:
-    """The greatest value."""
-    return _where(xp, n > 0, max)
-
-
 FORMULAS: Mapping[str, Formula] = {
-    "count": Formula(count, "how many are not missing"),
-    "sum": Formula(total, "the sum; of bools how many are true", exact=np.add),
-    "mean": Formula(mean, "the mean; of bools the fraction that is true"),
+    "count": Formula(lambda xp, n: n, "how many are not missing"),
+    "sum": Formula(
+        lambda xp, n, total: _where(xp, n > 0, total), "the sum; of bools how many are true", exact=np.add),
+    "mean": Formula(
+        lambda xp, n, total: _where(xp, n > 0, _share(_floating(xp, total), n)),
+        "the mean; of bools the fraction that is true"),
     "var": Formula(var, "the sample variance (n-1); of one value absent", 2),
     "std": Formula(std, "the sample standard deviation (n-1), as torch; of one value absent", 2),
-    "pstd": Formula(pstd, "the population standard deviation, numpy's default; of one value 0"),
-    "min": Formula(minimum, "the smallest; of bools 1 if all are true", exact=np.minimum),
-    "max": Formula(maximum, "the greatest; of bools 1 if any is true", exact=np.maximum),
+    "pstd": Formula(
+        lambda xp, n, m2: xp.sqrt(_where(xp, n > 0, _share(m2, n))),
+        "the population standard deviation, numpy's default; of one value 0"),
+    "min": Formula(
+        lambda xp, n, min: _where(xp, n > 0, min), "the smallest; of bools 1 if all are true", exact=np.minimum),
+    "max": Formula(
+        lambda xp, n, max: _where(xp, n > 0, max), "the greatest; of bools 1 if any is true", exact=np.maximum),
     "any": Formula(lambda xp, n, total: _where(xp, n > 0, total > 0), "whether any that is not missing is true"),
     "all": Formula(lambda xp, n, total: _where(xp, n > 0, total == n), "whether all that are not missing are true"),
     "first": Formula(lambda xp, first: first, "the first that is not missing"),
     "last": Formula(lambda xp, last: last, "the last that is not missing"),
-}
+}  # fmt: skip
 
 
 # ---- aggregates: reductions with `over=`, of groups that each have a row; see ``segmented.aggregate``
