@@ -233,7 +233,7 @@ class _Metric:
     def _short(self, parsed: Parsed) -> tuple[tuple[Node, ...] | None, Reduced] | None:
         """``p95(reward)``: a call of a reduction without ``over`` reduces its arguments."""
         body, before = parsed.body, len(self.draft.problems)
-        if parsed.call is None or not isinstance(body, ast.Call):
+        if not parsed.call or not isinstance(body, ast.Call):
             return None
         with self.draft.at(*self.path("expr"), off=f"metrics.{self.id}"):
             reduction = self.draft.reductions.named(parsed.call)

@@ -19,7 +19,7 @@ from declog.language import earlier_steps, library_calls, unknown_names, wrong_c
 from declog.language.dtypes import Axis, DType
 from declog.language.nodes import Node
 from declog.language.notation import SEVERAL, both
-from declog.language.parser import names_in, tree_of
+from declog.language.parser import called, names_in, tree_of
 from declog.language.reductions import BUILTIN, quantile_level
 from declog.language.spec import MetricSpec
 from declog.language.tracker_names import in_formula, reductions_of
@@ -320,7 +320,7 @@ class _Calls(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         """The name that stands for a call, or the call with its arguments replaced."""
-        name = self._named(node, node.func.id if isinstance(node.func, ast.Name) else "")
+        name = self._named(node, called(node))
         return self.generic_visit(node) if name is None else ast.Name(name)  # type: ignore[return-value]
 
 
@@ -329,7 +329,7 @@ def reduction(call: ast.Call, reductions: Collection[str], functions: Collection
 
     Words inside a name count, too: ``MeanMetric(x)`` is ``mean(x)``. ``reductions`` and ``functions`` are all names.
     """
-    name = call.func.id if isinstance(call.func, ast.Name) else ""
+    name = called(call)
     argument = ast.unparse(call.args[0]) if call.args else None
     if argument is None or library_calls.is_spelt_out(call):
         return None

@@ -10,7 +10,7 @@ from declog.compiler.scopes import FACTS, tried
 from declog.errors import in_flow
 from declog.language import earlier_steps, library_calls
 from declog.language.expression import Compiler
-from declog.language.parser import names_in
+from declog.language.parser import called, names_in
 from declog.language.spec import MetricSpec
 from declog.language.syntax import parse
 from declog.language.tracker_names import in_formula, reductions_of
@@ -47,7 +47,7 @@ def _reduces_rows(draft: Draft, call: ast.Call) -> bool:
     if library_calls.is_spelt_out(call):
         calls = ast.walk(library_calls.spelt_out(call))
         return any(isinstance(inner, ast.Call) and _reduces_rows(draft, inner) for inner in calls)
-    reduction = draft.reductions.get(call.func.id) if isinstance(call.func, ast.Name) else None
+    reduction = draft.reductions.get(called(call))
     if reduction is None or len(call.args) != reduction.arity or call.keywords:
         return False
     parts = [part for argument in call.args for part in ast.walk(argument) if isinstance(part, ast.expr)]

@@ -20,7 +20,7 @@ from declog.language.earlier_steps import reads_earlier
 from declog.language.expression import Compiler
 from declog.language.nodes import SIGNAL, Node
 from declog.language.notation import both, is_reduction, reduced
-from declog.language.parser import body_of, conjuncts, names_in, tree_of
+from declog.language.parser import body_of, called, conjuncts, names_in, tree_of
 from declog.language.reductions import Reduction, Reductions
 from declog.language.smoothing import Smoothing
 from declog.language.spec import MetricSpec, Observed
@@ -73,10 +73,8 @@ def of_several(id: str, spec: MetricSpec, exprs: list[str] | None = None) -> str
 
 def reduced_already(spec: MetricSpec, body: ast.expr, reductions: Reductions) -> str | None:
     """``{expr: mean(x), reduce: mean}``, whose `reduce` a preset says, mostly: the keys that say it once."""
-    if not isinstance(body, ast.Call) or not isinstance(body.func, ast.Name):
-        return None
-    name, plain = body.func.id, not body.keywords and len(body.args) == 1
-    if not plain or reductions.get(name) is None:
+    name = called(body)
+    if not isinstance(body, ast.Call) or body.keywords or len(body.args) != 1 or reductions.get(name) is None:
         return None
     said = spec.reduce if isinstance(spec.reduce, list) else [spec.reduce]
     reduce = {} if name in said else {"reduce": [*said, name] if isinstance(spec.reduce, list) else name}

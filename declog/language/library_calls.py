@@ -14,7 +14,7 @@ from typing import Any
 from declog.errors import Problem, elsewhere, in_flow
 from declog.language.dtypes import AXES, Axis
 from declog.language.nodes import Node
-from declog.language.parser import source_of, tree_of
+from declog.language.parser import arguments, called, source_of, tree_of
 from declog.language.smoothing import Smoothing
 
 QUANTILES = frozenset({"quantile", "percentile", "nanquantile", "nanpercentile", "histogram_quantile"})
@@ -117,7 +117,7 @@ def with_metric(fix: str, call: ast.Call, text: str, taken: Container[str] = ())
     names = [node.id for node in ast.walk(call.args[0]) if isinstance(node, ast.Name)]
     name = f"{'_'.join(names) or 'value'}_{'smooth' if curve[1] in ('ema', 'rolling') else curve[1]}"
     if len(re.findall(r"\b\w+\([^()]+, *(?:\w+ *= *)?\d+\)", text)) > 1:  # a short window beside a long one
-        name = f"{name}_{ast.unparse([*call.args, *(word.value for word in call.keywords)][-1])}"
+        name = f"{name}_{ast.unparse(arguments(call)[-1])}"
     name = f"{name}_of_steps" if name in taken else name
     here = text.replace(source_of(text, call), name).strip()
     return f"write a metric and name it here: `metrics: {{{name}: {fix}}}`, and `{here}`"
@@ -202,9 +202,8 @@ def level_of(call: ast.expr) -> float | None:
     """The level of a call of a quantile, such as 0.8 of ``p80(x)``; None for anything else."""
     from declog.language.reductions import quantile_level  # numpy, which composing alone needs not
 
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+    if not isinstance(call, ast.Call) or not (name := called(call)):
         return None
-    name = call.func.id
     level = quantile(name, call.args[1]) if len(call.args) == 2 else elsewhere.SYNONYMS.get(name, name)
     return None if level is None else quantile_level(level)
 
@@ -238,10 +237,8 @@ def reduction(call: ast.expr) -> str | None:
         return "did you mean `pstd`?"
     if name == "variance":
         return "did you mean `var`? It divides by n-1; by n it is the square of `pstd`"
-    levels = [*call.args, *(keyword.value for keyword in call.keywords)] if isinstance(call, ast.Call) else []
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or len(levels) != 1:
-        return None
-    level = quantile(call.func.id, levels[0])
+    levels = arguments(call)
+    level = quantile(called(call), levels[0]) if len(levels) == 1 else None
     return None if level is None else f"did you mean `{level}`?"
 
 
@@ -250,11 +247,9 @@ def of_levels(call: ast.expr) -> str | None:
 
     None for anything else.
     """
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
-        return None
-    *values, last = [*call.args, *(keyword.value for keyword in call.keywords)] or [call]
+    *values, last = arguments(call) or [call]
     listed = last.elts if isinstance(last, ast.List | ast.Tuple) else []
-    levels = [quantile(call.func.id, level) for level in listed]
+    levels = [quantile(called(call), level) for level in listed]
     if not levels or None in levels or len(values) > 1:
         return None
     if not values:

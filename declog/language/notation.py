@@ -15,7 +15,7 @@ from typing import Any
 from declog.errors import Path, Problem, UsageError, did_you_mean, in_flow
 from declog.errors.elsewhere import SYNONYMS
 from declog.language.dtypes import AXES, DType
-from declog.language.parser import body_of, source_of
+from declog.language.parser import body_of, called, source_of
 from declog.language.tree import map_at
 
 TYPES = tuple(map(str, DType))
@@ -226,9 +226,8 @@ def reduced(text: str) -> dict[str, Any] | None:
     """``p95(reward)`` as `expr` and `reduce`; None for what is no call of a reduction."""
     text = text.strip()
     body = body_of(text)
-    if not isinstance(body, ast.Call) or not isinstance(body.func, ast.Name) or not body.args:
+    if not isinstance(body, ast.Call) or not (name := called(body)) or not body.args:
         return None
-    name = body.func.id
     if name in SEVERAL and len(body.args) == 1 and not body.keywords:
         return {"expr": source_of(text, body.args[0]), "reduce": list(SEVERAL[name])}
     if not is_reduction(name, len(body.args)):

@@ -62,6 +62,16 @@ def conjuncts(body: ast.expr | None) -> list[ast.expr]:
     return [] if body is None else [body]
 
 
+def called(node: ast.expr) -> str:
+    """The name of the function that a whole expression calls; empty for any other expression."""
+    return node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+
+
+def arguments(node: ast.expr) -> list[ast.expr]:
+    """What a call gives to its function, with a name or without; none of any other expression."""
+    return [*node.args, *(item.value for item in node.keywords)] if isinstance(node, ast.Call) else []
+
+
 def source_of(text: str, node: ast.expr | ast.keyword) -> str:
     """The part of a text that is a node of its ``tree_of``, which counts bytes of UTF-8; of any other node Python's."""
     if getattr(node, "end_col_offset", None) is None:

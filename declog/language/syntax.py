@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from declog.errors import Problem
 from declog.language import idioms
-from declog.language.parser import plain_words, tree_of
+from declog.language.parser import called, plain_words, tree_of
 
 MAX_LENGTH = 4_000  # characters
 MAX_NODES = 600
@@ -40,11 +40,9 @@ class Parsed:
     body: ast.expr
 
     @property
-    def call(self) -> str | None:
-        """The name of the function, where the whole expression is one call."""
-        if isinstance(self.body, ast.Call) and isinstance(self.body.func, ast.Name):
-            return self.body.func.id
-        return None
+    def call(self) -> str:
+        """The name of the function, where the whole expression is one call; else empty."""
+        return called(self.body)
 
 
 def refuse(key: str, source: str, span: tuple[int, int] | None = None, /, **facts: Any) -> NoReturn:

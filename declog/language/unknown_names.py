@@ -18,7 +18,7 @@ from declog.language.dtypes import AXES, MEMBER, DType
 from declog.language.modes import MODES, in_mode, of_one_mode, without_mode
 from declog.language.nodes import BUILTIN, LABEL, LABELLED, MODE, Node
 from declog.language.notation import SIGNS, WORD, both, is_reduction, reduced
-from declog.language.parser import body_of, source_of, tree_of
+from declog.language.parser import body_of, called, source_of, tree_of
 from declog.language.scope import Scope
 from declog.language.smoothing import Smoothing
 from declog.language.syntax import parse, refuse
@@ -287,7 +287,7 @@ def refuse_earlier_steps(node: ast.expr, text: str, span: Span, scope: Scope) ->
 
 def refuse_reduction(node: ast.Call, text: str, span: Span, scope: Scope) -> None:
     """Refuse ``max(kl)`` in a formula or a condition, whose metrics are reduced already."""
-    word = node.func.id if isinstance(node.func, ast.Name) else ""
+    word = called(node)
     refuse_earlier_steps(node, text, span, scope)
     rate = (library_calls.of_library(word, node.args) or "").endswith(library_calls.PER_SECOND)
     if scope.noun == "signal" or len(node.args) != 1 or node.keywords or rate:

@@ -15,7 +15,7 @@ from declog.language.dtypes import Axis, DType
 from declog.language.functions import REQUIRED, Function
 from declog.language.functions.text import bucket_labels
 from declog.language.nodes import Node
-from declog.language.parser import body_of, tree_of
+from declog.language.parser import arguments, body_of, tree_of
 from declog.language.reductions import Reduction
 
 Span = tuple[int, int]  # a half-open range of characters
@@ -88,8 +88,8 @@ def of_list(call: ast.Call, text: str, span: Span, tried: Callable[[str], Node |
 
     ``span`` is the call's range in the text, and ``tried`` compiles another text, or returns its problem.
     """
-    values = [*call.args, *(item.value for item in call.keywords)]
-    listed = next((item for item in values if isinstance(item, ast.List | ast.Tuple | ast.Set) and item.elts), None)
+    lists = (item for item in arguments(call) if isinstance(item, ast.List | ast.Tuple | ast.Set))
+    listed = next((item for item in lists if item.elts), None)
     if listed is None:
         return None
 
