@@ -27,7 +27,7 @@ from declog.config.search_path import GROUP, PROVIDER, teams
 from declog.config.source_map import FileLocation, Layer, Location, OverrideLocation, shown_path
 from declog.config.uses import declared
 from declog.config.yaml_lint import surprise, suspicious
-from declog.errors import ConfigError, Path, Problem, Where, in_flow
+from declog.errors import ConfigError, Path, Problem, Where, in_flow, nested
 from declog.language.keys import SECTIONS
 from declog.language.tracker_names import id_of
 from declog.language.tree import at, has, map_at
@@ -67,48 +67,46 @@ def null_of_nothing(config: Composed, nulls: Iterable[Path]) -> Iterator[Problem
     In a file without ``defaults`` there is no earlier layer: a `null` that is written out says what there is not, as in
     a run's ``config.yaml``, or wherever composed data is kept.
     """
-    sets: dict[Path, Problem] = {}
+    said: dict[Path, Problem] = {}
     for path in nulls:
         layers = config.layers.get(path, ())
         if path[0] == GROUP or not layers or not all(layer.null for layer in layers) or _is_of_composed(layers[-1]):
             continue
-        above = path[:-1]
-        if re.fullmatch(r"-?[\d.]+|[^()]*\).*|.*\([^()]*", str(path[-1])):  # of a text that YAML cut, which is refused
-            continue
-        if not has(config.data, above):  # below a key that is no text, which is refused
-            continue
-        if len(above) > 2 and all(value is None for value in at(config.data, above).values()):  # `{a, b}`
-            columns = above[0] == "schemas" and above[-1] == "values"
-            keys = in_flow([*at(config.data, above)])[1:-1]
-            fix = "drop it: any value is taken" if columns else "drop it, or give each a value"
-            sets |= {above: Problem.of("DL201.no_values", above, key=above[-1], keys=f"{{{keys}}}", fix=fix)}
-            continue
-        names = {path_of_signal[-1]: path_of_signal for path_of_signal, _ in declared(config.data, "signals")}
-        if above == ("signals",) and path[-1] in names:
-            *sections, name = names[path[-1]]
-            fix = f"{sections[0]}: {{{': {'.join([*map(str, sections[1:]), str(name)])}: null{'}' * len(sections)}"
-            yield Problem.of("DL201.no_phase", path, name=name, fix=fix)
-            continue
-        if above == ("metrics",) and path[-1] in names:
-            yield Problem.of("DL201.empty_metric", path, name=path[-1])
-            continue
-        beside = [
-            str(name)
-            for name, entry in at(config.data, above).items()
-            if entry is not None or not all(layer.null for layer in config.layers.get((*above, name), ()))
-        ]
-        what = ".".join(map(str, above))
-        if len(path) == 2 and set(beside) & _KEYS_OF_ENTRIES:
-            yield Problem.of("DL201.entry_empty", path, name=path[-1])
-            continue
-        if above == ("sink_options",) and path[-1] in (config.data.get("sinks") or ()):
-            yield Problem.of("DL201.deletes_sink", path, name=path[-1], fix=without_sink(str(path[-1]), config.data))
-            continue
-        if id := id_of(str(path[-1]), at(config.data, above)):
-            yield Problem.of("DL201.deletes_output", path, name=path[-1], what=what, id=id)
-            continue
-        yield Problem.of("DL201.deletes_nothing", path, name=path[-1], what=what, known=beside)
-    yield from sets.values()
+        if (problem := _of_null(config, path)) is not None:
+            said.setdefault(problem.path, problem)  # of `{a, b}` there is one for both
+    yield from said.values()
+
+
+def _of_null(config: Composed, path: Path) -> Problem | None:
+    """DL201 for a `null` that takes nothing out; None for one that is a part of what is refused elsewhere."""
+    above, name = path[:-1], path[-1]
+    entries = at(config.data, above)
+    if re.fullmatch(r"-?[\d.]+|[^()]*\).*|.*\([^()]*", str(name)):  # of a text that YAML cut, which is refused
+        return None
+    if not has(config.data, above):  # below a key that is no text, which is refused
+        return None
+    if len(above) > 2 and all(value is None for value in entries.values()):  # `{a, b}`
+        columns = above[0] == "schemas" and above[-1] == "values"
+        fix = "drop it: any value is taken" if columns else "drop it, or give each a value"
+        keys = f"{{{in_flow([*entries])[1:-1]}}}"
+        return Problem.of("DL201.no_values", above, key=above[-1], keys=keys, fix=fix)
+    names = {path_of_signal[-1]: path_of_signal for path_of_signal, _ in declared(config.data, "signals")}
+    if above == ("signals",) and name in names:
+        return Problem.of("DL201.no_phase", path, name=name, fix=in_flow(nested(names[name], None))[1:-1])
+    if above == ("metrics",) and name in names:
+        return Problem.of("DL201.empty_metric", path, name=name)
+    beside = [
+        str(other) for other, entry in entries.items()
+        if entry is not None or not all(layer.null for layer in config.layers.get((*above, other), ()))
+    ]  # fmt: skip
+    what = ".".join(map(str, above))
+    if len(path) == 2 and set(beside) & _KEYS_OF_ENTRIES:
+        return Problem.of("DL201.entry_empty", path, name=name)
+    if above == ("sink_options",) and name in (config.data.get("sinks") or ()):
+        return Problem.of("DL201.deletes_sink", path, name=name, fix=without_sink(str(name), config.data))
+    if id := id_of(str(name), entries):
+        return Problem.of("DL201.deletes_output", path, name=name, what=what, id=id)
+    return Problem.of("DL201.deletes_nothing", path, name=name, what=what, known=beside)
 
 
 def _is_of_composed(layer: Layer) -> bool:
