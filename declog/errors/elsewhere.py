@@ -1,4 +1,4 @@
-"""Words of other libraries, in the files beside this one: synonyms, names of signals, calls, keys and attributes.
+"""Words of other libraries, in the files beside this one: synonyms, further words, signals, calls, keys and attributes.
 
 Names of signals are those of TRL, verl, OpenRLHF, torchtune, tinker, rl-games and papers. A name that a config does not
 know stands for the name of its line that the config knows, in either direction: who comes from verl and who writes for
@@ -23,8 +23,20 @@ SYNONYMS: Mapping[str, str] = {
     for meaning, _, words in (line.partition(": ") for line in _lines("synonyms.txt"))
     for word in words.split()
 }
+_WORDS = {name: tuple(words.split()) for name, words in (line.split(": ") for line in _lines("words.txt"))}
 SIGNALS = tuple(line.split() for line in _lines("signal_names.txt"))  # names of one thing each
 _ALIKE = {name: names for names in SIGNALS for name in names}
+
+
+def words(name: str) -> tuple[str, ...]:
+    """The words of other tools for one thing, such as ``spans``."""
+    return _WORDS[name]
+
+
+def meanings(name: str) -> Mapping[str, str]:
+    """The words of other tools for several things, each with what it means: `tokens` of ``axes`` is a token."""
+    lines = {key.removeprefix(f"{name}."): words for key, words in _WORDS.items() if key.startswith(f"{name}.")}
+    return {word: meaning for meaning, words in lines.items() for word in words}
 
 
 @cache

@@ -22,19 +22,13 @@ from declog.language.wrong_forms import of_prometheus
 
 _ABOUT = ("metric", "signal", "target", "monitor", "on", "expr")  # keys for the metric that an alert is about
 _OPERATORS = ("op", "operator", "comparison", "cmp", "comparator", "direction", "condition", "rule", "trigger")
-_OUTSIDE = (
-    "outside", "outside_of", "range", "bounds", "limits", "interval", "band", "not_between", "not_in", "not_inside",
-    "healthy", "healthy_range", "expected", "expected_range", "valid_range", "allowed", "normal",
-)  # fmt: skip
+_OUTSIDE = elsewhere.words("outside")
 _INSIDE = ("inside", "between", "within", "in", "in_range")
 _SLOPES = ("slope", "trend", "gradient", "derivative")
 _CHANGES = (*_SLOPES, "change", "delta", "diff", "difference", "rise", "increase", "drop", "decrease", "fall")
 _FALLS = ("drop", "decrease", "fall")
 _CONDITIONS = ("expr", "if", "query", "test", "check", "predicate", "expression")  # keys for a condition
-_SIDES = {
-    **dict.fromkeys(("up", "high", "higher", "rising", "upper", "increasing"), ">"),
-    **dict.fromkeys(("down", "low", "lower", "falling", "decreasing"), "<"),
-}  # words for the side of a bound
+_SIDES = elsewhere.meanings("sides")  # of a bound
 _RANGE = re.compile(r"(not +)?(in|inside|between|within|outside(?: of)?)\b *([\[({\d.-].*)")
 _NUMBER = r"(?<!\w)-?\d+(?:\.\d+)?(?:e[-+]?\d+)?"
 
@@ -183,7 +177,7 @@ def _operator(entry: Mapping[str, Any]) -> str | None:
     """The sign that another key than the bound's says: ``op: lt``, ``direction: below``, ``operator: '>='``."""
     said = " ".join(str(entry[word]) for word in _OPERATORS if word in entry).replace("_", " ").lower()
     words = re.findall(r"[<>=!]=|[<>]|at least|at most|[a-z]+", said)
-    signs = [BOUNDS.get(word) or _SIDES.get(word, word) for word in words]
+    signs = [BOUNDS.get(word) or SIGNS.get(_SIDES.get(word, ""), word) for word in words]
     operator = next((sign for sign in signs if sign in BOUNDS.values()), None)
     return f"{operator}=" if operator in SIGNS.values() and re.search(r"or ?(?:equal|==)", said) else operator
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from declog.errors import in_flow
+from declog.errors import elsewhere, in_flow
 from declog.language.scope import Scope
 from declog.language.syntax import parse
 from declog.language.tracker_names import in_formula, reductions_of
@@ -41,8 +41,7 @@ def so_far(name: str, text: str, scope: Scope) -> str | None:
     return None if entry is None else f"metrics: {{{name}: {entry}}}"
 
 
-_EXTREMES = dict.fromkeys(("best", "highest", "max", "maximum", "peak", "top", "record"), "max")
-_EXTREMES |= dict.fromkeys(("lowest", "min", "minimum"), "min")
+_EXTREMES = elsewhere.meanings("extremes")
 _LASTING = re.compile(
     r"_(?:so_far|ever|yet|to_date|until_now)\Z|\A(?:running_|cum(?=max|min)|all_time_|overall_|global_)"
 )

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from statistics import NormalDist
 from typing import Any
 
+from declog.errors import elsewhere
 from declog.errors.elsewhere import SYNONYMS
 from declog.language.library_calls import MODULES
 from declog.language.parser import names_in, tree_of
@@ -18,10 +19,7 @@ from declog.language.smoothing import Reduction, Smoothing
 
 BEFORE = frozenset({"prev", "previous", "last_value", "lag", "shift", "before"})
 CHANGES = frozenset({"delta", "diff", "change"})
-RATIOS = frozenset({  # changes as parts of the value before
-    "pct_change", "pct_diff", "percent_change", "percentage_change", "relative_change", "rel_change", "growth",
-    "growth_rate",
-})  # fmt: skip
+RATIOS = frozenset(elsewhere.words("ratios"))  # changes as parts of the value before
 LONG = 50  # steps that say what is usual
 _EXTREMES = {"max": 0.99, "min": 0.01}  # of so many steps
 _REDUCTIONS: Mapping[str, Reduction] = {"mean": "", "std": "std", "var": "var"}

@@ -16,9 +16,7 @@ from declog.language.library_calls import divides_by_n, is_of_module, of_library
 from declog.language.parser import body_of
 
 AXES = frozenset({"axis", "dim", "dims", "keepdim", "keepdims", "by", "per", "group_by", "groupby"})
-_CONVERSIONS = frozenset({
-    "item", "float", "double", "long", "int", "bool", "cpu", "cuda", "detach", "numpy", "tolist", "to", "clone",
-})  # fmt: skip
+_CONVERSIONS = elsewhere.words("conversions")
 _SPELLINGS = {
     "<>": "!=", "=>": ">=", "=<": "<=", "&&": "and", "||": "or", "!": "not",
     "\u2212": "-", "\u2013": "-", "\u2014": "-", "\u2265": ">=", "\u2264": "<=", "\u2260": "!=", "\u00d7": "*",
@@ -298,8 +296,7 @@ def of_filter(text: str) -> str | None:
 _ROWS = (
     r"\A\s*(top|bottom|best|worst|nlargest|nsmallest|random|sample|first|head)\s+(\d+)(?:\s+(?:by|of)\s+(\w+))?\s*\Z"
 )
-_WORDS_OF_ROWS = {"best": "top", "nlargest": "top", "worst": "bottom", "nsmallest": "bottom", "sample": "random",
-                  "head": "first"}  # fmt: skip
+_WORDS_OF_ROWS = elsewhere.meanings("rows")
 
 
 def _filter(match: re.Match[str]) -> str:

@@ -9,16 +9,14 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from declog.errors import in_flow
+from declog.errors import elsewhere, in_flow
 from declog.errors.elsewhere import SYNONYMS
 from declog.language.keys import keys
 from declog.language.spec_of_tables import FilterSpec, TableSpec
 
 _KEYS = ("by", "over")  # words that also say the key
 _DISTINCT = ("group_by", "groupby", "one_per")  # where nothing else is chosen, one row of each
-_EACH = (
-    *_KEYS, *_DISTINCT, "within", "per", "each", "for_each", "foreach", "by_group", "per_group", "group", "stratify",
-)  # fmt: skip
+_EACH = (*_KEYS, *_DISTINCT, *elsewhere.words("each"))
 
 
 def of_labelled_rows(word: str, entry: Mapping[str, Any]) -> str | None:

@@ -18,19 +18,12 @@ from declog.language.parser import arguments, called, source_of, tree_of
 from declog.language.smoothing import Smoothing
 
 QUANTILES = frozenset({"quantile", "percentile", "nanquantile", "nanpercentile", "histogram_quantile"})
-LEVELS = frozenset({  # keys of other libraries for the level of a quantile
-    "q", "p", "pct", "perc", "percent", "percents", "percentile", "percentiles", "quantile", "quantiles", "level",
-    "levels", "prob", "probs", "probability", "probabilities", "qs", "ps", "alpha", "rank",
-})  # fmt: skip
+LEVELS = elsewhere.words("levels")  # keys for the level of a quantile
 AGGREGATES = frozenset({"mean", "sum", "std", "var"})
 PER_SECOND = ", per: second}"  # so ends the fix for a rate
 YOURS = "one of yours: "  # so begins the fix for what a user's module may register
 WINDOW = 10  # a number of steps, beside which a metric is hardly meant to be compared with the number
-SPANS = frozenset({  # words of other libraries for a number of last steps
-    "window", "window_size", "rolling", "rolling_window", "sliding_window", "smoothing_window", "rolling_mean",
-    "moving_average", "sma", "last", "last_n", "over_last", "last_steps", "n", "n_steps", "num_steps", "trailing",
-    "lookback", "smooth", "smoothing",
-})  # fmt: skip
+SPANS = elsewhere.words("spans")  # for a number of last steps
 CURVE = re.compile(r"\{.+, combine: (ema|rolling\w*|min|max)\b.*\}")  # a metric over steps, as a fix shows it
 
 

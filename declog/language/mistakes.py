@@ -37,11 +37,7 @@ from declog.language.wrong_forms import (
 )  # fmt: skip
 from declog.language.wrong_types import bucketed, edges_of
 
-# words for the defaults list
-EXTENDS = (
-    "extends", "extend", "base", "_base_", "inherit", "inherits", "parent", "preset", "presets", "use", "from",
-    "algorithm", "algo",
-)  # fmt: skip
+EXTENDS = elsewhere.words("bases")  # for the defaults list
 
 
 def answered(problem: Problem, data: Mapping[str, Any]) -> Problem | None:

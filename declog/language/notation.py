@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
-from declog.errors import Path, Problem, UsageError, did_you_mean, in_flow
+from declog.errors import Path, Problem, UsageError, did_you_mean, elsewhere, in_flow
 from declog.errors.elsewhere import SYNONYMS
 from declog.language.dtypes import AXES, DType
 from declog.language.parser import body_of, called, source_of
@@ -30,22 +30,11 @@ SEVERAL = {  # words that stand for several reductions
 ALL_ROWS = ("*", "all", "all_rows", "any", "every", "everything", "false", "full", "no", "none", "null", "off", "true")
 SIGNS = {"above": ">", "below": "<"}  # of an alert's bounds
 AXIS_KEYS = ("axes", "per", "shape", "dims", "dim", "dtype")  # keys of other libraries for a signal's axis and type
-_ARRAYS = ("tensor", "array", "ndarray", "list", "vector", "number", "series", "column")
+_ARRAYS = elsewhere.words("arrays")
 # Other libraries' words for an axis; such a word alone is no expression of a signal.
-_AXIS_WORDS = {
-    **dict.fromkeys(("per_token", "tokens"), "token"),
-    **dict.fromkeys(
-        ("sample", "samples", "sequence", "row", "per_sample", "rollout", "completions", "responses"), "completion"
-    ),
-    **dict.fromkeys(("scalar", "batch", "per_step", "steps"), "step"),
-    **dict.fromkeys(("per_group", "groups", "prompt", "prompts", "question"), "group"),
-    **dict.fromkeys(_ARRAYS, "completion"),
-}
+_AXIS_WORDS = {**elsewhere.meanings("axes"), **dict.fromkeys(_ARRAYS, "completion")}
 PARTS = ("turn", "message", "call", "tool_call", "action")  # of a completion
-_LENGTHS = {  # of a shape: a batch is one of completions
-    **dict.fromkeys(("t", "time", "seq", "seq_len", "sequence_length", "max_len", "length", "l", "s"), "token"),
-    **dict.fromkeys(("b", "n", "bs", "batch", "batch_size"), "completion"),
-}
+_LENGTHS = elsewhere.meanings("lengths")  # of a shape
 
 
 def signal_words(words: list[str], at: Path) -> dict[str, Any] | Problem | None:

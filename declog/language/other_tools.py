@@ -20,11 +20,6 @@ from declog.language.tracker_names import id_of, in_formula
 from declog.language.tree import at, map_at
 from declog.language.wrong_forms import entry_names, is_off, sinks_and_options, switched, without_sink
 
-_SIDES = {
-    "up": ("up", "high", "higher", "max", "maximize", "increase", "larger", "greater", "more"),
-    "down": ("down", "low", "lower", "min", "minimize", "decrease", "smaller", "less"),
-}
-
 
 def of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     """The fix for a key of another tool, such as `limit` of a table; None where the key is in no table."""
@@ -59,7 +54,7 @@ def of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     facts["switch"] = "true" if value is True else "false"
     good = {True: "up", False: "down"}.get(value is ("lower" not in key and "min" not in key), "up")
     if not isinstance(value, bool):
-        good = next((side for side, words in _SIDES.items() if str(value).lower() in words), "up, or down")
+        good = elsewhere.meanings("good").get(str(value).lower(), "up, or down")
     facts["good"], facts["subject"] = good, value if isinstance(value, str) else id
     metrics = map_at(data, "metrics")
     if section == "alerts" and isinstance(entry, Mapping):

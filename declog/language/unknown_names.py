@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, NoReturn
 
-from declog.errors import did_you_mean, in_flow, nearest
+from declog.errors import did_you_mean, elsewhere, in_flow, nearest
 from declog.errors.elsewhere import SYNONYMS
 from declog.language import bins, earlier_steps, idioms, library_calls
 from declog.language.best_so_far import best_of_steps, so_far
@@ -27,10 +27,7 @@ from declog.language.tracker_names import in_formula
 _NUMBER = re.compile(r"(signals: \{any: \{\w+: completion)\}\} for numbers, .*")  # what declares an unknown signal
 Span = tuple[int, int]  # a half-open character range of the expression
 
-_CONDITIONS = (  # keys of an alert that say when it is, beside `when`
-    "where", "only_if", "and", "only_when", "while", "cond", "mask", "trigger", "rule", "query", "test", "check",
-    "predicate", "expr", "expression",
-)  # fmt: skip
+_CONDITIONS = elsewhere.words("conditions")  # keys of an alert that say when it is, beside `when`
 _POSITIONS = ("position", "token_position", "token_index", "token_idx")
 _TIMES = re.compile(r"(?:(?:step|iter|iteration|wall|train|elapsed)_?)?(?:time|secs|duration)(?:_s)?|dt|step_seconds")
 _CURVE = re.compile(
@@ -86,10 +83,7 @@ def refuse_name(node: ast.Name, text: str, span: Span, scope: Scope) -> NoReturn
     refuse("DL302.signal", text, span, name=name, known=near, member=member)
 
 
-_OF_ALL = (
-    "all", "avg", "average", "batch", "episode", "final", "group", "max", "mean", "median", "min", "overall", "raw",
-    "step", "std", "sum", "total", "train", "training",
-)  # fmt: skip
+_OF_ALL = elsewhere.words("of_all")
 
 
 def as_label(fix: str | None) -> str | None:
