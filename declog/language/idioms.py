@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from declog.errors import elsewhere
@@ -110,25 +110,6 @@ def _of_comprehension(node: ast.ListComp | ast.GeneratorExp | ast.SetComp, text:
     condition = re.sub(rf"\b{re.escape(target)}\b", of, " and ".join(map(ast.unparse, inner.ifs)))
     value = re.sub(rf"\b{re.escape(target)}\b", of, ast.unparse(node.elt))
     return f"which values count is a key of the metric: `{{expr: {value}, where: {condition}}}`"
-
-
-ABSENT = frozenset({"none", "null", "nan", "nil"})  # words for a value that is not there
-
-
-def of_none(node: ast.Compare, words: Container[str]) -> tuple[str, str | None]:
-    """A word for no value in a comparison, and the fix: ``x is None`` is `not present(x)`, ``x == nan`` is `isnan(x)`.
-
-    The last side, and no fix, of a comparison without such a word.
-    """
-    value, last = node.left, node.comparators[-1]
-    if ast.unparse(value).lower() in words:
-        value, last = last, value
-    word = ast.unparse(last)
-    if len(node.ops) > 1 or word.lower() not in words:
-        return word, None
-    there = isinstance(node.ops[0], ast.IsNot | ast.NotEq)
-    function = "isnan" if word.lower() == "nan" else "present"
-    return word, f"write `{'not ' * (there == (function == 'isnan'))}{function}({ast.unparse(value)})`"
 
 
 def of_membership(item: ast.expr, container: ast.expr) -> str | None:

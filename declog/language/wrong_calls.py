@@ -173,10 +173,25 @@ def instead(text: str, span: Span, fix: str) -> str:
     return f"write `{text[:start]}{f'({written[1]})' if operation else written[1]}{text[end:]}`"
 
 
+_ABSENT = frozenset({"none", "null", "nan", "nil"})  # words for a value that is not there
+
+
 def of_none(node: ast.Compare, text: str, span: Span, noun: str) -> tuple[str, str | None]:
-    """What a comparison is with, and the fix if that is a word for no value; of rows `missing` is a value."""
-    word, fix = idioms.of_none(node, idioms.ABSENT if noun == "signal" else {*idioms.ABSENT, "missing", "absent"})
-    return word, None if fix is None else instead(text, span, fix)
+    """What a comparison is with, and the fix if that is a word for no value; of rows `missing` is a value.
+
+    ``x is None`` is `not present(x)`, and ``x == nan`` is `isnan(x)`.
+    """
+    words = _ABSENT if noun == "signal" else {*_ABSENT, "missing", "absent"}
+    value, last = node.left, node.comparators[-1]
+    if ast.unparse(value).lower() in words:
+        value, last = last, value
+    word = ast.unparse(last)
+    if len(node.ops) > 1 or word.lower() not in words:
+        return word, None
+    there = isinstance(node.ops[0], ast.IsNot | ast.NotEq)
+    function = "isnan" if word.lower() == "nan" else "present"
+    fix = f"write `{'not ' * (there == (function == 'isnan'))}{function}({ast.unparse(value)})`"
+    return word, instead(text, span, fix)
 
 
 def of_prompt(text: str, axis: Span, call: Span, tried: Callable[[str], Node | Problem], *, within: bool) -> str:
