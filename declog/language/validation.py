@@ -335,8 +335,6 @@ def _not_one_of(names: list[str], path: Path, value: Any) -> Problem:
             fix = f"how many rows is a filter's: filter: {{random: {value}}}, or {{key: reward, bottom: {value}}}"
         case [*_, "rows"], Mapping():
             fix = f"which rows is a filter's: filter: {in_flow(value)}"
-        case ["alerts", *_, "do"], _:
-            fix = of_actions([value])
     if fix is None:
         fix = f"{path[-1]}: {names[0]}" if len(names) == 1 else "write one of these"
     one_of = "one of: " * (len(names) > 1)
