@@ -23,6 +23,7 @@ from declog.language.parser import called, names_in, tree_of
 from declog.language.reductions import BUILTIN, quantile_level
 from declog.language.spec import MetricSpec
 from declog.language.tracker_names import in_formula, reductions_of
+from declog.language.tree import listed
 
 _PLAIN = frozenset({"name", "tags", "log"})  # keys that a formula has, too
 _QUOTIENTS = frozenset({"ratio", "quotient", "rate", "fraction", "share", "proportion"})
@@ -53,7 +54,7 @@ def of_spelt_out(draft: Draft, id: str, spec: MetricSpec, word: str, values: Seq
 
     Beside other reductions it is a metric of its own.
     """
-    exprs = values or (spec.expr if isinstance(spec.expr, list) else [spec.expr or id])
+    exprs = values or listed(spec.expr or id)
     body = ast.Call(ast.Name(word), [tree_of(str(value)).body for value in exprs], [])
     if not library_calls.is_spelt_out(body):
         return None
@@ -69,7 +70,7 @@ def of_quotient(draft: Draft, id: str, spec: MetricSpec, word: str) -> str | Non
 
     None for another word, and of conditions, whose rate is a mean. Without a second value the division is asked for.
     """
-    exprs = [str(one) for one in (spec.expr if isinstance(spec.expr, list) else [spec.expr or id])]
+    exprs = [*map(str, listed(spec.expr or id))]
     values = [*exprs, *([] if spec.weight is None else [str(spec.weight)])]
     if word not in _QUOTIENTS or (len(values) == 1 and _is_condition(draft, exprs[0])):
         return None

@@ -25,6 +25,7 @@ from declog.language.reductions import Reduction, Reductions
 from declog.language.smoothing import Smoothing
 from declog.language.spec import MetricSpec, Observed
 from declog.language.syntax import ExpressionError
+from declog.language.tree import listed
 from declog.language.wrong_forms import of_calls, of_expressions
 from declog.plans.ops import MetricOp
 
@@ -63,11 +64,11 @@ def takes(reduction: Reduction) -> str:
 def of_several(id: str, spec: MetricSpec, exprs: list[str] | None = None) -> str:
     """The fix for reductions of one expression of which there are several: a metric for each of them."""
     written = spec.model_dump(include=spec.model_fields_set, by_alias=True)
-    listed = exprs or [*map(str, spec.expr if isinstance(spec.expr, list) else [])]
+    texts = exprs or [*map(str, spec.expr if isinstance(spec.expr, list) else [])]
     reduce = spec.reduce if isinstance(spec.reduce, list) else []
-    of_all = [item for item in reduce if isinstance(item, str) and is_reduction(item, len(listed))]
+    of_all = [item for item in reduce if isinstance(item, str) and is_reduction(item, len(texts))]
     of_one = [item for item in reduce if item not in of_all]
-    edit = of_expressions(id, listed, {**written, **({"reduce": of_one} if of_one else {})})
+    edit = of_expressions(id, texts, {**written, **({"reduce": of_one} if of_one else {})})
     return f"metrics: {in_flow({**edit, id: {**written, 'reduce': of_all}} if of_all else edit)}"
 
 
@@ -76,7 +77,7 @@ def reduced_already(spec: MetricSpec, body: ast.expr, reductions: Reductions) ->
     name = called(body)
     if not isinstance(body, ast.Call) or body.keywords or len(body.args) != 1 or reductions.get(name) is None:
         return None
-    said = spec.reduce if isinstance(spec.reduce, list) else [spec.reduce]
+    said = listed(spec.reduce)
     reduce = {} if name in said else {"reduce": [*said, name] if isinstance(spec.reduce, list) else name}
     return in_flow({"expr": ast.unparse(body.args[0]), **reduce})[1:-1]
 

@@ -26,7 +26,7 @@ from declog.config.search_path import GROUP, HYDRA_ERRORS
 from declog.errors import CompositionError, Problem, Where, did_you_mean, elsewhere, nearest
 from declog.language.keys import atoms, below, keys
 from declog.language.spec import LogSpec
-from declog.language.tree import Node
+from declog.language.tree import Node, listed
 
 _PROFILES = ("slim", "full")  # of every preset
 
@@ -126,7 +126,7 @@ def _of_group(loader: Loader, origin: Origin, good: list[str], line: str, tree: 
 def _group_problem(loader: Loader, override: Override, line: str, error: Exception) -> Problem:
     group, value = override.key_or_group, override.value()
     options = loader.get_group_options(group)
-    for name in value if isinstance(value, list) else [value]:
+    for name in listed(value):
         if isinstance(name, str) and name not in options:
             at = line.find(name, line.find("="))
             span = (at, at + len(name)) if at >= 0 else None

@@ -20,6 +20,7 @@ from declog.language.keys import keys as keys_of
 from declog.language.keys import keys_at as keys_below
 from declog.language.mistakes import EXTENDS
 from declog.language.spec import LogSpec
+from declog.language.tree import listed
 
 
 def in_override_terms(problem: Problem, prefix: Path) -> Problem:
@@ -52,7 +53,7 @@ def choice_of(key: str, value: Any) -> str | None:
 
     None for another key.
     """
-    items = value if isinstance(value, list) else [value]
+    items = listed(value)
     if key in ("pack", "packs"):
         presets, packs = [], items
     elif key in EXTENDS or nearest(key, ["defaults"]):

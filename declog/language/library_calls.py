@@ -16,6 +16,7 @@ from declog.language.dtypes import AXES, Axis
 from declog.language.nodes import Node
 from declog.language.parser import arguments, called, source_of, tree_of
 from declog.language.smoothing import Smoothing
+from declog.language.tree import listed
 
 QUANTILES = frozenset({"quantile", "percentile", "nanquantile", "nanpercentile", "histogram_quantile"})
 LEVELS = elsewhere.words("levels")  # keys for the level of a quantile
@@ -216,9 +217,8 @@ def of_level_beside(name: str, key: str, value: Any) -> str | None:
     """The reduction that ``reduce: quantile`` means with a key for its level, or of levels; None of another key."""
     if key not in LEVELS or (name not in QUANTILES and key.rstrip("s") not in QUANTILES):
         return None
-    listed = value if isinstance(value, list) else [value]
-    levels = [quantile(name if name in QUANTILES else key.rstrip("s"), ast.Constant(level)) for level in listed]
-    if not levels or None in levels or any(isinstance(level, bool) for level in listed):
+    levels = [quantile(name if name in QUANTILES else key.rstrip("s"), ast.Constant(level)) for level in listed(value)]
+    if not levels or None in levels or any(isinstance(level, bool) for level in listed(value)):
         return None
     return f"reduce: {in_flow(levels if isinstance(value, list) else levels[0])}"
 
@@ -241,8 +241,8 @@ def of_levels(call: ast.expr) -> str | None:
     None for anything else.
     """
     *values, last = arguments(call) or [call]
-    listed = last.elts if isinstance(last, ast.List | ast.Tuple) else []
-    levels = [quantile(called(call), level) for level in listed]
+    items = last.elts if isinstance(last, ast.List | ast.Tuple) else []
+    levels = [quantile(called(call), level) for level in items]
     if not levels or None in levels or len(values) > 1:
         return None
     if not values:

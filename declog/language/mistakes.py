@@ -23,7 +23,7 @@ from declog.language.other_tools import of_other_tools
 from declog.language.smoothing import Smoothing
 from declog.language.spec import COMBINE, AboutSpec, LogSpec, MetricSpec, ProfileSpec, SignalSpec
 from declog.language.spec_of_tables import TableSpec
-from declog.language.tree import at, map_at
+from declog.language.tree import at, listed, map_at
 from declog.language.unknown_names import of_fewer_values
 from declog.language.wrong_forms import (
     AXES_OF_METRICS,
@@ -130,9 +130,9 @@ def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
     if nearest(key, ["defaults"]):
         return "did you mean `defaults`?"
     if key in ("packs", "pack"):
-        packs = in_flow(value if isinstance(value, list) else [value]).replace(" ", "")
-        listed = f"defaults: [grpo, packs: {packs}, _self_]"
-        return f"a pack is chosen in the defaults list: {listed}, or +declog/packs@declog={packs}"
+        packs = in_flow(listed(value)).replace(" ", "")
+        defaults = f"defaults: [grpo, packs: {packs}, _self_]"
+        return f"a pack is chosen in the defaults list: {defaults}, or +declog/packs@declog={packs}"
     near = nearest(key, keys(LogSpec))
     empty = [section for section in SECTIONS if section in data and data[section] is None]
     if empty and near is None and isinstance(value, str | Mapping):
@@ -277,7 +277,7 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
     from declog.language.functions import BUILTIN  # numpy, which composing alone needs not
 
     if key in {*BUILTIN.names()} - {"exp", "label"} and SYNONYMS.get(key) != "where" and entry[key] is not None:
-        further: list[Any] = entry[key] if isinstance(entry[key], list) else [entry[key]]
+        further = listed(entry[key])
         expr = entry.get("expr", name)
         call = reduced(str(expr)) or {"expr": expr}  # of rows, before they are reduced
         arguments = ", ".join(map(str, [call["expr"], *(item for item in further if item is not True)]))
@@ -424,7 +424,7 @@ _EXTENDING = ("extends", "base", "inherit", "inherits", "parent", "from")
 
 
 def _words(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [] if value is None else [value]
+    return [] if value is None else listed(value)
 
 
 # by section: the fix for a key that belongs elsewhere

@@ -17,7 +17,7 @@ from declog.language.modes import of_one_mode
 from declog.language.notation import SIGNS, WORD, both
 from declog.language.spec import IDENTIFIER, AlertSpec
 from declog.language.tracker_names import id_of, in_formula
-from declog.language.tree import at, map_at
+from declog.language.tree import at, listed, map_at
 from declog.language.wrong_forms import entry_names, is_off, sinks_and_options, switched, without_sink
 
 
@@ -44,11 +44,11 @@ def of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     id = "".join(ids[-1:] if section == "signals" else ids[:1])
     expr = str(entry.get("expr", id)) if isinstance(entry, Mapping) else id
     facts = {"key": key, "value": in_flow(value), "id": id, "expr": expr, "switched": switched(value)}
-    listed = value if isinstance(value, list) else [value]
-    if "<listed>" in template and not all(isinstance(item, str) for item in listed):
+    items = listed(value)
+    if "<listed>" in template and not all(isinstance(item, str) for item in items):
         return None
     facts["recorded"] = in_flow(recorded)
-    facts["listed"], facts["axis_ids"] = in_flow(listed), "ids" if ids[:1] == ["completion"] else "of"
+    facts["listed"], facts["axis_ids"] = in_flow(items), "ids" if ids[:1] == ["completion"] else "of"
     facts["room"], facts["ema"] = in_flow(_room(key, value, entry)), weighing(value)
     facts["of_mode"] = in_flow(_of_mode(key, value) or "mode == 'eval'")
     facts["switch"] = "true" if value is True else "false"

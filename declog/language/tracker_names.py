@@ -13,6 +13,7 @@ from declog.language import idioms
 from declog.language.keys import entries
 from declog.language.nodes import LOGGED
 from declog.language.notation import SEVERAL
+from declog.language.tree import listed
 
 _FAMILY = "family"
 _FIELD = re.compile(r"\{(?!id\})\w+\}")
@@ -167,7 +168,7 @@ def suffix_of(reduction: str) -> str:
 def _by(entry: Any) -> list[str]:
     """The labels of an entry, as they are written: none, one or several expressions."""
     by = entry.get("by") if isinstance(entry, Mapping) else None
-    return [str(part) for part in (by if isinstance(by, list) else [by]) if part is not None]
+    return [str(part) for part in listed(by) if part is not None]
 
 
 def _label(entry: Any) -> str:

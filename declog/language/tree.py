@@ -93,6 +93,11 @@ def map_at(data: Mapping[str, Any], key: str) -> Mapping[Any, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
+def listed(value: Any) -> list[Any]:
+    """The items of a list; any other value alone."""
+    return value if isinstance(value, list) else [value]
+
+
 def said(value: Any, location: Any, *, replaces: bool = False) -> Node:
     """Plain data, which may hold nodes, written at one location."""
     if isinstance(value, Node):

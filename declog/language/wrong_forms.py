@@ -15,7 +15,7 @@ from declog.language import bins, idioms
 from declog.language.keys import entries, keys_at
 from declog.language.notation import is_reduction, reduced
 from declog.language.spec_of_tables import ColumnType
-from declog.language.tree import at
+from declog.language.tree import at, listed
 from declog.language.wrong_types import of_labels
 
 AXES_OF_METRICS = frozenset({"token", "completion", "group", "prompt", "tokens", "completions", "groups", "prompts"})
@@ -116,7 +116,7 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
             edit |= {"reduce": way} if is_reduction(way, 1) else {}  # how the values along the axis become one
             return f"{name}: {in_flow(edit)}: `over` of a metric says which steps or ranks it covers"
         case ["metrics", _, "reduce"], int() | float() | [*_] if not isinstance(value, bool):
-            levels = [_level(item) for item in (value if isinstance(value, list) else [value])]
+            levels = [*map(_level, listed(value))]
             return f"reduce: {in_flow(levels if isinstance(value, list) else levels[0])}"
         case ["metrics", _, "reduce"], Mapping() if True in value.values():
             return f"reduce: {in_flow([*value])}"
@@ -193,7 +193,7 @@ _ENDS = ("abort", "break", "end", "exit", "halt", "kill", "quit", "raise", "term
 
 def of_actions(actions: Any) -> str:
     """The fix for what an alert cannot do, a word or a list: it ends the training, or it is told to every sink."""
-    words = [in_flow(item) for item in (actions if isinstance(actions, list) else [actions])]
+    words = [*map(in_flow, listed(actions))]
     ends = [word for word in words if "stop" in word or nearest(word, ["stop"]) or word in _ENDS]
     rest = [word for word in words if word not in ends]
     if not rest:
@@ -287,8 +287,8 @@ def _columns(items: Iterable[Any]) -> dict[str, Any]:
 
 def as_map(section: str, value: Any) -> str:
     """A word, or a list of words or of maps that hold their names, as a map in flow style with an id for each."""
-    listed = [value] if isinstance(value, str) and section in ("signals", "metrics", "alerts") else value
-    entries = [_entry(section, item) for item in listed] if isinstance(listed, list) else []
+    items = [value] if isinstance(value, str) and section in ("signals", "metrics", "alerts") else value
+    entries = [_entry(section, item) for item in items] if isinstance(items, list) else []
     named = [entry for entry in entries if entry is not None]
     shown = [f"{id}: {in_flow(entry)}" for id, entry in named[:3] if len(named) == len(entries)]
     return "{" + ", ".join(shown or ["my_id: ..."]) + ", ..." * (len(shown) == 3 < len(entries)) + "}"
@@ -300,7 +300,7 @@ def sinks_and_options(value: Any) -> tuple[list[str], dict[str, Any]]:
     A sink that is switched off is not among them: one with `enabled: false`, `wandb: null` beside `console: {}`.
     """
     null = False if isinstance(value, Mapping) and any(item in ({}, True) for item in value.values()) else None
-    items = map(_named, _listed(value))
+    items = map(_named, listed(value))
     pairs = [
         (str(name), null if said is None else said)
         for item in items for name, said in (item.items() if isinstance(item, Mapping) else [(item, True)])
@@ -402,7 +402,3 @@ _SWITCHES = {"enabled": False, "enable": False, "active": False, "use": False, "
 def switched(value: Any) -> str:
     """Names of sinks as a map that says yes to each."""
     return in_flow(value if isinstance(value, Mapping) else dict.fromkeys(sinks_and_options(value)[0], True))
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]

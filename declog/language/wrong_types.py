@@ -14,6 +14,7 @@ from declog.errors import in_flow
 from declog.errors.elsewhere import SYNONYMS
 from declog.language.idioms import spelt
 from declog.language.model import Scalar
+from declog.language.tree import listed
 
 
 def of_type(noun: str, example: str, key: str, value: Any, depth: int) -> str:
@@ -83,14 +84,14 @@ _MOST = frozenset({"top", "max", "limit", "max_labels", "head", "n", "k"})
 
 def of_labels(labels: Any) -> str | None:
     """The fix for labels that are maps: ``by: {key: lag, buckets: [1, 3]}``; None where they name nothing."""
-    listed = labels if isinstance(labels, list) else [labels]
-    texts = [text for item in listed for text in _label(item)]
+    items = listed(labels)
+    texts = [text for item in items for text in _label(item)]
     if not texts:
         return None
-    most = [item[word] for item in listed if isinstance(item, Mapping) for word in _MOST & {*item}]
+    most = [item[word] for item in items if isinstance(item, Mapping) for word in _MOST & {*item}]
     more = f", max_labels: {most[0]}" if most and type(most[0]) is int else ""
     said = "; ".join(filter(None, map(edges_of, texts)))
-    counted = any(type(item.get(word)) is int for item in listed if isinstance(item, Mapping) for word in _EDGES)
+    counted = any(type(item.get(word)) is int for item in items if isinstance(item, Mapping) for word in _EDGES)
     said += "; a number of buckets says no edges: write yours" if counted else ""
     return f"by: {in_flow(texts if len(texts) > 1 else texts[0])}{more}" + (f"; {said}" if said else "")
 
@@ -120,8 +121,8 @@ def bucketed(label: str, edges: Any) -> str:
 
 def _numbers(edges: Any) -> Sequence[int | float]:
     """The upper edges among numbers: no row of counts is below 0, and the last bucket is open."""
-    listed = edges.values() if isinstance(edges, Mapping) else edges if isinstance(edges, list) else []
-    flat = [number for item in listed for number in (item if isinstance(item, list) else [item])]
+    items = edges.values() if isinstance(edges, Mapping) else edges if isinstance(edges, list) else []
+    flat = [number for item in items for number in listed(item)]
     numbers = {item for item in flat if isinstance(item, int | float) and not isinstance(item, bool)}
     finite = sorted(filter(math.isfinite, numbers))
     return finite[1:] if finite[:1] == [0] else finite
