@@ -17,9 +17,7 @@ from declog.language.spec import MetricSpec
 from declog.language.tracker_names import reductions_of
 
 _OF_FORMULAS = frozenset({"name", "alias", "tags", "log", "empty", "when"})  # keys that a formula has, too
-_OF_ROWS = frozenset(
-    {"where", "by", "weight", "nan", "ranks", "max_labels"}
-)  # those that say which rows count, and how
+_OF_ROWS = frozenset({"where", "by", "weight", "nan", "ranks", "max_labels"})  # which rows count, and how
 DEEPEST = 10  # formulas of formulas
 
 
@@ -48,9 +46,8 @@ def of_metrics(draft: Draft, id: str, spec: MetricSpec, body: ast.expr) -> str |
     named = {node.id for node in ast.walk(rest) if isinstance(node, ast.Name)} - expanded.parts.keys()
     if not expanded.parts or any(name not in constants for name in named):
         return several
-    if (
-        spec.smoothing is not None or spec.cumulative or spec.combine in ("std", "var")
-    ):  # the parts would be combined, and not what is computed of them
+    # the parts would be combined, and not what is computed of them
+    if spec.smoothing is not None or spec.cumulative or spec.combine in ("std", "var"):
         return _of_log_events(id, spec, formula, beside) or several
     shown = {key: value for key, value in beside.items() if key in _OF_FORMULAS}
     hidden = {name: {**entry, "log": False} for name, entry in expanded.parts.items()}

@@ -18,7 +18,7 @@ from declog.language import idioms, notation
 from declog.language.dtypes import AXES, NUMERIC, Axis, DType, per
 from declog.language.modes import alert_of_mode, in_mode
 from declog.language.nodes import CONST, LABEL, LABELLED, METRIC, Node, label_of, reads_other_ranks, walk
-from declog.language.notation import SIGNS
+from declog.language.notation import SIGNS, bounds
 from declog.language.spec_of_tables import TableSpec
 from declog.language.unknown_names import says_reward
 from declog.plans.needs import read
@@ -183,13 +183,13 @@ def alerts(draft: Draft) -> None:
     for name, spec in draft.active("alerts").items():
         path = ("alerts", name)
         limits = {key: limit for key in SIGNS if (limit := getattr(spec, key)) is not None}
-        bounds = [f"{name} {SIGNS[key]} {limit!r}" for key, limit in limits.items()]
-        if bool(bounds) == (spec.when is not None):
+        of_limits = bounds(name, limits)
+        if bool(limits) == (spec.when is not None):
             ends = ", ".join(f"{key}: null" for key in limits)
-            fix = f"{ends}, which drops a preset's; or drop `when`" if bounds else 'when: "kl > 0.2"'
+            fix = f"{ends}, which drops a preset's; or drop `when`" if limits else 'when: "kl > 0.2"'
             draft.report("DL203.alert", path, fix=fix)
             continue
-        if bounds and name not in draft.spec.metrics and not draft.deleted(f"metrics.{name}"):
+        if limits and name not in draft.spec.metrics and not draft.deleted(f"metrics.{name}"):
             of_mode = in_mode(name, draft.spec.modes)
             if of_mode is not None and (meant := names.in_expression(draft, of_mode[1])) is not None:
                 entry = spec.model_dump(exclude_unset=True, by_alias=True)
@@ -201,7 +201,7 @@ def alerts(draft: Draft) -> None:
             shown = draft.metric_shown(name)
             near = shown.key if shown and shown.is_value else _named_in(name, keys)
             near = near or (keys[0] if len(keys) == 1 else None)
-            when = " or ".join(bounds).replace(name, labels.named_in(draft, name, near) if near else "METRIC")
+            when = of_limits.replace(name, labels.named_in(draft, name, near) if near else "METRIC")
             defined = suggestions.definition(draft, name)
             rest = spec.model_dump(exclude_unset=True, exclude={*SIGNS}, by_alias=True)
             said = f"{name}: {{when: {in_flow(when)}{', ' * bool(rest)}{in_flow(rest)[1:-1]}}}"
@@ -223,7 +223,7 @@ def alerts(draft: Draft) -> None:
         if (bound := _LEVELS.get(spec.when or "")) is not None:
             draft.report("DL203.alert", path, fix=f'{name}: "{bound} 0.5"')
             continue
-        text = spec.when if spec.when is not None else " or ".join(bounds)
+        text = spec.when if spec.when is not None else of_limits
         with draft.at(*path, *(["when"] if spec.when is not None else []), off=f"alerts.{name}"):
             node = over_metrics(draft, text, of_alert=name, holds=True)
             if node.op == CONST and node.type.dtype in NUMERIC:  # kl: "0.5"

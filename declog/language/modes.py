@@ -12,7 +12,7 @@ from typing import Any
 
 from declog.errors import in_flow
 from declog.language.nodes import MODE
-from declog.language.notation import SIGNS, both
+from declog.language.notation import SIGNS, both, bounds
 from declog.language.parser import body_of, conjuncts, tree_of
 from declog.language.tracker_names import reductions_of
 
@@ -59,9 +59,8 @@ def alert_of_mode(name: str, alert: Mapping[str, Any], metric: str, mode: str, m
     ``metric`` is what a condition writes for the metric in all modes; ``metrics`` are those of the config, by id.
     """
     said = {key: value for key, value in alert.items() if value is not None}
-    bounds = " or ".join(f"{metric} {SIGNS[key]} {said[key]}" for key in SIGNS if key in said)
     rest = {key: value for key, value in said.items() if key not in (*SIGNS, "when")}
-    fix = of_one_mode(str(said.get("when", bounds)), mode, metrics)
+    fix = of_one_mode(str(said.get("when", bounds(metric, said))), mode, metrics)
     return re.sub(r"`([^`]+)`\Z", lambda here: f"`{in_flow({name: {'when': here[1], **rest}})[1:-1]}`", fix)
 
 

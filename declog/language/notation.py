@@ -122,6 +122,11 @@ def takes_all(rows: Any) -> bool:
     return not names_one and str(word).lower() in ALL_ROWS
 
 
+def bounds(metric: str, alert: Mapping[str, Any]) -> str:
+    """The condition that the bounds of an alert are; empty where it has none."""
+    return " or ".join(f"{metric} {sign} {alert[key]}" for key, sign in SIGNS.items() if key in alert)
+
+
 def both(condition: str, other: str) -> str:
     """The condition that holds where two hold."""
     return " and ".join(f"({one})" if re.search(r"\b(?:or|if)\b", one) else one for one in (condition, other))

@@ -14,7 +14,7 @@ from declog.errors import Path, elsewhere, in_flow
 from declog.language.keys import entries, keys
 from declog.language.library_calls import weighing
 from declog.language.modes import of_one_mode
-from declog.language.notation import SIGNS, WORD, both
+from declog.language.notation import SIGNS, WORD, both, bounds
 from declog.language.spec import IDENTIFIER, AlertSpec
 from declog.language.tracker_names import id_of, in_formula
 from declog.language.tree import at, listed, map_at
@@ -58,7 +58,7 @@ def of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     facts["good"], facts["subject"] = good, value if isinstance(value, str) else id
     metrics = map_at(data, "metrics")
     if section == "alerts" and isinstance(entry, Mapping):
-        limit = " or ".join(f"{id} {SIGNS[word]} {entry[word]}" for word in SIGNS if word in entry)
+        limit = bounds(id, entry)
         when = str(entry.get("when", limit or f"{id} > 0.5"))
         rest = {word: item for word, item in entry.items() if word in keys(AlertSpec) and word not in (*SIGNS, "when")}
         facts["in_one"] = of_one_mode(when, value, metrics)

@@ -46,9 +46,7 @@ def join(graph: Graph, node: Node, phase: str | None, order: Callable[[str], int
     if phase is None or node.type.phase in (None, phase):
         return node
     assert node.type.phase is not None
-    if (
-        node.op in (PRESENT, "not") and not node.args[0].type.text and asks(node)
-    ):  # a row that is not found has no value
+    if node.op in (PRESENT, "not") and not node.args[0].type.text and asks(node):  # a row that is not found has none
         (arg,) = (join(graph, arg, phase, order) for arg in node.args)
         return graph.make(node.op, [arg], type=replace(arg.type, dtype=node.type.dtype))
     axis = Axis.STEP if order(node.type.phase) < 0 else Axis.COMPLETION

@@ -17,7 +17,7 @@ from declog.language.best_so_far import best_of_steps, so_far
 from declog.language.dtypes import AXES, MEMBER, DType
 from declog.language.modes import MODES, in_mode, of_one_mode, without_mode
 from declog.language.nodes import BUILTIN, LABEL, LABELLED, MODE, Node
-from declog.language.notation import SIGNS, WORD, both, is_reduction, reduced
+from declog.language.notation import SIGNS, WORD, both, bounds, is_reduction, reduced
 from declog.language.parser import body_of, called, source_of, tree_of
 from declog.language.scope import Scope
 from declog.language.smoothing import Smoothing
@@ -116,8 +116,8 @@ def of_fewer_values(key: str, name: str, entry: Mapping[str, Any], metrics: Mapp
     if not labelled and (not isinstance(value, str) or (key not in _CONDITIONS and SYNONYMS.get(key) != "where")):
         return None
     of = f"{LABEL}({in_formula(name, metric)}, {str(value)!r})" if labelled else name
-    bounds = " or ".join(f"{of} {SIGNS[word]} {entry[word]}" for word in SIGNS if word in entry)
-    when = bounds if labelled else str(entry.get("when", bounds))
+    limits = bounds(of, entry)
+    when = limits if labelled else str(entry.get("when", limits))
     if not when:
         return None
     if not labelled:

@@ -32,7 +32,7 @@ from declog.language.keys import (
 )  # fmt: skip
 from declog.language.mistakes import answered, application
 from declog.language.modes import alert_of_mode, in_mode
-from declog.language.notation import SIGNS, condition, reduced
+from declog.language.notation import SIGNS, bounds, condition, reduced
 from declog.language.shorthand import long
 from declog.language.spec import IDENTIFIER, LogSpec
 from declog.language.spec_of_tables import Length
@@ -264,9 +264,8 @@ def _of_metric(name: str, alert: Any, data: Mapping[str, Any]) -> str | None:
 
 def _condition(metric: Shown, alert: Mapping[str, Any]) -> dict[str, Any] | None:
     """An alert of one value of a metric: its bounds as a condition."""
-    bounds = [f"{metric.expression} {sign} {alert[key]}" for key, sign in SIGNS.items() if key in alert]
-    rest = {key: item for key, item in alert.items() if key not in SIGNS}
-    return {"when": " or ".join(bounds), **rest} if bounds else None
+    when, rest = bounds(metric.expression, alert), {key: item for key, item in alert.items() if key not in SIGNS}
+    return {"when": when, **rest} if when else None
 
 
 def _id_of(name: str) -> str:
