@@ -89,26 +89,8 @@ def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
     if names == ["axes"] and (signals := of_parts(word, data)):
         return f"drop it, and signals: {in_flow({f'{word}s': signals})}: {OF_PARTS}"
     section = "filters" if names[2:] == ["filter"] else names[0] if len(names) == 2 else ""
-    moved = _MOVED.get(section)
-    if moved is not None or section == "alerts":
-        name, entry = names[-1], at(data, problem.path[:-1])
-        reduces = section == "metrics" and word in entry_names(data, "signals", "derived")
-        if reduces and is_reduction(str(entry[word]), 1):
-            return _rewritten(name, entry, word, expr=word, reduce=entry[word])
-        if word == "phase" and (fix := _of_phase(str(entry[word]), str(entry.get("expr", name)), data)) is not None:
-            return fix
-        if section == "filters" and (fix := of_labelled_rows(word, entry)) is not None:
-            return fix
-        if section == "tables" and (fix := of_labelled_table(word, entry)) is not None:
-            return fix
-        if section == "profiles" and (fix := _of_extended(word, name, entry, data.get(section))) is not None:
-            return fix
-        if section == "alerts":
-            metrics = map_at(data, "metrics")
-            fix = of_fewer_values(word, name, entry, metrics)
-            fix = fix or alert_keys.moved(word, name, entry, metrics, entry_names(data, "modes"))
-        if (fix := fix or (None if moved is None else moved(word, name, entry))) is not None:
-            return fix
+    if names and (fix := _of_entry(section, word, names[-1], at(data, problem.path[:-1]), data)) is not None:
+        return fix
     if len(problem.path) > 1:
         return of_other_tools(problem.path, data) or _of_lost_sign(problem.path)
     key, value = word, data[word]
@@ -147,6 +129,30 @@ def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
         return f"metrics: {{{key}: {in_flow(value)}}}"
     if isinstance(value, Scalar):
         return f"run: {{config: {{{key}: {in_flow(value)}}}}}, which records it with the run\n{problem.fix}"
+    return None
+
+
+def _of_entry(section: str, word: str, name: str, entry: Any, data: Mapping[str, Any]) -> str | None:
+    """The fix for a key that an entry of a section does not have; None where it is no mistake of these sections."""
+    match section:
+        case "metrics" if word in entry_names(data, "signals", "derived") and is_reduction(str(entry[word]), 1):
+            return _rewritten(name, entry, word, expr=word, reduce=entry[word])
+        case "metrics" | "filters" | "tables" | "profiles" | "alerts" if word == "phase" and (
+            (fix := _of_phase(str(entry[word]), str(entry.get("expr", name)), data)) is not None
+        ):
+            return fix
+        case "metrics":
+            return _moved_of_metric(word, name, entry)
+        case "filters":
+            return of_labelled_rows(word, entry) or _moved_of_filter(word, name, entry)
+        case "tables":
+            return of_labelled_table(word, entry) or _moved_of_table(word, name, entry)
+        case "profiles":
+            return _of_extended(word, name, entry, data.get(section)) or _moved_of_profile(word, name, entry)
+        case "alerts":
+            metrics = map_at(data, "metrics")
+            fix = of_fewer_values(word, name, entry, metrics)
+            return fix or alert_keys.moved(word, name, entry, metrics, entry_names(data, "modes"))
     return None
 
 
@@ -425,10 +431,3 @@ _EXTENDING = ("extends", "base", "inherit", "inherits", "parent", "from")
 
 def _words(value: Any) -> list[Any]:
     return [] if value is None else listed(value)
-
-
-# by section: the fix for a key that belongs elsewhere
-_MOVED = {
-    "metrics": _moved_of_metric, "filters": _moved_of_filter, "tables": _moved_of_table,
-    "profiles": _moved_of_profile,
-}  # fmt: skip
