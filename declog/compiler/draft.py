@@ -21,21 +21,7 @@ from declog.language.row_functions import RowFunctions
 from declog.language.spec import DerivedSpec, LogSpec, Observed
 from declog.language.syntax import ExpressionError
 from declog.language.tracker_names import Shown, metric_of
-from declog.plans.ops import (
-    AlertOp,
-    FilterOp,
-    FormulaOp,
-    Grouping,
-    JoinOp,
-    MetricOp,
-    ModeOp,
-    PhaseOp,
-    PreviousOp,
-    ProfileOp,
-    SignalOp,
-    SinkOp,
-    TableOp,
-)
+from declog.plans import ops
 
 Constant = bool | int | float | str
 Op = TypeVar("Op")
@@ -89,7 +75,7 @@ class Draft:
     requested: frozenset[str]  # profiles of sinks that were passed in Python
     columns: RowFunctions
     imports: frozenset[str]  # modules whose classes a sink's `kind` may name
-    modes: dict[str, ModeOp] = field(default_factory=dict)
+    modes: dict[str, ops.ModeOp] = field(default_factory=dict)
     graph: Graph = field(default_factory=Graph)
     problems: list[Problem] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -101,18 +87,18 @@ class Draft:
     default_phase: str = "default"
     # the order of named phases; below 0: a phase without rows
     phase_order: dict[str, int] = field(default_factory=dict)
-    grouping: Grouping | None = None
-    metrics: list[MetricOp] = field(default_factory=list)
-    formulas: list[FormulaOp] = field(default_factory=list)
-    tables: list[TableOp] = field(default_factory=list)
-    filters: dict[str, FilterOp] = field(default_factory=dict)
-    alerts: list[AlertOp] = field(default_factory=list)
-    sinks: list[SinkOp] = field(default_factory=list)
-    profiles: dict[str, ProfileOp] = field(default_factory=dict)
-    phases: dict[str, PhaseOp] = field(default_factory=dict)
-    joins: list[JoinOp] = field(default_factory=list)
-    previous: list[PreviousOp] = field(default_factory=list)
-    logged: SignalOp | None = None
+    grouping: ops.Grouping | None = None
+    metrics: list[ops.MetricOp] = field(default_factory=list)
+    formulas: list[ops.FormulaOp] = field(default_factory=list)
+    tables: list[ops.TableOp] = field(default_factory=list)
+    filters: dict[str, ops.FilterOp] = field(default_factory=dict)
+    alerts: list[ops.AlertOp] = field(default_factory=list)
+    sinks: list[ops.SinkOp] = field(default_factory=list)
+    profiles: dict[str, ops.ProfileOp] = field(default_factory=dict)
+    phases: dict[str, ops.PhaseOp] = field(default_factory=dict)
+    joins: list[ops.JoinOp] = field(default_factory=list)
+    previous: list[ops.PreviousOp] = field(default_factory=list)
+    logged: ops.SignalOp | None = None
     unseen: tuple[str, ...] = ()
     extra: str | None = None
 
@@ -239,7 +225,7 @@ class Draft:
         return metric_of(entries, name)
 
     @property
-    def outputs(self) -> list[MetricOp | FormulaOp]:
+    def outputs(self) -> list[ops.MetricOp | ops.FormulaOp]:
         """Metrics and formulas together."""
         return [*self.metrics, *self.formulas]
 
