@@ -162,6 +162,11 @@ def entries(data: Mapping[str, Any], section: str) -> Iterator[tuple[Path, Any]]
             yield from (((section, name, signal), inner) for signal, inner in entry.items())
 
 
+def entry_names(data: Mapping[str, Any], *sections: str) -> set[str]:
+    """The names of the entries of some sections."""
+    return {str(path[-1]) for section in sections for path, _ in entries(data, section)}
+
+
 def is_entry(path: Path) -> bool:
     """Whether a path leads to an entry of a section, and not to the section or to a key of the entry."""
     return bool(path) and path[0] in SECTIONS and len(path) == (3 if path[0] == "signals" else 2)

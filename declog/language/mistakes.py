@@ -12,9 +12,9 @@ from typing import Any
 
 from declog.errors import Path, Problem, elsewhere, in_flow, nearest, nested
 from declog.errors.elsewhere import SYNONYMS
-from declog.language import alert_keys, bins, idioms
+from declog.language import alert_keys, bins, idioms, wrong_forms
 from declog.language.earlier_steps import BEFORE, CHANGES, RATIOS
-from declog.language.keys import SECTIONS, entries, keys, keys_at, model_of, section_of, sections_with
+from declog.language.keys import SECTIONS, entries, entry_names, keys, keys_at, model_of, section_of, sections_with
 from declog.language.labelled_rows import of_labelled_rows, of_labelled_table
 from declog.language.library_calls import SPANS, of_level_beside, per_second
 from declog.language.model import Scalar
@@ -25,16 +25,6 @@ from declog.language.spec import COMBINE, AboutSpec, LogSpec, MetricSpec, Profil
 from declog.language.spec_of_tables import TableSpec
 from declog.language.tree import at, listed, map_at
 from declog.language.unknown_names import of_fewer_values
-from declog.language.wrong_forms import (
-    AXES_OF_METRICS,
-    as_map,
-    as_sinks,
-    entry_names,
-    in_one_form,
-    of_each,
-    of_share,
-    sinks_and_options,
-)  # fmt: skip
 from declog.language.wrong_types import bucketed, edges_of
 
 EXTENDS = elsewhere.words("bases")  # for the defaults list
@@ -52,29 +42,29 @@ def answered(problem: Problem, data: Mapping[str, Any]) -> Problem | None:
 
 def _of_form(problem: Problem, data: Mapping[str, Any]) -> Problem | None:
     """The problem of a value in another form than its key takes; None of a `combine` beside an axis in `over`."""
-    if problem.path[-1] in ("top", "bottom") and (fix := of_share(problem.path, data)) is not None:
+    if problem.path[-1] in ("top", "bottom") and (fix := wrong_forms.of_share(problem.path, data)) is not None:
         return replace(problem, fix=fix)
     for depth in (3, 4) if problem.path[0] == "schemas" else (3,):
-        if (fix := in_one_form(problem.path[:depth], data)) is not None:
+        if (fix := wrong_forms.in_one_form(problem.path[:depth], data)) is not None:
             return replace(problem, path=problem.path[:depth], fix=fix)
     if problem.path[::2] == ("metrics", "over"):
         fix = _of_last_steps("over", str(problem.path[1]), at(data, problem.path[:2]))
         return problem if fix is None else replace(problem, fix=fix)
     if problem.path[::2] == ("metrics", "combine") and isinstance(entry := at(data, problem.path[:2]), Mapping):
-        if entry.get("over") in AXES_OF_METRICS:
+        if entry.get("over") in wrong_forms.AXES_OF_METRICS:
             return None
         fix = _of_combine(str(problem.path[1]), entry)
         return problem if fix is None else replace(problem, fix=fix)
     key, section = str(problem.path[0]), data.get(str(problem.path[0]))
     if key == "sinks":
-        return Problem.of("DL202.sinks", problem.path, fix=as_sinks(section))
+        return Problem.of("DL202.sinks", problem.path, fix=wrong_forms.as_sinks(section))
     if len(problem.path) > 1 or key not in SECTIONS:
         return problem
     if isinstance(section, str) and (entry := re.match(r"([a-z_]\w*)(?::(?=\S)| *= *)(.*)", section)):
         return replace(problem, source=section, fix=f"a key needs a colon and a blank: `{entry[1]}: {entry[2]}`")
     if isinstance(section, str) and key == "profiles":
         return Problem.of("DL202.profile", "profiles", name=section)
-    shown = as_map(key, section)
+    shown = wrong_forms.as_map(key, section)
     return replace(problem, fix=f"signals: {{any: {shown}}}" if key == "signals" else f"{key}: {shown}")
 
 
@@ -102,7 +92,7 @@ def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
         return fix
     if key == "per_rank":
         return f"axes: {{rank: {'each' if value else 'all'}}}"
-    if key in sinks_and_options(data.get("sinks") or [])[0]:
+    if key in wrong_forms.sinks_and_options(data.get("sinks") or [])[0]:
         return f"sink_options: {{{key}: {in_flow(value)}}}"
     if value is None and set(data) == {key}:  # a file with one word
         return f"a preset is extended by `defaults: [{key}, _self_]`; a key has a value: `{key}: ...`"
@@ -259,7 +249,7 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
     if key == "per" and entry[key] not in ("group", "prompt"):
         return f"by: {in_flow(entry[key])}"
     if key in ("per", "within", "per_group", "groupwise"):  # of a group it is an aggregate, of all else a label
-        return _rewritten(name, entry, key, **of_each(name, entry, "completion"))
+        return _rewritten(name, entry, key, **wrong_forms.of_each(name, entry, "completion"))
     if key in SPANS and (fix := _of_last_steps(key, name, entry)) is not None:
         return fix
     if SYNONYMS.get(key, key) in ("top", "limit", "head") and "by" in entry and type(entry[key]) is int:

@@ -11,14 +11,14 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from declog.errors import Path, elsewhere, in_flow
-from declog.language.keys import entries, keys
+from declog.language.keys import entries, entry_names, keys
 from declog.language.library_calls import weighing
 from declog.language.modes import of_one_mode
 from declog.language.notation import SIGNS, WORD, both, bounds
 from declog.language.spec import IDENTIFIER, AlertSpec
 from declog.language.tracker_names import id_of, in_formula
 from declog.language.tree import at, listed, map_at
-from declog.language.wrong_forms import entry_names, is_off, sinks_and_options, switched, without_sink
+from declog.language.wrong_forms import is_off, sinks_and_options, switched, without_sink
 
 
 def of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:

@@ -22,6 +22,7 @@ from declog.language.keys import (
     atoms,
     below,
     entries,
+    entry_names,
     entry_path,
     keys,
     keys_at,
@@ -39,7 +40,7 @@ from declog.language.spec_of_tables import Length
 from declog.language.spec_of_tests import TestSpec
 from declog.language.tracker_names import Shown, id_of, metric_of, of_one_reduction, with_families
 from declog.language.tree import map_at, tree_of
-from declog.language.wrong_forms import as_profile, counted, entry_names, of_actions, selector_of
+from declog.language.wrong_forms import as_profile, counted, of_actions, selector_of
 from declog.language.wrong_types import of_type
 
 
@@ -59,8 +60,7 @@ def validate(data: Mapping[str, Any]) -> LogSpec:
         f"{'signals' if path[0] == 'derived' else path[0]}.{path[-1]}"
         for section in SECTIONS for path, value in entries(data, section) if value is None
     )  # fmt: skip
-    signals = {str(path[-1]) for section in ("signals", "derived") for path, _ in entries(data, section)}
-    cut = [*_cut(data, LogSpec, signals)]
+    cut = [*_cut(data, LogSpec, entry_names(data, "signals", "derived"))]
     problems = [*unread, *(problem for problem, _ in cut)]
     problems += [*_ids(data), *_period(data.get("every")), *_bools(data), *_switches(data)]
     problems += [Problem.of("DL201.key", "deleted", key="deleted", fix=None)] if "deleted" in data else []

@@ -12,7 +12,7 @@ from typing import Any
 
 from declog.errors import Path, elsewhere, in_flow, nearest, nested
 from declog.language import bins, idioms
-from declog.language.keys import entries, keys_at
+from declog.language.keys import entry_names, keys_at
 from declog.language.notation import is_reduction, reduced
 from declog.language.spec_of_tables import ColumnType
 from declog.language.tree import at, listed
@@ -376,11 +376,6 @@ def _entry(section: str, value: Any) -> tuple[str, Any] | None:
         rest.update([of_prometheus(key, rest.pop(key))])
     id = re.sub(r"[^a-z0-9_]+", "_", value[called].lower()).strip("_") or "my_id"
     return id, rest["expr"] if section == "metrics" and set(rest) == {"expr"} else rest
-
-
-def entry_names(data: Mapping[str, Any], *sections: str) -> set[str]:
-    """The names of the entries of some sections."""
-    return {str(path[-1]) for section in sections for path, _ in entries(data, section)}
 
 
 def without_sink(name: str, data: Mapping[str, Any]) -> str:
