@@ -253,7 +253,7 @@ class Batch:
             if key in call.texts:
                 column = call.texts[key][1]
                 return column if isinstance(column, list) else None if column.device else column.columns()[0].tolist()
-        for (_, _, keys), data in self.copies:
+        for (_, keys), data in self.copies:
             if key in keys and not (isinstance(data, Tensor) and data.is_cuda):
                 values: list[Any] = data.reshape(len(keys), -1)[list(keys).index(key)].tolist()
                 return values
@@ -271,15 +271,11 @@ class Batch:
         for call in self.calls:
             self.numbers = {**self.numbers, **call.numbers}
             self.texts = {**self.texts, **call.texts}
-        for (pack_key, axis, keys), data in self.copies:
-            if isinstance(data, Tensor) and data.is_cpu:
-                data = data.numpy(force=True)
-            pack = packs.get(pack_key)
-            if pack is None:
-                packs[pack_key] = Pack(axis, list(keys), [data])
-            else:
-                pack.keys.extend(keys)
-                pack.parts.append(data)
+        for (pack_key, keys), data in self.copies:
+            if pack_key not in packs:
+                packs[pack_key] = Pack(pack_key[0], [], [])
+            packs[pack_key].keys.extend(keys)
+            packs[pack_key].parts.append(data.numpy(force=True) if isinstance(data, Tensor) and data.is_cpu else data)
         self.packs, self.copies, self.calls = [*self.packs, *packs.values()], (), ()
         if self.ready:
             for pack in self.tensors():

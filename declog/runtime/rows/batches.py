@@ -335,7 +335,7 @@ class Intake:
             if isinstance(column, list):
                 call.texts = {key: (Axis.COMPLETION, column)}
             else:
-                call.put(Axis.COMPLETION.label, Axis.COMPLETION, (key,), column)
+                call.put(Axis.COMPLETION, (key,), column)
             _await_end(batches, call)
 
     def _give_kept(self, batches: OpenBatches, batch: Batch) -> None:

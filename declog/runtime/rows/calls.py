@@ -35,7 +35,7 @@ class LearnedCall:
         self.phase = first.phase
         self.names = frozenset(first.names)
         self.labels = first.labels
-        stacks: dict[tuple[str, torch.dtype, bool], list[tuple[int, SignalOp]]] = {}
+        stacks: dict[tuple[Axis, torch.dtype, bool], list[tuple[int, SignalOp]]] = {}
         self._tokens: list[tuple[int, SignalOp, torch.dtype]] = []
         self._single: list[tuple[int, SignalOp]] = []
         for position, op in chosen:
@@ -44,7 +44,7 @@ class LearnedCall:
             if not plain or value.ndim != NDIM[op.shape_name] or op.folded is op.recorded:
                 self._single.append((position, op))
             elif op.recorded:
-                stacks.setdefault((op.shape_name, value.dtype, value.is_cpu), []).append((position, op))
+                stacks.setdefault((op.axis, value.dtype, value.is_cpu), []).append((position, op))
             elif op.axis is Axis.TOKEN and value.is_cpu:
                 self._tokens.append((position, op, value.dtype))
             else:
@@ -69,7 +69,7 @@ class LearnedCall:
             if stack.on_host:
                 call.copies.append((stack.columns, data))
             elif isinstance(data, Tensor):
-                call.put(stack.columns.pack_key[0], stack.columns.axis, stack.columns.keys, data)
+                call.put(stack.columns.pack_key[0], stack.columns.keys, data)
         return call
 
     def _read_single(self, values: Sequence[Any]) -> Observation | None:
@@ -124,7 +124,7 @@ class Stack:
         self._take = itemgetter(*places) if len(ops) > 1 else itemgetter(slice(places[0], places[0] + 1))
         self.counted = op.counted if self._ndim else None
         host = torch.float32 if self._half else first.dtype
-        self.columns = Columns((op.shape_name, host, -1), op.axis, [one.key for one in ops])
+        self.columns = Columns((op.axis, host, -1), [one.key for one in ops])
 
     def copy(self, values: Sequence[Any]) -> Tensor | Array | None:
         """The stacked columns; None if they are not like those of the first call."""

@@ -127,13 +127,12 @@ class Folds:
             failure.__cause__ = error
             self._report(failure)
         call, rows = Observation(self._phase, frozenset()), Axis.COMPLETION
-        label = rows.label
-        call.copies = [(Columns((label, dtype, -1), rows, keys), sums) for dtype, keys, sums in folded.sums]
+        call.copies = [(Columns((rows, dtype, -1), keys), sums) for dtype, keys, sums in folded.sums]
         alike: dict[tuple[torch.dtype, torch.device], list[Key]] = {}
         for key, column in folded.columns.items():
             alike.setdefault((column.dtype, column.device), []).append(key)
         for keys in alike.values():
-            call.put(label, rows, keys, torch.stack([folded.columns[key] for key in keys]))
+            call.put(rows, keys, torch.stack([folded.columns[key] for key in keys]))
         if folded.traces or folded.sketches:
             texts = [(rows, folded.traces), (Axis.STEP, folded.sketches)]
             call.texts = {key: (axis, Pack(axis, [key], [data])) for axis, some in texts for key, data in some.items()}

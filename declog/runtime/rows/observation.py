@@ -24,7 +24,7 @@ from declog.runtime.values.tensors import HALF
 
 Tensor = torch.Tensor
 Array = np.ndarray[Any, Any]
-PackKey = tuple[str, torch.dtype, int]  # a key: columns of one axis, dtype and device are packed together
+PackKey = tuple[Axis, torch.dtype, int]  # a key: columns of one axis, dtype and device are packed together
 Tokens = tuple[torch.Size, str, torch.device]  # the shape of values per token, the signal that set it, and its device
 # the number of tokens of each completion, if tokens came as lists, and the signal that set it
 Lists = tuple[tuple[int, ...], str]
@@ -35,7 +35,6 @@ class Columns(NamedTuple):
     """The columns of a copy, which are stacked."""
 
     pack_key: PackKey
-    axis: Axis
     keys: Sequence[Key]
 
 
@@ -51,7 +50,7 @@ class Observation:
     lists: Lists | None = None
     numbers: Numbers = NOTHING
     texts: Texts = NOTHING
-    columns: Mapping[PackKey, tuple[Axis, list[Key], list[Tensor]]] = NOTHING  # columns that are not copied yet
+    columns: Mapping[PackKey, tuple[list[Key], list[Tensor]]] = NOTHING  # columns that are not copied yet
     inputs: Mapping[str, Tensor] = NOTHING  # values that folds read
     devices: Set[torch.device] = frozenset()  # CUDA devices of the values
     members: Mapping[str, Set[str]] = NOTHING  # members of families
@@ -63,17 +62,17 @@ class Observation:
         self.labels = labels  # the signal that set each count
         self.copies: list[Copy] = []  # data that later training code cannot change
 
-    def put(self, shape_name: str, axis: Axis, keys: Sequence[Key], data: Tensor) -> None:
+    def put(self, axis: Axis, keys: Sequence[Key], data: Tensor) -> None:
         """Copy columns on their device; half-precision floats become float32."""
         if data.is_cuda:
             self.devices = {*self.devices, data.device}
         data = data.float() if data.dtype in HALF else data
-        self.copies.append((Columns((shape_name, data.dtype, data.get_device()), axis, keys), data))
+        self.copies.append((Columns((axis, data.dtype, data.get_device()), keys), data))
 
     def copy(self) -> None:
         """Copy the columns that are not copied yet."""
-        for pack_key, (axis, keys, values) in self.columns.items():
-            self.put(pack_key[0], axis, keys, torch.stack(values))
+        for (axis, _, _), (keys, values) in self.columns.items():
+            self.put(axis, keys, torch.stack(values))
         self.columns = NOTHING
 
     def uneven(
@@ -115,7 +114,7 @@ class ReadObservation(Observation):
         self.texts: dict[Key, tuple[Axis, list[Any] | Pack]] = {}
         self.inputs: dict[str, Tensor] = {}
         self.members: dict[str, set[str]] = {}
-        self.columns: dict[PackKey, tuple[Axis, list[Key], list[Tensor]]] = {}
+        self.columns: dict[PackKey, tuple[list[Key], list[Tensor]]] = {}
 
     def add(self, op: SignalOp, value: Any) -> None:
         """Check and add a signal's value."""
@@ -161,13 +160,9 @@ class ReadObservation(Observation):
                 copy = checked.float() if checked.dtype in HALF else checked.clone()
                 self.texts[key] = op.axis, Pack(op.axis, [key], [copy])
             elif op.recorded:
-                pack_key = (op.shape_name, checked.dtype, checked.get_device())
-                columns = self.columns.get(pack_key)
-                if columns is None:
-                    self.columns[pack_key] = op.axis, [key], [checked]
-                else:
-                    columns[1].append(key)
-                    columns[2].append(checked)
+                keys, tensors = self.columns.setdefault((op.axis, checked.dtype, checked.get_device()), ([], []))
+                keys.append(key)
+                tensors.append(checked)
             if op.folded:
                 self.inputs[op.name] = checked
                 if op.axis is Axis.TOKEN:
