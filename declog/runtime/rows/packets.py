@@ -121,23 +121,10 @@ class Packet:
 
     def __init__(self, signals: Mapping[str, Any]) -> None:
         self.signals = {name: copied(value) for name, value in signals.items()}
-        self._fate = Fate(uuid.uuid4().hex, call_site(), rows_of(signals))
+        self.id = uuid.uuid4().hex  # equal for all copies
+        self.call_site = call_site()
+        self.rows = rows_of(signals)  # as far as its values show it
         self._note()
-
-    @property
-    def id(self) -> str:
-        """The id, equal for all copies."""
-        return self._fate.id
-
-    @property
-    def call_site(self) -> str:
-        """The call that made it."""
-        return self._fate.call_site
-
-    @property
-    def rows(self) -> int:
-        """The number of its rows, as far as its values show it."""
-        return self._fate.rows
 
     def discard(self) -> None:
         """Discard its rows on purpose: that nobody observes them is then no failure."""
@@ -147,7 +134,7 @@ class Packet:
 
     def _note(self) -> None:
         if context.running() is not None:  # else a loss would not be noticed
-            fates.came(self._fate)
+            fates.came(Fate(self.id, self.call_site, self.rows))
 
     def __getstate__(self) -> dict[str, Any]:
         torch = sys.modules.get("torch")  # where nobody imported it, there is no tensor
@@ -160,11 +147,10 @@ class Packet:
             return value
 
         fates.sent(self.id)
-        return {"signals": host(self.signals), **self._fate._asdict()}
+        return {**self.__dict__, "signals": host(self.signals)}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        self.signals = dict(state["signals"])
-        self._fate = Fate(state["id"], state["call_site"], state["rows"])
+        self.__dict__.update(state)
         self._note()
 
     def __repr__(self) -> str:
@@ -220,17 +206,13 @@ def copied(value: Any) -> Any:
     return value.detach().clone()
 
 
-def rows_of(signals: Mapping[str, Any]) -> int:
-    """The number of rows that signals seem to have; at least 1."""
-    return max([1, *(_length(value) for value in signals.values())])
-
-
-def _length(value: Any) -> int:
+def rows_of(value: Any) -> int:
+    """The number of rows that a value, or those of a mapping, seem to have; at least 1."""
     if isinstance(value, Mapping):
-        return max([1, *(_length(item) for item in value.values())])
+        return max([1, *map(rows_of, value.values())])
     if isinstance(value, str | bytes) or not hasattr(value, "__len__"):
         return 1
     try:
-        return len(value)
+        return max(len(value), 1)
     except TypeError:  # a tensor or array without dimensions
         return 1
