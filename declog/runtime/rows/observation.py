@@ -17,7 +17,7 @@ from declog.errors import InputError, nearest
 from declog.language.dtypes import Axis, DType
 from declog.plans.ops import PhaseOp, SignalOp
 from declog.runtime.recording.timing import Timed
-from declog.runtime.values.inputs import accept, describe, length, listed
+from declog.runtime.values.inputs import accept, describe, listed
 from declog.runtime.values.packs import Pack
 from declog.runtime.values.shapes import Beside, shape_fix, turned
 from declog.runtime.values.tensors import HALF
@@ -195,17 +195,12 @@ class ReadObservation(Observation):
             raise of_other_lists(self.lists, lists)
         self.lists = lists
 
-    def _put_plain(
-        self, op: SignalOp, key: Key, label: str, value: list[Any] | float | int | bool | str | Timed
-    ) -> None:
-        count = length(op, value)
-        if count is not None:
-            self._count(op.counted, count, label)
+    def _put_plain(self, op: SignalOp, key: Key, label: str, value: list[Any] | float | int | bool | Timed) -> None:
         if isinstance(value, list):
+            if op.axis is not Axis.STEP:
+                self._count(op.counted, len(value), label)
             if op.recorded:
                 self.texts[key] = (op.axis, value)
-        elif isinstance(value, str):
-            self.texts[key] = (Axis.STEP, [value])
         else:
             if op.folded and not isinstance(value, Timed):
                 self.inputs[op.name] = torch.tensor(value, dtype=torch.float64, device="cpu")

@@ -25,7 +25,7 @@ from declog.runtime.values.shapes import array_fix, shape_fix, text_fix
 from declog.runtime.values.tensors import FLOATS, INTEGERS, readable
 
 Tensor = torch.Tensor
-Observed = Tensor | float | int | bool | list[Any] | str | None | Timed
+Observed = Tensor | float | int | bool | list[Any] | None | Timed
 
 
 def accept(op: SignalOp, label: str, value: Any) -> Observed:
@@ -299,7 +299,7 @@ def _texts(op: SignalOp, label: str, value: Any) -> Observed:
     if op.axis is Axis.STEP:
         if op.dtype is DType.TEXT and value is not None and not isinstance(value, str):
             raise InputError.of("DL504.type", label=label, declared=_declared(op), came=describe(value))
-        return [plain_value(value)] if op.dtype is DType.OBJECT else value
+        return [plain_value(value)] if op.dtype is DType.OBJECT else None if value is None else [value]
     if op.dtype is DType.OBJECT and isinstance(value, Tensor):
         if value.ndim == 1 and value.dtype in INTEGERS | FLOATS and not value.is_meta:
             return _readable(op, label, value)
@@ -323,13 +323,6 @@ def _texts(op: SignalOp, label: str, value: Any) -> Observed:
                 "DL504.value", label=label, declared=_declared(op), position=position, item=describe(item)
             )
     return items
-
-
-def length(op: SignalOp, value: Observed) -> int | None:
-    """The number of rows of a value; None for a value per step."""
-    if op.axis is Axis.STEP:
-        return None
-    return value.shape[0] if isinstance(value, Tensor) else len(value) if isinstance(value, list) else None
 
 
 def _declared(op: SignalOp) -> str:
