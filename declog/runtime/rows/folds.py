@@ -128,14 +128,16 @@ class Folds:
             self._report(failure)
         call, rows = Observation(self._phase, frozenset()), Axis.COMPLETION
         call.copies = [(Columns((rows, dtype, -1), keys), sums) for dtype, keys, sums in folded.sums]
+        texts = {key: (Axis.STEP, Pack(Axis.STEP, [key], [sketch])) for key, sketch in folded.sketches.items()}
         alike: dict[tuple[torch.dtype, torch.device], list[Key]] = {}
         for key, column in folded.columns.items():
-            alike.setdefault((column.dtype, column.device), []).append(key)
+            if column.ndim > 1:  # first and last values
+                texts[key] = rows, Pack(rows, [key], [column])
+            else:
+                alike.setdefault((column.dtype, column.device), []).append(key)
         for keys in alike.values():
             call.put(rows, keys, torch.stack([folded.columns[key] for key in keys]))
-        if folded.traces or folded.sketches:
-            texts = [(rows, folded.traces), (Axis.STEP, folded.sketches)]
-            call.texts = {key: (axis, Pack(axis, [key], [data])) for axis, some in texts for key, data in some.items()}
+        call.texts = texts
         return call
 
     def _known_tokens(self, inputs: Mapping[str, Tensor], tokens: Tokens | None) -> Tokens | None:

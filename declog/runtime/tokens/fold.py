@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -60,7 +60,7 @@ class TokenView:
         self._function_of = function_of
         self._values: dict[int, Any] = {}
         self._absences: dict[int, Kind] = {}
-        self._masks: dict[int | frozenset[int], Tensor | None] = {}
+        self._masks: dict[frozenset[int], Tensor | None] = {}
         self._undecided: dict[int, Kind] = {}
         self._missing: dict[int, Kind] = {}
         self._failed: dict[int, BaseException] = {}
@@ -89,23 +89,18 @@ class TokenView:
         if self._complete or node.op == "const":
             return False
         if node.op == "signal":
-            return node.param("name") not in self._signals
+            return node.leaf not in self._signals
         cached = self._absences.get(node.index)
         if cached is None:
             cached = self._absences[node.index] = self._absent(node)
         return cached
 
     def _absent(self, node: Node) -> Kind:
-        of_mask = node.op in ("size", "index") or node.over is Axis.TOKEN
-        masks = [self.absent(item) for item in node.mask] if of_mask else []
-        of_args = [self.absent(arg) for arg in node.args]
         if node.op in ("size", "index") or node.over is Axis.TOKEN:
-            if any(part is True for part in (*masks, *of_args)) or (node.args and self.nowhere(node.args[0])):
+            if any(self.absent(part) is True for part in (*node.mask, *node.args)) or any(map(self.nowhere, node.args)):
                 return True
-            absent = (
-                False if not of_args or of_args[0] is False else self._without(of_args[0], tuple(node.args[0].mask))
-            )
-            return either(absent, self._few(node))
+            return either(*(self.without(arg, arg.mask) for arg in node.args), self._few(node))
+        of_args = [self.absent(arg) for arg in node.args]
         if all(part is False for part in of_args):
             return False
         absent = absence.absent(self._passed_on(node, of_args))  # a missing float is NaN
@@ -117,37 +112,31 @@ class TokenView:
         least = FORMULAS[node.op].least if node.over is Axis.TOKEN else 1
         if least < 2:
             return False
-        counts = self._statistics(node, ("n",))["n"]
+        (arg,) = node.args
+        counts = self.statistics(arg, arg.mask, ("n",))["n"]
         return (counts > 0) & (counts < least)
 
-    def _statistics(self, node: Node, stats: Sequence[str]) -> dict[str, Tensor]:
-        """The statistics of the tokens that an aggregate covers."""
-        (arg,) = node.args
-        value = torch.broadcast_to(self._tensor(self._spread(arg)), self.layout.shape)
-        return self.layout.fold(value, self.counted(arg, self.mask(tuple(arg.mask))), stats)
+    def statistics(self, node: Node, masks: Collection[Node], stats: Sequence[str]) -> dict[str, Tensor]:
+        """Statistics of a value over the tokens of masks at which it is counted: a comparison may be missing."""
+        mask = self._but(self.undecided(node), node, self.mask(masks))
+        return self.layout.fold(self._per_token(node), mask, stats)
 
     def nowhere(self, node: Node) -> bool:
         """Whether nothing says which tokens a value has: no mask, no lengths, and no signal that it reads came."""
         if node.mask or isinstance(self.layout, Packed):
             return False
         read = [leaf for leaf in walk(node) if leaf.op == "signal" and leaf.type.axis is Axis.TOKEN]
-        return all(leaf.param("name") not in self._signals for leaf in read)
+        return all(leaf.leaf not in self._signals for leaf in read)
 
     def _passed_on(self, node: Node, parts: Sequence[Kind]) -> Kind:
         """Where an elementwise value is absent or undecided, given where its arguments are."""
         per_token = node.type.axis is Axis.TOKEN
 
         def over(position: int, value: Any) -> Any:
-            axis = node.args[position].type.axis
-            return (
-                self.layout.spread(value)
-                if per_token and axis is Axis.COMPLETION and isinstance(value, Tensor)
-                else value
-            )
+            return self._over(value, node.args[position].type.axis) if per_token else value
 
         def truth(position: int) -> Tensor:
-            value = self._tensor(over(position, self.value(node.args[position])))
-            return value if value.dtype is torch.bool else (value != 0) & (value == value)
+            return _is_true(self._tensor(over(position, self.value(node.args[position]))))
 
         return elementwise(
             node, [over(position, part) for position, part in enumerate(parts)], truth,
@@ -179,14 +168,9 @@ class TokenView:
             cached = self._missing[node.index] = _missing(value)
         return cached
 
-    def counted(self, node: Node, mask: Tensor | None) -> Tensor | None:
-        """The tokens of a mask at which a value is reduced: a comparison with a missing value is missing."""
-        return self._but(self.undecided(node), node, mask)
-
     def traced(self, node: Node, mask: Tensor | None) -> Tensor:
         """The value of each token, with integers as they are; NaN outside of its own mask."""
-        value = torch.broadcast_to(self._tensor(self._spread(node)).to(self._device), self.layout.shape)
-        own_mask = self.mask(tuple(node.mask))
+        value, own_mask = self._per_token(node), self.mask(node.mask)
         return value if own_mask is None or own_mask is mask else _there(own_mask, value)
 
     def present(self, node: Node, mask: Tensor | None) -> Tensor | None:
@@ -197,61 +181,65 @@ class TokenView:
         """The tokens of a mask without those marked in ``out``."""
         if isinstance(out, bool):
             return mask
-        per_token = self.layout.spread(out) if node.type.axis is Axis.COMPLETION else out
-        there = torch.broadcast_to(per_token.logical_not(), self.layout.shape)
+        there = torch.broadcast_to(self._over(out, node.type.axis).logical_not(), self.layout.shape)
         return there if mask is None else mask & there
 
-    def _without(self, absent: Tensor, masks: Sequence[Node]) -> Tensor:
-        """The completions whose tokens are all absent."""
+    def without(self, node: Node, masks: Collection[Node]) -> Kind:
+        """The completions of whose tokens under the masks some exist, and at all of which a value is absent."""
+        absent = self.absent(node)
+        if absent is False:
+            return False
         mask = self.mask(masks)
         here = torch.broadcast_to(absent, self.layout.shape).logical_not()
-        some = self.layout.fold(None, here if mask is None else here & mask, ("n",))["n"]
-        return (some == 0) & (self.layout.fold(None, mask, ("n",))["n"] > 0)
+        some = self.layout.count(here if mask is None else here & mask)
+        return (some == 0) & (self.layout.count(mask) > 0)
 
-    def mask(self, nodes: Sequence[Node]) -> Tensor | None:
+    def mask(self, nodes: Collection[Node]) -> Tensor | None:
         """The tokens that exist under all of these masks; None if every token does."""
-        key = nodes[0].index if len(nodes) == 1 else frozenset(node.index for node in nodes)
+        key = frozenset([node.index for node in nodes])
         if key not in self._masks:
             combined: Tensor | None = None
             for node in nodes:
-                one = self._spread(node)
-                if one.dtype is not torch.bool:  # part of the mask is absent: tokens there do not count as existing
-                    one = (one != 0) & (one == one)
+                one = _is_true(self._spread(node))  # where part of the mask is absent, tokens do not count as existing
                 combined = one if combined is None else combined & one
             self._masks[key] = None if combined is None else torch.broadcast_to(combined, self.layout.shape)
         return self._masks[key]
 
     def _spread(self, node: Node) -> Any:
-        """A value in a shape that broadcasts with values per token."""
-        value = self.value(node)
-        return self.layout.spread(value) if node.type.axis is Axis.COMPLETION and isinstance(value, Tensor) else value
+        """The value of a node in a shape that broadcasts with values per token."""
+        return self._over(self.value(node), node.type.axis)
+
+    def _over(self, value: Any, axis: Axis | None) -> Any:
+        """A value of an axis in a shape that broadcasts with values per token."""
+        return self.layout.spread(value) if axis is Axis.COMPLETION and isinstance(value, Tensor) else value
+
+    def _per_token(self, node: Node) -> Tensor:
+        """The value of a node as one value per token, on the device of the tokens."""
+        value = self._tensor(self._spread(node)).to(self._device)
+        return value if value.shape == self.layout.shape else value.expand(self.layout.shape)
 
     def _compute(self, node: Node) -> Any:
         if node.op == "const":
-            return node.param("value")
+            return node.leaf
         if node.op == "signal":
             return self._signal(node)
         if node.op == "size":
-            mask = self.mask(tuple(node.mask))
-            return self.layout.fold(None, mask, ("n",))["n"]
+            return self.layout.count(self.mask(node.mask))
         if node.op == "index":
-            mask = self.mask(tuple(node.mask))
+            mask = self.mask(node.mask)
             assert mask is not None
             return self.layout.places(mask)
         if node.over is Axis.TOKEN:
-            formula = FORMULAS[node.op]
-            return formula(torch, self._statistics(node, formula.takes))
+            formula, (arg,) = FORMULAS[node.op], node.args
+            return formula(torch, self.statistics(arg, arg.mask, formula.takes))
         function = self._function_of(node.op)
         assert function is not None
         per_token = node.type.axis is Axis.TOKEN
         arrays = []
         for arg in node.args:
-            value = arg.param("value") if arg.op == "const" else self.value(arg)
-            if isinstance(value, Tensor):
-                if per_token and arg.type.axis is Axis.COMPLETION:
-                    value = self.layout.spread(value)
-                if value.dtype in INTEGERS and arg.type.dtype is not DType.BOOL:
-                    value = value.to(_wide(node))
+            value = self._spread(arg) if per_token else self.value(arg)
+            if isinstance(value, Tensor) and value.dtype in INTEGERS and arg.type.dtype is not DType.BOOL:
+                value = value.to(_wide(node))
             arrays.append(value)
         if function.takes != "tensors":
             if node.op in _ON_HOST:
@@ -274,7 +262,7 @@ class TokenView:
         return torch.full((), value, dtype=torch.float64, device=self._device)
 
     def _signal(self, node: Node) -> Tensor:
-        value = self._signals.get(node.param("name"))
+        value = self._signals.get(node.leaf)
         if value is None:
             return torch.tensor(math.nan, device="cpu")
         if node.type.dtype is DType.BOOL:
@@ -298,18 +286,25 @@ def _missing(value: Tensor) -> Kind:
     return gaps if not gaps.is_cpu or bool(gaps.any()) else False
 
 
+def _is_true(value: Tensor) -> Tensor:
+    """Where a value is true; a missing one is not."""
+    return value if value.dtype is torch.bool else (value != 0) & (value == value)
+
+
 def _there(keep: Tensor, values: Tensor) -> Tensor:
     return torch.where(keep, values if values.dtype.is_floating_point else values.double(), math.nan)
 
 
 @dataclass
 class Folded:
-    """The columns of folds, each ``[completions]``, their sketches, and the errors of folds that failed."""
+    """The columns of folds, their sketches, and the errors of folds that failed.
+
+    A column is ``[completions]``; one of first and last values is ``[completions, k]``.
+    """
 
     sums: Sums = field(default_factory=list)
     columns: dict[Key, Tensor] = field(default_factory=dict)
     sketches: dict[Key, Tensor] = field(default_factory=dict)  # each covers all completions
-    traces: dict[Key, Tensor] = field(default_factory=dict)  # each [completions, k]
     failed: dict[str, tuple[str, BaseException]] = field(default_factory=dict)
 
 
@@ -340,10 +335,12 @@ def run(
     }
     traced = [op for op in ops if op.trace is not None]
     if traced and len(traced) < len(ops):  # a block of their own costs the others nothing
-        untraced = run([op for op in ops if op.trace is None], here, shape, device, lengths, function_of)
+        folded = run([op for op in ops if op.trace is None], here, shape, device, lengths, function_of)
         rows = run(traced, here, shape, device, lengths, function_of)
-        untraced.sums += sums
-        return replace(untraced, traces=rows.traces, failed={**untraced.failed, **rows.failed})
+        folded.sums += sums
+        folded.columns |= rows.columns
+        folded.failed |= rows.failed
+        return folded
     if lengths is not None:
         parts = [_fold(ops, here, Packed(shape, here[lengths]), device, function_of)]
     else:
@@ -375,8 +372,7 @@ def _joined(ops: Sequence[FoldOp], parts: Sequence[Folded]) -> Folded:
     sketches = {
         key: torch.stack([part.sketches[key] for part in parts]).sum(0) for key in first.sketches if key not in lost
     }
-    traces = {key: torch.cat([part.traces[key] for part in parts]) for key in first.traces if key not in lost}
-    return Folded([], columns, sketches, traces, failed)
+    return Folded([], columns, sketches, failed)
 
 
 def _block(ops: Iterable[FoldOp], shape: torch.Size, device: torch.device) -> int:
@@ -399,28 +395,20 @@ def _fold(
         try:
             if not complete:
                 values = tuple(node for node in (op.expr, op.of) if node is not None)
-                if any(view.absent(node) is True for node in (*op.mask, *values)) or (
-                    not op.mask and any(map(view.nowhere, values))
-                ):
+                never = any(view.absent(node) is True for node in (*op.mask, *values))
+                if never or (not op.mask and any(map(view.nowhere, values))):
                     continue  # an optional signal did not come
             mask = view.mask(op.mask)
             what = () if op.expr is None else (op.expr,)
-            if op.expr is not None and op.trace is not None:
-                folded.traces[op.keys["trace"]] = layout.trace(view.traced(op.expr, mask), mask, *op.trace)
-                continue
             if op.expr is None:
-                statistics = layout.fold(None, mask if op.of is None else view.present(op.of, mask), op.stats)
+                statistics = {"n": layout.count(mask if op.of is None else view.present(op.of, mask))}
+            elif op.trace is not None:
+                statistics = {"trace": layout.trace(view.traced(op.expr, mask), mask, *op.trace)}
             else:
-                mask = view.counted(op.expr, mask)
-                value = view._tensor(view._spread(op.expr))
-                value = value if value.ndim else value.to(device)
-                statistics = layout.fold(
-                    value if value.shape == layout.shape else value.expand(layout.shape), mask, op.stats
-                )
-                absent = view.absent(op.expr)
+                statistics = view.statistics(op.expr, op.mask, op.stats)
                 # if all tokens of a completion are absent, the statistic is
-                if isinstance(absent, Tensor) and "n" in statistics:
-                    statistics["n"] = _there(view._without(absent, op.mask).logical_not(), statistics["n"])
+                if "n" in statistics and (absent := view.without(op.expr, op.mask)) is not False:
+                    statistics["n"] = _there(absent.logical_not(), statistics["n"])
         except (KeyboardInterrupt, SystemExit):  # on the training thread the error may come from a signal handler
             raise
         except BaseException as error:  # noqa: BLE001  (a user's function may raise anything: the others go on)

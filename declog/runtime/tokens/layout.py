@@ -18,7 +18,9 @@ from declog.language.moments import STATS
 
 Tensor = torch.Tensor
 R = TypeVar("R")
-_SPREAD = frozenset({"m2", "min", "max"})  # statistics that need a scratch buffer
+_HOST = torch.device("cpu")
+_EXTREMES = {"min": (torch.amin, math.inf), "max": (torch.amax, -math.inf)}  # and what they are of no value
+_SPREAD = frozenset({"m2", *_EXTREMES})  # statistics that need a scratch buffer
 
 
 class Layout(ABC):
@@ -37,18 +39,17 @@ class Layout(ABC):
     def places(self, mask: Tensor) -> Tensor:
         """The position of each token of a mask among those of its completion, from 0."""
 
-    def fold(self, value: Tensor | None, mask: Tensor | None, stats: Sequence[str]) -> dict[str, Tensor]:
-        """Statistics per completion of a value over the tokens of a mask; without a value, the number of tokens."""
-        if value is None:
-            return {"n": self._count(mask, torch.device("cpu"))}
+    def fold(self, value: Tensor, mask: Tensor | None, stats: Sequence[str]) -> dict[str, Tensor]:
+        """Statistics per completion of a value over the tokens of a mask."""
         moments = [stat for stat in stats if stat in STATS]
-        statistics: dict[str, Tensor] = {}
+        computed: Mapping[str, Tensor] = {}
         if not value.dtype.is_floating_point and value.dtype is not torch.bool:
             value = value.double()
         if moments and value.dtype is torch.bool:
-            statistics = _of_bools(self._count(mask, value.device), self._true(value, mask), moments)
+            computed = _of_bools(self.count(mask, value.device), self._true(value, mask), moments)
         elif moments:
-            statistics = self._moments(value, mask, moments)
+            computed = self._moments(value, mask, moments)
+        statistics: dict[str, Tensor] = {stat: computed[stat] for stat in moments}
         if len(moments) == len(stats):
             return statistics
         value = value if value.dtype.is_floating_point else value.float()
@@ -85,7 +86,7 @@ class Layout(ABC):
         """Each token's position in the result of ``trace`` (the last one for tokens left out), and the counts."""
         size = head + tail
         exists = torch.ones(self.shape, dtype=torch.bool, device=device) if mask is None else mask
-        places, counts = self.places(exists), self._count(mask, device).to(device)
+        places, counts = self.places(exists), self.count(mask, device).to(device)
         number = self.spread(counts)
         before = (places < head) | (number <= size)
         slots = torch.where(before, places, places - number + size)
@@ -93,7 +94,7 @@ class Layout(ABC):
         return slots + self.spread(torch.arange(len(counts), device=device)) * (size + 1), counts
 
     @abstractmethod
-    def _count(self, mask: Tensor | None, device: torch.device) -> Tensor:
+    def count(self, mask: Tensor | None, device: torch.device = _HOST) -> Tensor:
         """The number of tokens of each completion."""
 
     @abstractmethod
@@ -146,13 +147,11 @@ class Padded(Layout):
             if weight is not None:
                 scratch.mul_(weight)
             statistics["m2"] = scratch.mul_(scratch).sum(1)
-        if "min" in stats or "max" in stats:
-            wall = None if mask is None else self._wall(mask, value.dtype)
-            if "min" in stats:
-                statistics["min"] = _lowest(value if wall is None else torch.add(value, wall, out=scratch))
-            if "max" in stats:
-                statistics["max"] = _highest(value if wall is None else torch.sub(value, wall, out=scratch))
-        return {stat: statistics[stat] for stat in stats}
+        for stat, moved in (("min", torch.add), ("max", torch.sub)):
+            if stat in stats:
+                walled = value if mask is None else moved(value, self._wall(mask, value.dtype), out=scratch)
+                statistics[stat] = _extreme(stat, walled)
+        return statistics
 
     def _fold_any(self, value: Tensor, mask: Tensor | None, stats: Sequence[str]) -> dict[str, Tensor]:
         """The fold of any values and padding: values of tokens that do not exist become NaN, and NaN is left out."""
@@ -165,11 +164,11 @@ class Padded(Layout):
         if "m2" in stats:
             distance = torch.sub(kept, (total / n.clamp(min=1)).unsqueeze(1), out=scratch)
             statistics["m2"] = torch.where(total.isfinite(), torch.nansum(distance.mul_(distance), 1), math.nan)
-        for stat, wall, extreme in (("min", math.inf, _lowest), ("max", -math.inf, _highest)):
+        for stat, (_, wall) in _EXTREMES.items():
             if stat in stats:
                 torch.nan_to_num(kept, nan=wall, posinf=math.inf, neginf=-math.inf, out=scratch)
-                statistics[stat] = extreme(scratch)
-        return {stat: statistics[stat] for stat in stats}
+                statistics[stat] = _extreme(stat, scratch)
+        return statistics
 
     def _true(self, value: Tensor, mask: Tensor | None) -> Tensor:
         return _true(value if mask is None else value & mask)
@@ -184,7 +183,7 @@ class Padded(Layout):
 
     # -- what is shared
 
-    def _count(self, mask: Tensor | None, device: torch.device) -> Tensor:
+    def count(self, mask: Tensor | None, device: torch.device = _HOST) -> Tensor:
         if mask is None:
             return torch.full((self.shape[0],), self.shape[1], device=device)
         _, weighed = self._of_masks.get(("number", id(mask), torch.float32), (mask, None))
@@ -197,7 +196,7 @@ class Padded(Layout):
     def _number(self, value: Tensor, mask: Tensor | None) -> Tensor:
         """The number of tokens of each completion, in the values' dtype: exact up to 2**24."""
         if mask is None:
-            return self._count(mask, value.device)
+            return self.count(mask, value.device)
         return self._once("number", mask, lambda: self._weight(mask, value.dtype).sum(1), value.dtype)
 
     def _wall(self, mask: Tensor, dtype: torch.dtype) -> Tensor:
@@ -228,7 +227,7 @@ class Packed(Layout):
         counted = self._sum(mask.long())
         return mask.cumsum(0) - 1 - (counted.cumsum(0) - counted).index_select(0, self._row)
 
-    def _count(self, mask: Tensor | None, device: torch.device) -> Tensor:
+    def count(self, mask: Tensor | None, device: torch.device = _HOST) -> Tensor:
         return self._sum(torch.ones_like(self._row) if mask is None else mask.long())
 
     def _true(self, value: Tensor, mask: Tensor | None) -> Tensor:
@@ -243,11 +242,11 @@ class Packed(Layout):
         if "m2" in stats:
             distance = torch.where(exists, value - (total / n.clamp(min=1)).index_select(0, self._row), 0.0)
             statistics["m2"] = self._sum(distance * distance)
-        for stat, wall in (("min", math.inf), ("max", -math.inf)):
+        for stat, (_, wall) in _EXTREMES.items():
             if stat in stats:
                 start = torch.full((self._rows,), wall, dtype=value.dtype, device=value.device)
                 statistics[stat] = start.scatter_reduce_(0, self._row, torch.where(exists, value, wall), f"a{stat}")
-        return {stat: statistics[stat] for stat in stats}
+        return statistics
 
     def _sum(self, values: Tensor) -> Tensor:
         return torch.zeros(self._rows, dtype=values.dtype, device=values.device).index_add_(0, self._row, values)
@@ -285,17 +284,14 @@ def _masked(value: Tensor, mask: Tensor) -> Tensor:
     return _numbers(mask, value.dtype).reciprocal_().mul_(0.0).add_(value)  # 0 * inf is NaN; quicker than choosing
 
 
-def _lowest(values: Tensor) -> Tensor:
-    return values.amin(1) if values.shape[1] else values.new_full((values.shape[0],), math.inf)
-
-
-def _highest(values: Tensor) -> Tensor:
-    return values.amax(1) if values.shape[1] else values.new_full((values.shape[0],), -math.inf)
+def _extreme(stat: str, values: Tensor) -> Tensor:
+    """The least or greatest value of each row."""
+    reduce, wall = _EXTREMES[stat]
+    return reduce(values, 1) if values.shape[1] else values.new_full((values.shape[0],), wall)
 
 
 def _of_bools(n: Tensor, true: Tensor, stats: Sequence[str]) -> dict[str, Tensor]:
-    sums: Mapping[str, Tensor] = {"n": n, "total": true}
-    statistics = {stat: sums[stat] for stat in stats if stat in sums}
+    statistics = {"n": n, "total": true}
     if "m2" in stats:
         statistics["m2"] = (true * (n - true)).double() / n.clamp(min=1)
     if "min" in stats:
