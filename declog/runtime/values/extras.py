@@ -25,12 +25,14 @@ import torch
 from declog.errors import InputError
 from declog.plans.ops import Plan
 from declog.runtime.values import media
-from declog.runtime.values.tensors import FLOATS, HALF, INTEGERS, readable
+from declog.runtime.values.tensors import FLOATS, HALF, INTEGERS, is_number, readable
 
 log = logging.getLogger("declog")
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 DATA = "data:"  # the beginning of a URL that contains its data
 _CONTAINERS = frozenset({dict, list, tuple})
+_KEPT = INTEGERS | FLOATS
+_KINDS = {True: "texts", False: "numbers"}
 
 
 class Undeclared:
@@ -63,7 +65,7 @@ def plain_column(column: str, values: Any) -> list[Any] | torch.Tensor:
     A tensor, or a list of numbers that are tensors, is copied on its device: reading its values would wait for the
     device. Other values become ``plain_value``.
     """
-    if isinstance(values, list | tuple) and values and all(_is_number(value) for value in values):
+    if isinstance(values, list | tuple) and values and all(is_number(item) and item.dtype in _KEPT for item in values):
         values = _stacked(values)
     if isinstance(values, torch.Tensor) and values.dtype is not torch.uint64:
         try:
@@ -101,15 +103,12 @@ def kept_column(name: str, values: Any, texts: dict[str, bool]) -> torch.Tensor 
     had texts: ``texts`` says which it had.
     """
     column = _kept(name, values)
-    if not isinstance(column, torch.Tensor) and all(value is None for value in column):
-        return None
     is_text = not isinstance(column, torch.Tensor)
+    if is_text and all(value is None for value in column):
+        return None
     if texts.setdefault(name, is_text) != is_text:
         raise InputError.of("DL509.kept_type", column=name, before=_KINDS[not is_text], now=_KINDS[is_text])
     return column
-
-
-_KINDS = {True: "texts", False: "numbers"}
 
 
 def _kept(name: str, values: Any) -> torch.Tensor | list[Any]:
@@ -126,19 +125,8 @@ def _kept(name: str, values: Any) -> torch.Tensor | list[Any]:
     if kinds <= {bool, int, float}:
         floats = [float("nan") if value is None else float(value) for value in plain]
         return torch.tensor(floats, dtype=torch.float64, device="cpu")
-    other = next(kind for kind in kinds if kind not in (bool, int, float, str)) if len(kinds) == 1 else None
-    raise InputError.of("DL509.kept", column=name, type="mixed values" if other is None else f"{other.__name__} values")
-
-
-_KEPT = INTEGERS | FLOATS
-
-
-def _is_data(item: Any) -> bool:
-    return type(item) is str and item[:5] == DATA
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and not value.ndim and value.dtype in _KEPT
+    kind = kinds.pop().__name__ if len(kinds) == 1 else "mixed"
+    raise InputError.of("DL509.kept", column=name, type=f"{kind} values")
 
 
 def _stacked(values: Sequence[torch.Tensor]) -> Any:
@@ -168,7 +156,7 @@ def plain_value(item: Any, above: tuple[int, ...] = ()) -> Any:
 
 def _copied(item: Any, above: tuple[int, ...]) -> Any:
     kind = type(item)
-    if kind not in _CONTAINERS and (kind not in _PLAIN or _is_data(item)):
+    if kind not in _CONTAINERS and (kind not in _PLAIN or (kind is str and item[:5] == DATA)):
         image = media.picture(item)
         if image is not None:
             return image

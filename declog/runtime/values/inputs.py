@@ -22,7 +22,7 @@ from declog.runtime.recording.timing import Timed
 from declog.runtime.values.extras import plain_value, plain_values
 from declog.runtime.values.fixes import entry_of, fix_of
 from declog.runtime.values.shapes import array_fix, shape_fix, text_fix
-from declog.runtime.values.tensors import FLOATS, INTEGERS, readable
+from declog.runtime.values.tensors import FLOATS, INTEGERS, described_array, is_number, named_dtype, readable
 
 Tensor = torch.Tensor
 Observed = Tensor | float | int | bool | list[Any] | None | Timed
@@ -122,8 +122,7 @@ def _tensor(op: SignalOp, label: str, value: Tensor) -> Tensor:
         value = value.to(_EMPTY[op.dtype])
     dtype = value.dtype
     if dtype.is_complex or (op.dtype in (DType.INT, DType.BOOL) and dtype.is_floating_point):
-        shown = str(dtype).removeprefix("torch.")
-        raise InputError.of("DL504.dtype", label=label, declared=_declared(op), dtype=shown)
+        raise InputError.of("DL504.dtype", label=label, declared=_declared(op), dtype=named_dtype(dtype))
     return value
 
 
@@ -168,7 +167,7 @@ def _list(op: SignalOp, label: str, value: Sequence[Any]) -> Observed:
         return _tokens(op, label, value)
     types = {type(item) for item in value}
     among = {float, int, bool, type(None)} if op.dtype is DType.FLOAT else {int, bool}
-    if Tensor in types <= {Tensor, *among} and all(type(item) is not Tensor or _one_number(item) for item in value):
+    if Tensor in types <= {Tensor, *among} and all(type(item) is not Tensor or is_number(item) for item in value):
         on = next(item.device for item in value if isinstance(item, Tensor))
         items = [_readable(op, label, item) if isinstance(item, Tensor) else _as_tensor(item, on) for item in value]
         mixed = len({item.dtype for item in items}) > 1 and any(item.is_floating_point() for item in items)
@@ -182,7 +181,7 @@ def _list(op: SignalOp, label: str, value: Sequence[Any]) -> Observed:
         wrong |= types & {float}
     if wrong:
         places = [position for position, item in enumerate(value) if type(item) in wrong]
-        at = next((position for position in places if not _one_number(value[position])), places[0])
+        at = next((position for position in places if not is_number(value[position])), places[0])
         if op.family and isinstance(value[at], Sequence) and not isinstance(value[at], str):
             raise InputError.of(
                 "DL504.family_rows", label=label, declared=_declared(op), position=at, item=describe(value[at]),
@@ -202,10 +201,6 @@ def _list(op: SignalOp, label: str, value: Sequence[Any]) -> Observed:
         return torch.tensor(value, dtype=torch.bool if op.dtype is DType.BOOL else torch.int64, device="cpu")
     except (OverflowError, RuntimeError, ValueError) as error:
         raise _too_great(op, label) from error
-
-
-def _one_number(item: Any) -> bool:
-    return isinstance(item, Tensor) and not item.ndim
 
 
 def _as_tensor(item: float | None, device: torch.device) -> Tensor:
@@ -332,8 +327,7 @@ def _declared(op: SignalOp) -> str:
 def describe(value: Any) -> str:
     """A value in a few words, for messages."""
     if isinstance(value, Tensor | np.ndarray):
-        what = "a tensor" if isinstance(value, Tensor) else "an array"
-        return f"{what} of {str(value.dtype).removeprefix('torch.')} with shape {tuple(value.shape)}"
+        return described_array(value)
     if isinstance(value, list | tuple):
         return f"a list of {len(value)}"
     text = repr(value)
@@ -352,7 +346,7 @@ def undeclared(value: Any) -> tuple[Axis | None, Any]:
         return Axis.STEP, value.item() if isinstance(value, np.generic | np.ndarray) else value
     if isinstance(value, list | tuple) and all(isinstance(item, bool | int | float | type(None)) for item in value):
         value = np.array([np.nan if item is None else item for item in value], np.float64)
-    if isinstance(value, list | tuple) and value and all(isinstance(item, Tensor) and not item.ndim for item in value):
+    if isinstance(value, list | tuple) and value and all(map(is_number, value)):
         value = torch.stack([item.detach().double() for item in value])
     if isinstance(value, np.ndarray) and value.dtype.kind in "fiub":
         value = _native(value)

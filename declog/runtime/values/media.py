@@ -11,6 +11,7 @@ import base64
 import binascii
 import io
 import logging
+import re
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -20,12 +21,16 @@ import numpy as np
 import torch
 
 from declog.records import Image, images_in
+from declog.runtime.values.tensors import described_array
 
 log = logging.getLogger("declog")
 EDGE = 384  # the most pixels of a shown image's longer side
 LONG = 200  # the most characters or bytes of data that is kept as it is
 HELD_BYTES = 512 * 2**20  # the most bytes of images that are held at once; more are described instead
-SIGNATURES = {b"\x89PNG\r\n\x1a\n": "png", b"\xff\xd8\xff": "jpeg", b"GIF8": "gif", b"BM": "bmp"}
+SIGNATURE = re.compile(  # how encoded images begin
+    rb"(?P<png>\x89PNG\r\n\x1a\n)|(?P<jpeg>\xff\xd8\xff)|(?P<gif>GIF8)|(?P<bmp>BM.{62})|(?P<webp>RIFF.{4}WEBP)",
+    re.DOTALL,
+)
 PARTS = frozenset({"image", "image_url", "input_image", "video", "video_url", "audio", "audio_url", "input_audio"})
 
 Opened = Callable[[], Any]  # a Pillow image
@@ -107,14 +112,8 @@ def picture(item: Any) -> Image | None:
         link = _url(item)
         return None if link is None else _encoded(*link)
     if isinstance(item, bytes | bytearray | memoryview):
-        data = bytes(item[:16])
-        kind = next((kind for start, kind in SIGNATURES.items() if data.startswith(start)), None)
-        if kind == "bmp" and len(item) < 64:
-            kind = None
-        if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-            kind = "webp"
-        original = item
-        return None if kind is None else _encoded(f"image/{kind}", len(item), lambda: bytes(original))
+        start, original = SIGNATURE.match(bytes(item[:64])), item
+        return None if start is None else _encoded(f"image/{start.lastgroup}", len(item), lambda: bytes(original))
     return None
 
 
@@ -132,14 +131,9 @@ def without_data(item: Mapping[Any, Any]) -> Mapping[Any, Any]:
     kind = item.get("type")
     if (isinstance(kind, str) and kind in PARTS) or ("array" in item and "sampling_rate" in item):
         return {key: _short(value) for key, value in item.items()}
-    if (
-        "data" in item
-        and isinstance(item["data"], str)
-        and len(item["data"]) > LONG
-        and ("media_type" in item or "format" in item)
-    ):
-        return _base64(item)
-    return item
+    data = item.get("data")
+    is_base64 = isinstance(data, str) and len(data) > LONG and ("media_type" in item or "format" in item)
+    return _base64(item) if is_base64 else item
 
 
 def image_part(item: dict[str, Any]) -> dict[str, Any]:
@@ -157,12 +151,11 @@ def _short(value: Any) -> Any:
     """A part's value: an array is described, or becomes an image if it is one."""
     if not isinstance(value, torch.Tensor | np.ndarray):
         return picture(value) or value
-    what = "a tensor" if isinstance(value, torch.Tensor) else "an array"
     pixels = value.ndim > 1 and value.shape[2:] in ((), (3,), (4,))
     if pixels and isinstance(value, np.ndarray) and value.dtype == np.uint8:
         height, width = value.shape[:2]
         return _image({"width": width, "height": height}, lambda: _pillow().fromarray(value), value.nbytes)
-    return f"{what} of {str(value.dtype).removeprefix('torch.')} with shape {tuple(value.shape)}"
+    return described_array(value)
 
 
 def _base64(item: Mapping[Any, Any]) -> Mapping[Any, Any]:

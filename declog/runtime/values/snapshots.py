@@ -15,7 +15,7 @@ import torch
 from declog.runtime.ranks.wire import Container, Packer
 from declog.runtime.recording.timing import Timed
 from declog.runtime.values.inputs import describe
-from declog.runtime.values.tensors import wrapped
+from declog.runtime.values.tensors import named_dtype, wrapped
 
 Tensor = torch.Tensor
 Redact = Callable[[str], str]
@@ -23,7 +23,7 @@ Redact = Callable[[str], str]
 _SIMPLE = (str, int, float, bool, type(None))
 _FLAT = frozenset(_SIMPLE)
 _STORED = {
-    dtype: str(dtype).removeprefix("torch.")
+    dtype: named_dtype(dtype)
     for dtype in (
         torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
         torch.uint8, torch.bool,
@@ -56,15 +56,9 @@ class Snapshot:
 
     def copy(self, value: Any) -> Any:
         """A copy that later training code cannot change."""
-        if isinstance(value, str):
-            self._count(len(value))
+        if isinstance(value, (*_SIMPLE, Timed)):  # `encode` reads a duration, on a thread that may wait
+            self._count(len(value) if isinstance(value, str) else _BYTES)
             return value
-        if value is None or isinstance(value, _SIMPLE):
-            self._count(_BYTES)
-            return value
-        if isinstance(value, Timed):
-            self._count(_BYTES)
-            return value  # `encode` reads it, on a thread that may wait
         if isinstance(value, Tensor):
             return self._tensor(value)
         if isinstance(value, np.generic):

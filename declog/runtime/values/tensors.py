@@ -1,10 +1,13 @@
 """Tensors of every kind in a form that can be recorded: dense, with values, in a readable dtype.
 
-Imports torch only.
+Imports torch and numpy only.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
 
 Tensor = torch.Tensor
@@ -13,6 +16,22 @@ wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 HALF = (torch.bfloat16, torch.float16)
 INTEGERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool})
 FLOATS = frozenset({torch.float64, torch.float32, *HALF})
+
+
+def described_array(value: Tensor | np.ndarray[Any, Any]) -> str:
+    """A tensor or an array in a few words, for messages."""
+    what = "a tensor" if isinstance(value, Tensor) else "an array"
+    return f"{what} of {named_dtype(value.dtype)} with shape {tuple(value.shape)}"
+
+
+def named_dtype(dtype: object) -> str:
+    """The name of a dtype of torch or of numpy."""
+    return str(dtype).removeprefix("torch.")
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a tensor without dimensions."""
+    return isinstance(value, Tensor) and not value.ndim
 
 
 def readable(value: Tensor) -> Tensor:
@@ -30,7 +49,7 @@ def readable(value: Tensor) -> Tensor:
         raise ValueError("is on the meta device and has no values")
     if value.is_nested:
         raise ValueError("is a nested tensor")
-    shown = str(value.dtype).removeprefix("torch.")
+    shown = named_dtype(value.dtype)
     try:
         if value.layout is not torch.strided:
             value = value.to_dense()
