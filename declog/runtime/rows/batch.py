@@ -85,6 +85,11 @@ class Batch:
         """The number of completions; None as long as it is not known."""
         return self.counts.get("completions")
 
+    @property
+    def position(self) -> tuple[int, int]:
+        """Its step, and its number there."""
+        return self.step, self.number
+
     def again(self, call: Observation) -> Set[str]:
         """The signals of a call that the batch has already."""
         return repeated(call, self.names, self.calls)

@@ -150,8 +150,8 @@ class Intake:
                 alike = alike and (len(ops) == 1 or not homes.keys().isdisjoint(signals))
                 ops = intended[source]
             if len(ops) > 1:
-                alike = alike and len({op.axis is Axis.STEP for op in ops}) == 1
-                ops = fitting(ops, value)
+                named, ops = ops, fitting(ops, value)
+                alike = alike and ops is named
             chosen += [(position, op) for op in ops]
         values = [*signals.values()]
         beside = [(op, values[position]) for position, op in chosen]
@@ -307,13 +307,14 @@ class Intake:
         phase = self._plan.extra
         assert phase is not None
         plain = plain_column(column, values)
-        open_batch = batches.get(phase)
-        if open_batch is None and phase == self.explicit:
+        batch = batches.get(phase)
+        if batch is None and phase == self.explicit:
             raise InputError.of("DL509.under_way", column=column, phase=phase)
-        again = open_batch is not None and column in open_batch.extras
-        if again and open_batch is not None and (batches.once or open_batch.size is not None):
-            raise InputError.of("DL509.column_twice", column=column, phase=phase)
-        batch = Batch(self._plan.phases[phase], self._folds[phase]) if open_batch is None or again else open_batch
+        if batch is not None and column in batch.extras:
+            if batches.once or batch.size is not None:
+                raise InputError.of("DL509.column_twice", column=column, phase=phase)
+            batch = None
+        batch = batch or Batch(self._plan.phases[phase], self._folds[phase])
         batch.add_extra(column, plain)
         self._put(batches, {phase: batch})
 

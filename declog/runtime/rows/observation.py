@@ -144,7 +144,8 @@ class ReadObservation(Observation):
         try:
             checked = accept(op, label, value)
         except InputError as error:
-            if isinstance(value, Mapping) and (family := nearest(op.source, self._families(op.axis))) is not None:
+            families = [signal.source for signal in self.phase.signals if signal.family and signal.axis is op.axis]
+            if isinstance(value, Mapping) and (family := nearest(op.source, families)) is not None:
                 fix = f"`{family}` in place of `{op.source}`: it has values by name"
                 raise InputError(error.code, error.message, fix) from None
             if error.code != "DL503" or error.fix != shape_fix(op, label, value):
@@ -174,9 +175,6 @@ class ReadObservation(Observation):
                         self._ragged(label, value)
         elif checked is not None:
             self._put_plain(op, key, label, checked)
-
-    def _families(self, axis: Axis) -> list[str]:
-        return [op.source for op in self.phase.signals if op.family and op.axis is axis]
 
     def _count(self, what: str, count: int, label: str) -> None:
         first = self.counts.setdefault(what, count)

@@ -22,9 +22,7 @@ class Pending:
     batches of a task or thread in a scope or, without one, here.
     """
 
-    def __init__(
-        self, intake: Intake, batches_of: Callable[[Scope | None, Origin], OpenBatches],
-    ) -> None:  # fmt: skip
+    def __init__(self, intake: Intake, batches_of: Callable[[Scope | None, Origin], OpenBatches]) -> None:
         self.step = Step()
         self.batches: dict[Origin, OpenBatches] = {}
         self.timed: dict[Origin, dict[str, Timed]] = {}

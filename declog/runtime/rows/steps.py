@@ -206,17 +206,12 @@ class Stream:
         elif steps:
             last = steps[-1].number
             assert last is not None
-            part = not (over or self.late(last))
-            if part or self.holds:  # else no one refers to these steps any more
-                for step in steps:
-                    step.batches, step.bytes = {}, 0
-            if part:
+            for step in steps:
+                step.batches, step.bytes = {}, 0
+            if not (over or self.late(last)):  # a part
                 self._in_parts.update({number: step for number, step in self._open.items() if number <= last})
-            if self.holds or len(steps) != len(self._open):
-                held = {*self.holds.values()}
-                self._open = {number: step for number, step in self._open.items() if number > last or number in held}
-            else:
-                self._open = {}
+            held = {*self.holds.values()}
+            self._open = {number: step for number, step in self._open.items() if number > last or number in held}
         if self._in_parts:
             self._in_parts = {
                 number: step for number, step in self._in_parts.items() if not (over or self.late(number))

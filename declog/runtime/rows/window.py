@@ -116,7 +116,7 @@ def _joined_by_ids(
     """The frame of some of the batches in which those of the same rows are one; ``kinds`` gets their signals."""
     per_step = {op.name for op in phase.signals if op.axis is Axis.STEP}
     came: dict[Position, Came] = {}
-    by_position = {(batch.step, batch.number): batch for batch in batches}
+    by_position = {batch.position: batch for batch in batches}
     for part in parts:
         columns = frozenset(key for key in part.layout.keys if not key[0].endswith(KIND))
         has = any(name in per_step for name, _ in columns)
@@ -131,9 +131,9 @@ def _joined_by_ids(
 
     all_rows = same_rows(merged, of_batches, str(plan.ids), twice)
     for rows in all_rows:
-        step, number = positions[rows.host]
-        if plan.ids in by_position[step, number].names:
-            kinds.setdefault(step, set()).add(frozenset(name for name, _ in rows.there))
+        position = positions[rows.host]
+        if plan.ids in by_position[position].names:
+            kinds.setdefault(position[0], set()).add(frozenset(name for name, _ in rows.there))
     return united(merged, of_batches, all_rows, per_step)
 
 
@@ -150,7 +150,7 @@ def _values(plan: Plan, phase: PhaseOp, batches: Sequence[Batch]) -> dict[Positi
         keys = (*(key for pack in batch.packs for key in pack.keys), *batch.texts)
         members = {key for key in keys if key[0] in families} if families else set()
         names = batch.names - no_values - {name for name, _ in members}
-        values[batch.step, batch.number] = frozenset({*members, *((name, None) for name in names)})
+        values[batch.position] = frozenset({*members, *((name, None) for name in names)})
     return values
 
 
@@ -163,7 +163,7 @@ def _of_same_rows(ids: str, batches: Sequence[Batch], values: Mapping[Position, 
     blocks: dict[int, list[int]] = {}
     for batch in batches if values else ():
         if ids in batch.names:
-            kinds.setdefault(batch.step, set()).add(values[batch.step, batch.number])
+            kinds.setdefault(batch.step, set()).add(values[batch.position])
             if batch.block is not None:
                 blocks.setdefault(batch.step, []).append(batch.block)
     return {
@@ -181,7 +181,7 @@ def _frames(
     before: Any = None
     for batch in batches:
         layout = _layout(batch)
-        if runs and layout == before and (runs[-1][-1].step, runs[-1][-1].number) < (batch.step, batch.number):
+        if runs and layout == before and runs[-1][-1].position < batch.position:
             runs[-1].append(batch)
         else:
             runs.append([batch])
@@ -231,11 +231,10 @@ def _counted(
         sizes = bare._sizes(Axis.GROUP).tolist()
     except RuntimeFailure:  # rows that cannot be grouped are reported where groups are read
         return batches
-    places = zip(bare.batches.step.tolist(), bare.batches.batch.tolist(), strict=True)
-    begun = dict(zip(places, sizes, strict=True))
+    begun = dict(zip(_batches(bare), sizes, strict=True))
     checked = []
     for batch in batches:
-        groups = begun.get((batch.step, batch.number))
+        groups = begun.get(batch.position)
         values = _group_counts(batch) if groups is not None else {}
         wrong = [name for name, count in values.items() if count != groups]
         if wrong:

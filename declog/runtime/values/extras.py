@@ -202,8 +202,7 @@ def _copied(item: Any, above: tuple[int, ...]) -> Any:
     if isinstance(item, list | tuple | deque | range):
         return [plain_value(value, inside) for value in item]
     if dataclasses.is_dataclass(item) and not isinstance(item, type):
-        named = {field.name: getattr(item, field.name) for field in dataclasses.fields(item)}
-        return {name: plain_value(value, inside) for name, value in named.items()}
+        return {field.name: plain_value(getattr(item, field.name), inside) for field in dataclasses.fields(item)}
     return _shown(item)
 
 

@@ -97,26 +97,25 @@ DTYPES = {
 }  # fmt: skip
 NDIM = {"step": 0, "group": 1, "completion": 1, "token": 2, "packed": 1}
 _SHAPES = {
-    Axis.STEP: "one number",
-    Axis.GROUP: "shape [groups]",
-    Axis.COMPLETION: "shape [completions]",
-    Axis.TOKEN: "shape [completions, tokens]",
+    "step": "one number",
+    "group": "shape [groups]",
+    "completion": "shape [completions]",
+    "token": "shape [completions, tokens]",
+    "packed": "shape [tokens]",
 }
 
 
 def _tensor(op: SignalOp, label: str, value: Tensor) -> Tensor:
-    value = _readable(op, label, value)
-    if value.ndim != NDIM[op.shape_name]:
+    value, ndim = _readable(op, label, value), NDIM[op.shape_name]
+    if value.ndim != ndim:
         if op.axis is Axis.STEP and value.numel() == 1:
             value = value.reshape(())
-        elif (
-            NDIM[op.shape_name] == 1 and value.ndim > 1 and value.numel() == len(value)
-        ):  # a column, as losses broadcast
+        elif ndim == 1 and value.ndim > 1 and value.numel() == len(value):  # a column, as losses broadcast
             value = value.reshape(-1)
         else:
             raise InputError.of(
-                "DL503.shape", label=label, declared=_declared(op), expected=_shape(op), shape=tuple(value.shape),
-                fix=shape_fix(op, label, value),
+                "DL503.shape", label=label, declared=_declared(op), expected=_SHAPES[op.shape_name],
+                shape=tuple(value.shape), fix=shape_fix(op, label, value),
             )  # fmt: skip
     if not value.numel() and op.dtype is not DType.FLOAT:  # `torch.tensor([])` and `np.array([])` are floats
         value = value.to(_EMPTY[op.dtype])
@@ -133,10 +132,6 @@ def _readable(op: SignalOp, label: str, value: Tensor) -> Tensor:
         return readable(value)
     except ValueError as error:
         raise InputError.of("DL504.tensor", label=label, declared=_declared(op), error=error) from error
-
-
-def _shape(op: SignalOp) -> str:
-    return "shape [tokens]" if op.packed else _SHAPES[op.axis]
 
 
 def _number(op: SignalOp, label: str, value: Any) -> float | int | bool | Timed | None:
