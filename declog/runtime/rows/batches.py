@@ -212,9 +212,9 @@ class Intake:
         kind, plain = undeclared(value)
         op = None if kind is None else self._any.get(kind)
         if kind is Axis.COMPLETION and op is not None and not batches.once:
-            batch = batches.get(op.phase)
-            same = batch is None or batch is not earlier.get(op.phase) or batch.completions in (None, len(plain))
-            if batch is not None and not same and batch.size is None:
+            batch = earlier.get(op.phase)
+            other_rows = batch is not None and batch.size is None and batch.completions not in (None, len(plain))
+            if batch is not None and other_rows and batch is batches.get(op.phase):
                 self._put(batches, {op.phase: Batch(batch.phase, self._folds[op.phase])})
         try:
             if kind is Axis.COMPLETION and op is None:

@@ -16,9 +16,9 @@ import torch
 from declog.errors import InputError
 from declog.language.dtypes import Axis
 from declog.plans.ops import SignalOp
-from declog.runtime.rows.observation import Array, Columns, Observation, ReadObservation
+from declog.runtime.rows.observation import Array, Columns, Observation, ReadObservation, Tokens
 from declog.runtime.values.inputs import DTYPES, NDIM
-from declog.runtime.values.tensors import HALF, wrapped
+from declog.runtime.values.tensors import HALF, plain
 
 Tensor = torch.Tensor
 _dtype = attrgetter("dtype")
@@ -40,8 +40,8 @@ class LearnedCall:
         self._single: list[tuple[int, SignalOp]] = []
         for position, op in chosen:
             value = values[position]
-            plain = type(value) is Tensor and not op.family and value.dtype in DTYPES[op.dtype]
-            if not plain or value.ndim != NDIM[op.shape_name] or op.folded is op.recorded:
+            numbers = type(value) is Tensor and not op.family and value.dtype in DTYPES[op.dtype]
+            if not numbers or value.ndim != NDIM[op.shape_name] or op.folded is op.recorded:
                 self._single.append((position, op))
             elif op.recorded:
                 stacks.setdefault((op.axis, value.dtype, value.is_cpu), []).append((position, op))
@@ -87,17 +87,15 @@ class LearnedCall:
         inputs, tokens = dict(call.inputs), call.tokens
         for position, op, dtype in self._tokens:
             value = values[position]
-            if type(value) is not Tensor or value.dtype is not dtype or not value.is_cpu or value.requires_grad:
-                return False
-            if wrapped(value):
+            if not plain(value) or value.dtype is not dtype or not value.is_cpu or value.requires_grad:
                 return False
             if tokens is None:
-                if value.layout is not torch.strided or value.is_nested or value.ndim != NDIM[op.shape_name]:
+                if value.ndim != NDIM[op.shape_name]:
                     return False
-                tokens = call.tokens = value.shape, op.source, value.device
+                tokens = call.tokens = Tokens(value.shape, op.source, value.device)
                 if call.counts.setdefault(op.counted, len(value)) != len(value):
                     return False
-            elif value.shape != tokens[0] or value.layout is not torch.strided or value.is_nested:
+            elif value.shape != tokens.shape:
                 return False
             inputs[op.name] = value
         call.inputs = inputs
@@ -135,13 +133,7 @@ class Stack:
             data = torch.stack(columns)
         except (RuntimeError, TypeError):  # other shapes, devices or layouts
             return None
-        if (
-            data.ndim != self._ndim + 1
-            or data.layout is not torch.strided
-            or data.is_nested
-            or type(data) is not Tensor
-            or wrapped(data)
-        ):
+        if data.ndim != self._ndim + 1 or not plain(data):
             return None
         if data.requires_grad:
             data = data.detach()
@@ -159,7 +151,7 @@ class Column(Stack):
 
     def copy(self, values: Sequence[Any]) -> Array | None:
         value = values[self._position]
-        if type(value) is not Tensor or value.dtype is not self._dtype or wrapped(value):
+        if not plain(value) or value.dtype is not self._dtype:
             return None
         try:
             data: Array = value.numpy().copy()

@@ -17,7 +17,7 @@ from declog.errors import InputError, RuntimeFailure, error_text
 from declog.language.dtypes import Axis
 from declog.language.functions import FunctionOf
 from declog.plans.ops import FoldOp, PhaseOp
-from declog.runtime.rows.observation import Columns, Lists, Observation, Tokens, of_other_lists, of_other_tokens
+from declog.runtime.rows.observation import Columns, Observation, Tokens
 from declog.runtime.tokens import fold as token_fold
 from declog.runtime.values.packs import Pack
 from declog.runtime.values.streams import Streams
@@ -32,7 +32,6 @@ class Unfolded(NamedTuple):
     folds: Sequence[FoldOp]
     kept: Mapping[str, Tensor] = _NONE
     tokens: Tokens | None = None
-    lists: Lists | None = None
 
 
 class Folds:
@@ -63,37 +62,34 @@ class Folds:
 
         Raises ``InputError`` if tokens have different shapes.
         """
-        self._check(before, call)
+        tokens = call.tokens if before.tokens is None else before.tokens.joined(call.tokens)
+        self._check_lengths(before, call, tokens)
         streams.join(before.kept.values())
         inputs = {**before.kept, **call.inputs} if before.kept else call.inputs
-        return self._run(before, inputs, names, before.tokens or call.tokens, before.lists or call.lists)
+        return self._run(before, inputs, names, tokens)
 
     def at_last(self, before: Unfolded, names: Set[str]) -> Observation | None:
         """Run the folds that still wait, with the signals that came: the others never will."""
-        return self._run(before, before.kept, names, before.tokens, before.lists, last=True)[1]
+        return self._run(before, before.kept, names, before.tokens, last=True)[1]
 
-    def _check(self, before: Unfolded, call: Observation) -> None:
-        if call.tokens is not None and before.tokens is not None and call.tokens[0] != before.tokens[0]:
-            raise of_other_tokens(before.tokens, call.tokens)
-        if call.lists is not None and before.lists is not None and call.lists[0] != before.lists[0]:
-            raise of_other_lists(before.lists, call.lists)
+    def _check_lengths(self, before: Unfolded, call: Observation, tokens: Tokens | None) -> None:
         name = self._phase.lengths
         if name is None:
             return
         lengths = call.inputs.get(name, before.kept.get(name))
-        tokens = call.tokens or before.tokens
         if lengths is None or tokens is None or (name not in call.inputs and call.tokens is None):
             return
-        if not lengths.is_cpu and (len(lengths) or not tokens[0][0]):
+        count = tokens.shape[0]
+        if not lengths.is_cpu and (len(lengths) or not count):
             return
         if len(wrong := lengths[(lengths >= 0).logical_not()]):  # negative lengths, and missing ones
             raise InputError.of("DL503.token_length", name=name, length=wrong[0].item())
-        if len(torch.nonzero(lengths.sum() - tokens[0][0])):
-            raise InputError.of("DL503.token_count", name=tokens[1], count=tokens[0][0], lengths=int(lengths.sum()))
+        if len(torch.nonzero(lengths.sum() - count)):
+            raise InputError.of("DL503.token_count", name=tokens.source, count=count, lengths=int(lengths.sum()))
 
     def _run(
-        self, before: Unfolded, inputs: Mapping[str, Tensor], names: Set[str], tokens: Tokens | None,
-        lists: Lists | None, *, last: bool = False,
+        self, before: Unfolded, inputs: Mapping[str, Tensor], names: Set[str], tokens: Tokens | None, *,
+        last: bool = False,
     ) -> tuple[Unfolded, Observation | None]:  # fmt: skip
         """Run folds that have all their signals (at the ``last``: all); keep copies of what the others have."""
         lengths = self._phase.lengths
@@ -110,10 +106,10 @@ class Folds:
                 name: before.kept[name] if name in before.kept else value.clone()
                 for name, value in inputs.items() if name in needed
             }  # fmt: skip
-        after = Unfolded(waiting, kept, tokens, lists)
+        after = Unfolded(waiting, kept, tokens)
         if not ready or (all_tokens := self._known_tokens(inputs, tokens)) is None:
             return after, None
-        shape, _, device = all_tokens
+        shape, device = all_tokens.shape, all_tokens.device
         for value in inputs.values():  # copy a mask on the host to the values on a GPU, not the other way round
             if value.is_cuda:
                 device = value.device if device.type != "cuda" else device
@@ -146,5 +142,5 @@ class Folds:
         if name is None or (tokens is not None and name in inputs):
             return tokens
         if name in inputs and inputs[name].is_cpu:
-            return torch.Size([int(inputs[name].sum())]), name, inputs[name].device
+            return Tokens(torch.Size([int(inputs[name].sum())]), name, inputs[name].device)
         return None

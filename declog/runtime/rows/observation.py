@@ -25,10 +25,27 @@ from declog.runtime.values.tensors import HALF
 Tensor = torch.Tensor
 Array = np.ndarray[Any, Any]
 PackKey = tuple[Axis, torch.dtype, int]  # a key: columns of one axis, dtype and device are packed together
-Tokens = tuple[torch.Size, str, torch.device]  # the shape of values per token, the signal that set it, and its device
-# the number of tokens of each completion, if tokens came as lists, and the signal that set it
-Lists = tuple[tuple[int, ...], str]
+Lists = tuple[tuple[int, ...], str]  # the number of tokens of each completion, and the signal that set it
 NOTHING: Mapping[Any, Any] = MappingProxyType({})
+
+
+class Tokens(NamedTuple):
+    """The shape of values per token, which all of a batch have, the signal that set it, and its device."""
+
+    shape: torch.Size
+    source: str
+    device: torch.device
+    lists: Lists | None = None  # if tokens came as lists
+
+    def joined(self, other: Tokens | None, call: Beside = ()) -> Tokens:
+        """These and those of another signal; ``InputError`` if they differ, of which ``call`` has all values."""
+        if other is None:
+            return self
+        if self.shape != other.shape:
+            raise of_other_tokens(self, other, call)
+        if self.lists is not None and other.lists is not None and self.lists[0] != other.lists[0]:
+            raise of_other_lists(self.lists, other.lists)
+        return self._replace(lists=self.lists or other.lists)
 
 
 class Columns(NamedTuple):
@@ -47,7 +64,6 @@ class Observation:
     """The values of one call, or columns that folds computed from tokens."""
 
     tokens: Tokens | None = None
-    lists: Lists | None = None
     numbers: Numbers = NOTHING
     texts: Texts = NOTHING
     columns: Mapping[PackKey, tuple[list[Key], list[Tensor]]] = NOTHING  # columns that are not copied yet
@@ -167,12 +183,10 @@ class ReadObservation(Observation):
             if op.folded:
                 self.inputs[op.name] = checked
                 if op.axis is Axis.TOKEN:
-                    if self.tokens is None:
-                        self.tokens = shape, label, checked.device
-                    elif self.tokens[0] != shape:
-                        raise of_other_tokens(self.tokens, (shape, label, checked.device), self.beside)
-                    if not isinstance(value, Tensor | np.ndarray) and not op.packed:
-                        self._ragged(label, value)
+                    ragged = not isinstance(value, Tensor | np.ndarray) and not op.packed
+                    lists = (tuple(map(len, listed(value))), label) if ragged else None
+                    tokens = Tokens(shape, label, checked.device, lists)
+                    self.tokens = tokens if self.tokens is None else self.tokens.joined(tokens, self.beside)
         elif checked is not None:
             self._put_plain(op, key, label, checked)
 
@@ -185,13 +199,6 @@ class ReadObservation(Observation):
                 raise InputError.of("DL505.turned", phase=self.phase.name, both=counts, name=name)
             raise self.uneven(what, (first, self.labels[what]), (count, label))
         self.labels.setdefault(what, label)
-
-    def _ragged(self, label: str, value: Any) -> None:
-        """Note the number of tokens in each list of a signal; all lists of a batch must agree."""
-        lists = tuple(map(len, listed(value))), label
-        if self.lists is not None and self.lists[0] != lists[0]:
-            raise of_other_lists(self.lists, lists)
-        self.lists = lists
 
     def _put_plain(self, op: SignalOp, key: Key, label: str, value: list[Any] | float | int | bool | Timed) -> None:
         if isinstance(value, list):
@@ -209,7 +216,7 @@ class ReadObservation(Observation):
 def of_other_tokens(first: Tokens, other: Tokens, call: Beside = ()) -> InputError:
     """The error for values per token of another shape than those before; ``call`` has all values of their call."""
     beside = {op.source: value for op, value in call if op.axis is Axis.TOKEN}
-    (shape, name), (other_shape, other_name) = (tuple(first[0]), first[1]), (tuple(other[0]), other[1])
+    shape, name, other_shape, other_name = tuple(first.shape), first.source, tuple(other.shape), other.source
     fix = "observe signals of the same tokens together"
     shapes = {name: shape, other_name: other_shape}
     shapes |= {label: tuple(value.shape) for label, value in beside.items() if isinstance(value, Tensor)}

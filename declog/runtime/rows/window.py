@@ -159,18 +159,17 @@ def _of_same_rows(ids: str, batches: Sequence[Batch], values: Mapping[Position, 
 
     So may two of one explicit batch, which takes each value of a row once.
     """
-    kinds: dict[int, set[frozenset[Key]]] = {}
-    blocks: dict[int, list[int]] = {}
+    by_step: dict[int, list[Batch]] = {}
     for batch in batches if values else ():
         if ids in batch.names:
-            kinds.setdefault(batch.step, set()).add(values[batch.position])
-            if batch.block is not None:
-                blocks.setdefault(batch.step, []).append(batch.block)
-    return {
-        step for step, of_step in kinds.items()
-        if any(one.isdisjoint(other) for one, other in combinations(of_step, 2))
-        or len({*blocks.get(step, ())}) < len(blocks.get(step, ()))
-    }  # fmt: skip
+            by_step.setdefault(batch.step, []).append(batch)
+    steps = set()
+    for step, of_step in by_step.items():
+        kinds = {values[batch.position] for batch in of_step}
+        blocks = [batch.block for batch in of_step if batch.block is not None]
+        if len({*blocks}) < len(blocks) or any(one.isdisjoint(other) for one, other in combinations(kinds, 2)):
+            steps.add(step)
+    return steps
 
 
 def _frames(

@@ -113,13 +113,12 @@ class TokenView:
         if least < 2:
             return False
         (arg,) = node.args
-        counts = self.statistics(arg, arg.mask, ("n",))["n"]
+        counts = self.statistics(arg, self.mask(arg.mask), ("n",))["n"]
         return (counts > 0) & (counts < least)
 
-    def statistics(self, node: Node, masks: Collection[Node], stats: Sequence[str]) -> dict[str, Tensor]:
-        """Statistics of a value over the tokens of masks at which it is counted: a comparison may be missing."""
-        mask = self._but(self.undecided(node), node, self.mask(masks))
-        return self.layout.fold(self._per_token(node), mask, stats)
+    def statistics(self, node: Node, mask: Tensor | None, stats: Sequence[str]) -> dict[str, Tensor]:
+        """Statistics of a value over the tokens of a mask: a comparison with a missing value is missing."""
+        return self.layout.fold(self._per_token(node), self._but(self.undecided(node), node, mask), stats)
 
     def nowhere(self, node: Node) -> bool:
         """Whether nothing says which tokens a value has: no mask, no lengths, and no signal that it reads came."""
@@ -215,7 +214,8 @@ class TokenView:
 
     def _per_token(self, node: Node) -> Tensor:
         """The value of a node as one value per token, on the device of the tokens."""
-        value = self._tensor(self._spread(node)).to(self._device)
+        value = self._tensor(self._spread(node))
+        value = value if value.ndim else value.to(self._device)
         return value if value.shape == self.layout.shape else value.expand(self.layout.shape)
 
     def _compute(self, node: Node) -> Any:
@@ -231,7 +231,7 @@ class TokenView:
             return self.layout.places(mask)
         if node.over is Axis.TOKEN:
             formula, (arg,) = FORMULAS[node.op], node.args
-            return formula(torch, self.statistics(arg, arg.mask, formula.takes))
+            return formula(torch, self.statistics(arg, self.mask(arg.mask), formula.takes))
         function = self._function_of(node.op)
         assert function is not None
         per_token = node.type.axis is Axis.TOKEN
@@ -405,7 +405,7 @@ def _fold(
             elif op.trace is not None:
                 statistics = {"trace": layout.trace(view.traced(op.expr, mask), mask, *op.trace)}
             else:
-                statistics = view.statistics(op.expr, op.mask, op.stats)
+                statistics = view.statistics(op.expr, mask, op.stats)
                 # if all tokens of a completion are absent, the statistic is
                 if "n" in statistics and (absent := view.without(op.expr, op.mask)) is not False:
                     statistics["n"] = _there(absent.logical_not(), statistics["n"])

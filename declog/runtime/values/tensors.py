@@ -34,6 +34,11 @@ def is_number(value: Any) -> bool:
     return isinstance(value, Tensor) and not value.ndim
 
 
+def plain(value: Any) -> bool:
+    """Whether a value is a dense tensor of torch's own class, outside of transforms."""
+    return type(value) is Tensor and not wrapped(value) and value.layout is torch.strided and not value.is_nested
+
+
 def readable(value: Tensor) -> Tensor:
     """The same values as a plain tensor; ``ValueError`` says why there are none that can be read.
 
