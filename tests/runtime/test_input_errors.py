@@ -212,6 +212,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "  fix: observe a tensor, an array or a list with one value per completion, not their mean; "
         'a mean alone is `log.scalars({"rewards_mean": x})`',
     ),
+    "no rows beside some": (
+        {"reward": [], "other": [1.0, 2.0]},
+        "[DL505] signals of one batch of phase `default` have different counts: `reward` has 0 completions, `other` "
+        "has 2\n  fix: observe values of the same rows together; a signal given again opens the next batch",
+    ),
     "different counts": (
         {"reward": [1.0, 2.0], "other": [1.0, 2.0, 3.0]},
         "[DL505] signals of one batch of phase `default` have different counts: `reward` has 2 completions, `other` "

@@ -102,13 +102,13 @@ class Observation:
         phase, both = self.phase.name, f"`{first[1]}` has {first[0]} {what}, `{other[1]}` has {other[0]}"
         if what == "completions" and any(op.source == first[1] and op.name in beside for op in self.phase.signals):
             return InputError.of("DL505.beside", phase=phase, both=both, name=first[1])
-        if what != "completions" or not few.isidentifier() or fewer == 1:
-            return InputError.of("DL505.counts", phase=phase, both=both)
         of_tokens = {op.source for op in self.phase.signals if op.axis is Axis.TOKEN}
         texts = {op.source for op in self.phase.signals if op.dtype in (DType.TEXT, DType.OBJECT)}  # as of a prompt
-        if more % fewer and of_tokens.isdisjoint((few, many)):
-            return InputError.of("DL505.fewer", phase=phase, both=both, few=few, more=more)
+        if what != "completions" or not few.isidentifier() or fewer < 2:
+            return InputError.of("DL505.counts", phase=phase, both=both)
         if more % fewer:
+            if of_tokens.isdisjoint((few, many)):
+                return InputError.of("DL505.fewer", phase=phase, both=both, few=few, more=more)
             return InputError.of("DL505.counts", phase=phase, both=both)
         if few in of_tokens:  # never a value per group
             return InputError.of("DL505.micro_batch", phase=phase, both=both, few=few, many=many, fewer=fewer)
