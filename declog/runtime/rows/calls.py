@@ -41,11 +41,10 @@ class LearnedCall:
         for position, op in chosen:
             value = values[position]
             numbers = type(value) is Tensor and not op.family and value.dtype in DTYPES[op.dtype]
-            if not numbers or value.ndim != NDIM[op.shape_name] or op.folded is op.recorded:
-                self._single.append((position, op))
-            elif op.recorded:
+            alike = numbers and value.ndim == NDIM[op.shape_name] and op.folded is not op.recorded
+            if alike and op.recorded:
                 stacks.setdefault((op.axis, value.dtype, value.is_cpu), []).append((position, op))
-            elif op.axis is Axis.TOKEN and value.is_cpu:
+            elif alike and op.axis is Axis.TOKEN and value.is_cpu:
                 self._tokens.append((position, op, value.dtype))
             else:
                 self._single.append((position, op))
