@@ -100,13 +100,7 @@ class Snapshot:
         return np.array(native, native.dtype.newbyteorder("="))
 
     def _tensor(self, value: Tensor) -> Any:
-        if (
-            value.dtype not in _STORED
-            or value.layout is not torch.strided
-            or value.is_meta
-            or value.is_quantized
-            or wrapped(value)
-        ):
+        if value.dtype not in _STORED or value.layout is not torch.strided or value.is_meta or wrapped(value):
             return Uncaptured(describe(value))
         self._count(value.nbytes)
         with torch.inference_mode(False), torch.no_grad():
