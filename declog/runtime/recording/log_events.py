@@ -5,11 +5,14 @@ The session calls these methods under its lock. Imports steps, windows and what 
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from declog.plans.ops import Plan
 from declog.runtime.ranks.log_event import GREATEST, Answer, LogEvent
+from declog.runtime.recording.timing import Clock
 from declog.runtime.rows.dropped_rows import DroppedRows
 from declog.runtime.rows.steps import Step, Stream, WindowEnd
 from declog.runtime.rows.window import Window
@@ -21,40 +24,45 @@ from declog.runtime.worker.background import Background
 PART = 16  # a longer window is sent to rank 0 in parts of so many steps
 
 
-# a log event on its way to the worker, with its stream and steps, the only phase that it has (None: all), the window
-# that ends with it, the step up to which the stream is closed, and `begun` and `sent` as they are afterwards
-Outgoing = tuple[
-    LogEvent, Stream, Sequence[Step], str | None, WindowEnd | None, int | None, tuple[Mapping[str, int], ...]
-]  # fmt: skip
-
-
 class LogEvents:
-    """Hands log events to the worker, and counts them by mode."""
+    """The part of a session that knows its streams, hands log events to the worker, and counts them by mode."""
 
-    def __init__(
-        self, plan: Plan, logged: Callable[[str], None], failures: Failures, background: Background, meter: Meter,
-        dropped: DroppedRows, elapsed: Callable[[], float], alarm: Alarm, streams: Iterable[Stream],
-    ) -> None:  # fmt: skip
+    def __init__(self, plan: Plan, clock: Clock, failures: Failures, background: Background) -> None:
+        self.plan = plan
+        self.clock = clock
+        self.failures = failures
+        self.lock = threading.RLock()
+        self.closed = False
+        self.meter = Meter(any(profile.self_metrics for profile in plan.profiles.values()))
+        self.dropped = DroppedRows(failures, self.meter, strict=plan.strict)
+        # the streams of train and of modes that count steps; for other modes each block has a stream of its own
+        self.streams = {
+            mode: Stream(mode, ordered=mode == "train", every=op.every) for mode, op in plan.modes.items() if op.every
+        }
+        self.train = self.streams.setdefault("train", Stream("train", ordered=True))
         self.counts: dict[str, int] = {}  # the number of steps by mode
         # the number of log events by mode; a block's is counted when the block begins, so that ranks agree
-        self.begun: Mapping[str, int] = {}
+        self.begun_by_mode: Mapping[str, int] = {}
         self._sent: Mapping[str, int] = {}  # the number of log events that were handed over, by mode
-        self._counting = [stream for stream in streams if not stream.ordered]  # those of modes that count steps
         self.on_device = False  # whether any batch was on a GPU
-        self.outgoing: Outgoing | None = None  # set until the worker has it, also if an interrupt comes between
-        self._plan = plan
-        self._logged = logged  # called with the mode of each log event that is not a part
-        self._failures = failures
+        # hands over a log event; set until the worker has it, also if an interrupt comes between
+        self._outgoing: Callable[[], None] | None = None
         self._background = background
-        self._meter = meter
-        self._dropped = dropped
-        self._elapsed = elapsed
-        self._alarm = alarm  # calls the session when a window has waited long enough
+        self._alarm = Alarm(self._overdue)  # rings when a window has waited long enough
 
-    def begin(self, mode: str) -> Stream:
+    def _overdue(self) -> None:
+        """Hand over the windows that have waited long enough for scopes; called by the alarm."""
+        with self.lock:
+            for stream in self.streams.values() if not self.closed else ():
+                self.advance(stream)
+
+    def _logged(self, mode: str) -> None:
+        """Called after a log event of a mode that is not a part was handed to the worker."""
+
+    def begin_block(self, mode: str) -> Stream:
         """Begin a block of a mode, and with it a log event."""
-        number = self.begun.get(mode, 0)
-        self.begun = {**self.begun, mode: number + 1}
+        number = self.begun_by_mode.get(mode, 0)
+        self.begun_by_mode = {**self.begun_by_mode, mode: number + 1}
         return Stream(mode, event=number, sent=self._sent)
 
     def step_ended(self, stream: Stream, number: int, *, failed: bool) -> None:
@@ -62,8 +70,8 @@ class LogEvents:
         self.counts[stream.mode] = count = self.counts.get(stream.mode, 0) + 1
         every = stream.every
         part = (count % every if every else count) % PART == 0
-        if part or count == self._plan.first:  # the first window may be shorter than the others
-            ends = self._plan.ends(stream.mode, count, every)
+        if part or count == self.plan.first:  # the first window may be shorter than the others
+            ends = self.plan.ends(stream.mode, count, every)
             if ends or part:
                 stream.ends.append(
                     WindowEnd(number, count, stream.spent, part=not ends, failed=failed and ends, sent=self._sent)
@@ -74,108 +82,106 @@ class LogEvents:
     def advance(self, stream: Stream) -> None:
         """Hand over the windows that are complete, or have waited long enough."""
         while stream.ends:
-            end, complete = stream.ends[0], stream.complete
-            if not end.part and stream.ordered and complete < end.step:
+            end = stream.ends[0]
+            if not end.part and stream.ordered and stream.complete < end.step:
                 seconds = stream.waits(self._background.wait_s)
                 if seconds:
                     self._alarm.set(seconds)
                 if seconds != 0:
                     return
-            self._end_window(stream, end, complete)
+            self._end_window(stream)
 
-    def finish(self, stream: Stream) -> None:
+    def finish_windows(self, stream: Stream) -> None:
         """Hand over all windows that have ended, without waiting for scopes."""
         while stream.ends:
-            self._end_window(stream, stream.ends[0], stream.complete, forced=True)
+            self._end_window(stream, forced=True)
 
-    def _end_window(self, stream: Stream, end: WindowEnd, complete: int, *, forced: bool = False) -> None:
-        """Hand over a window, or a part of one; ``complete`` is the step up to which no scope is open."""
+    def _end_window(self, stream: Stream, *, forced: bool = False) -> None:
+        """Hand over the next window that ends, or a part of one; ``forced``: what is open in it stays open."""
+        end, complete = stream.ends[0], min(stream.complete, stream.ends[0].step)
         if not stream.ordered:
-            self.log(stream, end.step, stream.upto(None), end=end, tail=True)
-            return
-        if end.part:
-            self.log(stream, end.step, stream.upto(min(end.step, complete)), end=end)
-            return
-        held = complete < end.step
-        if held and not forced:
-            self._dropped.partial(end.step, sorted({step for step in stream.holds.values() if step <= end.step}))
-            stream.intact = False
-        self.log(
-            stream, end.step, stream.upto(end.step), end=end, closed=min(complete, end.step) if forced else end.step
-        )
+            self.log(stream, end.step, stream.upto(None), end=end)
+        elif end.part:
+            self.log(stream, end.step, stream.upto(complete), end=end)
+        else:
+            if complete < end.step and not forced:
+                self.dropped.partial(end.step, sorted({step for step in stream.holds.values() if step <= end.step}))
+                stream.intact = False
+            self.log(stream, end.step, stream.upto(end.step), end=end, closed=complete if forced else end.step)
 
     def go_back(self, stream: Stream, step: int, back: int) -> None:
         """Log everything that is finished; the run continues behind the step ``back``, and begins a window."""
-        self.log(stream, step, stream.upto(step if stream.last is None else stream.last), tail=True, back=back)
+        self.log(stream, step, stream.upto(step if stream.last is None else stream.last), back=back)
         self.counts[stream.mode] = 0
 
     def log(
-        self, stream: Stream, step: int, steps: Sequence[Step], *, end: WindowEnd | None = None, tail: bool = False,
-        failed: bool = False, again: bool = False, last: bool = False, answer: Answer | None = None,
-        back: int | None = None, only: str | None = None, closed: int | None = None,
+        self, stream: Stream, step: int, steps: Sequence[Step], *, end: WindowEnd | None = None, failed: bool = False,
+        last: bool = False, answer: Answer | None = None, back: int | None = None, only: str | None = None,
+        closed: int | None = None,
     ) -> None:  # fmt: skip
         """Give the worker a log event with the rows of ``steps`` (of one phase, ``only``).
 
-        Waits for it if the config says so. ``again``: nothing came since the log event before. Rows that come later for
-        a step up to ``closed`` are late.
+        Waits for it if the config says so. Rows that come later for a step up to ``closed`` are late.
         """
-        if self.outgoing is not None:
-            self.deliver()
-        began = time.perf_counter() if self._meter.timed else 0.0
+        self.deliver()
+        began = time.perf_counter()
         mode, part = stream.mode, end is not None and end.part
         window = stream.window(steps, only)
         try:
             if self.on_device:
                 window.hand_off()
         except Exception as error:  # noqa: BLE001  (an empty log event is sent, so that ranks stay at one count)
-            self._failures.report(error)
+            self.failures.report(error)
             window = Window(intact=False)
-        blocks = self._plan.blocking and not part
-        figures = {} if part else self._meter.read()
+        blocks = self.plan.blocking and not part
+        figures = {} if part else self.meter.read()
         if figures:
             figures |= self._background.backlog.read()
-        number, begun = stream.event, self.begun
+        number, begun = stream.event, self.begun_by_mode
         if number is None:
             number = begun.get(mode, 0)
             begun = {**begun, mode: number + 1}
         # after a step that ended with an error, rank 0 does not wait long for the other ranks
         failed |= end is not None and end.failed
-        short_wait = blocks and failed and not last
         count = self.counts.get(mode, 0) if end is None else end.count
         sent = stream.sent if not stream.ordered else self._sent if end is None else end.sent
         # any number may come of a mode that counts steps and has an open block
-        running = {stream.mode: GREATEST for stream in self._counting if stream.holds}
+        running = {stream.mode: GREATEST for stream in self.streams.values() if stream.holds and not stream.ordered}
         item = LogEvent(
-            number, step, count, mode, window, sent, {**begun, **running}, figures, self._elapsed(),
-            stream.seconds(end), part=part, tail=tail, last=last, failed=failed,
+            number, step, count, mode, window, sent, {**begun, **running}, figures, self.clock.elapsed(),
+            stream.seconds(end), part=part, tail=end is None or not stream.ordered, last=last, failed=failed,
+            short_wait=blocks and failed and not last, answer=answer, back=back,
         )  # fmt: skip
-        if short_wait or answer is not None or back is not None:
-            item = item._replace(short_wait=short_wait, answer=answer, back=back)
-        after = begun, {**self._sent, mode: self._sent.get(mode, 0) + 1}
-        self.outgoing = item, stream, steps, only, end, closed, after
+        sent_after = {**self._sent, mode: self._sent.get(mode, 0) + 1}
+        self._outgoing = partial(self._hand_over, item, stream, steps, only, end, closed, begun, sent_after)
         self.deliver()
         self._background.backlog.wait()
-        if self._meter.timed:
-            self._meter.handing += time.perf_counter() - began
-        if not part and not again:
+        self.meter.handing += time.perf_counter() - began
+        if not part:
             self._logged(mode)
         if blocks and not last:
             self._background.wait()
 
     def deliver(self) -> None:
         """Hand over the outgoing log event, if there is one. If this is interrupted, it can be called again."""
-        if self.outgoing is None:
-            return
-        item, stream, steps, only, end, closed, (self.begun, self._sent) = self.outgoing
+        if self._outgoing is not None:
+            self._outgoing()
+            self._outgoing = None
+
+    def _hand_over(
+        self, item: LogEvent, stream: Stream, steps: Sequence[Step], only: str | None, end: WindowEnd | None,
+        closed: int | None, begun: Mapping[str, int], sent: Mapping[str, int],
+    ) -> None:  # fmt: skip
+        """Give the worker a log event; ``begun`` and ``sent`` are what they are afterwards."""
+        self.begun_by_mode, self._sent = begun, sent
         stream.handed_over(steps, only, end, closed)
         stream.event = None
         if end is not None and stream.ends and stream.ends[0] is end:
             stream.ends.popleft()
         self._background.submit(item)
-        self.outgoing = None
 
-    def load(self, begun: Mapping[str, int], counts: Mapping[str, int]) -> None:
+    def load_counts(self, begun: Mapping[str, int], counts: Mapping[str, int]) -> None:
         """Restore the counts of a checkpoint."""
-        self.begun = {**self.begun, **begun}
+        self.begun_by_mode = {**self.begun_by_mode, **begun}
         self._sent = {**self._sent, **begun}
         self.counts.update(counts)

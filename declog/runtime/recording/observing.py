@@ -52,10 +52,9 @@ class Observing(InTrainer, Recording):
                 # inside a trainer only its integration, whose guard reports mistakes
                 or (self._caller is not None and not self._inside.guards)
             ):  # fmt: skip
-                meter = self._session.meter
-                began = time.perf_counter() if meter.timed else 0.0
+                began = time.perf_counter()
                 self._observe_any(arguments, signals, step)
-                meter.recording += time.perf_counter() - began if meter.timed else 0.0
+                self._session.meter.recording += time.perf_counter() - began
             else:  # a short cut for the usual call
                 session, me = self._session, origin()
                 with session.lock:

@@ -20,35 +20,25 @@ from declog.runtime.recording.log_events import LogEvents
 from declog.runtime.rows import taking
 from declog.runtime.rows.batch import Batch
 from declog.runtime.rows.batches import Intake, Locate
-from declog.runtime.rows.dropped_rows import DroppedRows
 from declog.runtime.rows.packets import Packet
 from declog.runtime.rows.pending import Pending
 from declog.runtime.rows.scopes import Origin, Scope, nearest, usable
 from declog.runtime.rows.steps import OpenBatches, Stream
 from declog.runtime.run.failures import Failures, Refused
-from declog.runtime.run.self_metrics import Meter
-from declog.runtime.worker.alarm import Alarm
 from declog.runtime.worker.background import Background
 
 
-class Session:
+class Session(LogEvents):
     """A run on the training thread; calls are serialised by one lock. `SeenSession` also shows them to a capture."""
 
     intakes = Intake  # the class that takes values in
 
     def __init__(
-        self, plan: Plan, clock: timing.Clock, failures: Failures, background: Background,
-        locate: Locate | None,
-    ) -> None:  # fmt: skip
-        self.plan = plan
+        self, plan: Plan, clock: timing.Clock, failures: Failures, background: Background, locate: Locate | None
+    ) -> None:
+        super().__init__(plan, clock, failures, background)
         self.logged = None if plan.logged is None else plan.logged.phase  # the phase of numbers of ``log_metric``
-        self.clock = clock
-        self.lock = threading.RLock()
-        self.meter = Meter(any(profile.self_metrics for profile in plan.profiles.values()))
         self.intake = self.intakes(plan, clock.elapsed, failures, self._keep, locate=locate)
-        self.dropped = DroppedRows(failures, self.meter, strict=plan.strict)
-        self.failures = failures
-        self.closed = False
         self._finished = False  # whether everything was handed over
         self.commits = False  # values outside of any scope belong to the step that is committed next
         self.main_task: Origin | None = None  # the task or thread that opens the steps
@@ -59,21 +49,10 @@ class Session:
         self.generation: Scope | None = None  # the open batch of the trainer's generation
         self.forked = False  # whether this process is a fork of the run's
         self.drives = background.merger is not None  # a driver records nothing itself
-        # the streams of train and of modes that count steps; for other modes each block has a stream of its own
-        self.streams = {
-            mode: Stream(mode, ordered=mode == "train", every=op.every) for mode, op in plan.modes.items() if op.every
-        }
-        self.train = self.streams.setdefault("train", Stream("train", ordered=True))
         self.modes = {"train"}  # the modes that were entered so far
         self.open_modes: set[str] = set()  # those of open windows in the state that it went on from, of any rank
         self.last_step = 0  # the last step of any mode
-        self._alarm = Alarm(self._overdue)
-        self.events = LogEvents(
-            plan, self._logged, failures, background, self.meter, self.dropped, clock.elapsed, self._alarm,
-            self.streams.values(),
-        )  # fmt: skip
         self.pending = Pending(self.intake, self.batches)
-        self._background = background
 
     @property
     def now(self) -> int:
@@ -84,7 +63,7 @@ class Session:
     def begun(self) -> bool:
         """Whether anything was recorded yet."""
         rows = self.pending.batches or self.train.with_rows  # also of steps that they name
-        return bool(self.events.begun or self.events.counts or rows or self.step is not None)
+        return bool(self.begun_by_mode or self.counts or rows or self.step is not None)
 
     def stream(self, scope: Scope | None) -> Stream:
         """The stream of a scope's mode; without a scope, that of training steps."""
@@ -136,23 +115,20 @@ class Session:
             self.runs.discard(scope.id)
             return
         with self.lock:
-            refused, broken = None, True
             if scope.closed or self.closed:
                 self._leave(scope)
                 return
+            refused, broken = Refused(self.failures, failing=failed), True
             try:
                 if scope.batches or scope.timed or self.pending.batches:
-                    refused = Refused(self.failures, failing=failed)
-                    began = time.perf_counter() if self.meter.timed else 0.0
+                    began = time.perf_counter()
                     self._close(scope, refused)
-                    if self.meter.timed:
-                        self.meter.recording += time.perf_counter() - began
-                broken = failed or (refused is not None and refused.first is not None)
+                    self.meter.recording += time.perf_counter() - began
+                broken = failed or refused.first is not None
             finally:  # a failed step counts as a step, so that ranks stay at one count
                 self._leave(scope)
                 self._end_windows(scope, failed=broken)
-            if broken and refused is not None:
-                refused.check()
+            refused.check()
 
     def _leave(self, scope: Scope) -> None:
         """Close a scope, so that it no longer holds its step open."""
@@ -199,7 +175,7 @@ class Session:
                     if self.pending.batches:
                         self.pending.give_columns(scope, me)
                 if stream.ends:
-                    self.events.advance(stream)
+                    self.advance(stream)
         scope.takes = scope.recorder
         self.scopes[scope.id] = scope
 
@@ -210,7 +186,7 @@ class Session:
             self.intake.close_all(around.batches[me], refused)
             refused.check()
         self.modes.add(scope.mode)
-        return self.streams.get(scope.mode) or self.events.begin(scope.mode)
+        return self.streams.get(scope.mode) or self.begin_block(scope.mode)
 
     def _begin_batch(self, scope: Scope, around: Scope, me: Origin) -> None:
         if scope.phase is None:
@@ -231,17 +207,16 @@ class Session:
         if kind in ("step", "mode"):
             stream.spent += scope.seconds(self.clock.elapsed())
         if kind == "step":
-            if self.meter.timed:
-                self.meter.steps += 1
+            self.meter.steps += 1
             self.last_step = stream.last = number
-            self.events.step_ended(stream, number, failed=failed)
+            self.step_ended(stream, number, failed=failed)
         elif kind == "mode":
             if stream.mode not in self.streams and not self.closed:
                 # also if nothing came since a flush: on another rank something may have
                 step = number if stream.last is None else stream.last
-                self.events.log(stream, step or 0, stream.upto(None), tail=True, failed=failed, again=stream.flushed)
+                self.log(stream, step or 0, stream.upto(None), failed=failed)
         elif kind == "at" and stream.ends:
-            self.events.advance(stream)
+            self.advance(stream)
 
     def batches(self, scope: Scope | None, me: Origin) -> OpenBatches:
         """The open batches of a task or thread in a scope; without a scope, those of the step that ends next."""
@@ -272,16 +247,12 @@ class Session:
             self.intake.timed(self.batches(scope, scope.owner), timed, refused)
         if scope is self.step and scope.step is not None and self.pending.batches:
             self.pending.absorb(scope.step, refused, owner=scope.owner if self.commits else None)
-        if scope.batches:
-            main = scope.batches.get(scope.owner)
-            for batches in scope.batches.values():
-                if batches is not main:
-                    if main is not None:
-                        main.adopt(batches)
-                    self.intake.close_all(batches, refused)
-            if main is not None:
-                self.intake.close_all(main, refused)
-            scope.batches = {}
+        main = scope.batches.get(scope.owner)
+        for batches in sorted(scope.batches.values(), key=lambda batches: batches is main):
+            if main is not None and batches is not main:
+                main.adopt(batches)
+            self.intake.close_all(batches, refused)
+        scope.batches = {}
 
     def _absorb_logged(self, refused: Refused) -> None:
         """Add the numbers that ``log_metric`` recorded between two steps to the last step."""
@@ -314,22 +285,15 @@ class Session:
     def _keep(self, batches: OpenBatches, phase: str, batch: Batch) -> None:
         """Add a closed batch to its step; if the step's window is closed, the batch is late and dropped."""
         step, stream = batches.step, batches.stream
-        if self.events.outgoing is not None:
-            self.events.deliver()  # a window whose delivery was interrupted must not get this batch
+        self.deliver()  # a window whose delivery was interrupted must not get this batch
         if stream is not None and step.number is not None and stream.late(step.number):
             self.dropped.late(step.number, max(batch.rows, 1), committed=self.commits)
         else:
             if batch.ready:
-                self.events.on_device = True
+                self.on_device = True
             step.add(phase, batch)
 
     # -- log events
-
-    def _overdue(self) -> None:
-        """Hand over the windows that have waited long enough for scopes; called by the alarm."""
-        with self.lock:
-            for stream in self.streams.values() if not self.closed else ():
-                self.events.advance(stream)
 
     def rewind(self, step: int, *, restart: bool = False) -> None:
         """Log everything; the next step may be ``step`` + 1. ``restart``: the run begins anew, and nothing is lost."""
@@ -338,8 +302,8 @@ class Session:
             if self.step is not None:
                 raise UsageError.of("DL510.rewind", step=self.step.number)
             if stream.last is not None:
-                self.events.finish(stream)
-                self.events.go_back(stream, self._label(stream), RESTART if restart else step)
+                self.finish_windows(stream)
+                self.go_back(stream, self._label(stream), RESTART if restart else step)
             self.last_step = step
             stream.rewind(step)
 
@@ -362,13 +326,12 @@ class Session:
                 for batches in block.batches.values():
                     self.intake.close_all(batches, refused)
         finally:  # a failed flush counts as a log event, so that ranks stay at one count
-            stream.flushed = True
             label = self._label(stream) if stream.last is not None or scope is None else scope.number or 0
-            self.events.finish(stream)
+            self.finish_windows(stream)
             in_step = stream.ordered and self.step is not None
             steps, only = (stream.upto(label), None) if in_step else stream.ended(self.logged)
             closed = stream.complete if stream.ordered and stream.last is not None else None
-            self.events.log(stream, label, steps, tail=True, answer=answer, only=only, closed=closed)
+            self.log(stream, label, steps, answer=answer, only=only, closed=closed)
         refused.check()
 
     def close(self, *, failed: bool) -> None:
@@ -382,7 +345,7 @@ class Session:
             self._finished = True
 
     def _finish(self, failed: bool) -> None:
-        self.events.deliver()
+        self.deliver()
         refused = Refused(self.failures)
         self._close_open(failed, refused)
         if refused.first is not None:  # for instance columns that came after the last rows
@@ -394,9 +357,9 @@ class Session:
         modes = self.modes | self.open_modes
         for mode in sorted(modes, key=lambda mode: (mode != "train", mode)):  # in the same order on all ranks
             for stream in self._open_streams(mode):
-                self.events.finish(stream)  # then all windows end, also those longer than the config's `every`
+                self.finish_windows(stream)  # then all windows end, also those longer than the config's `every`
                 label = self._label(stream, ahead=True)
-                self.events.log(stream, label, stream.upto(None), tail=True, failed=failed, last=True)
+                self.log(stream, label, stream.upto(None), failed=failed, last=True)
 
     def _end_steps_ahead(self) -> None:
         """End the steps that rows named, one by one, in a run that began no step."""
@@ -405,7 +368,7 @@ class Session:
             self.dropped.never_ended(steps)
             for step in steps:
                 self.last_step = self.train.last = step
-                self.events.step_ended(self.train, step, failed=False)
+                self.step_ended(self.train, step, failed=False)
 
     def _open_streams(self, mode: str) -> Sequence[Stream]:
         """The open streams of a mode when the run ends; an empty one if there is none."""
@@ -440,9 +403,6 @@ class Session:
     def cut_logged(self) -> None:
         """Add the numbers that ``log_metric`` recorded between two steps to the window of the last one."""
         self._absorb_logged(Refused(self.failures, failing=True))
-
-    def _logged(self, mode: str) -> None:
-        """Called after a log event of a mode was handed to the worker."""
 
     def in_child(self) -> None:
         """Note that this process is a fork of the run's: it has no threads, and the lock may never be released."""

@@ -20,7 +20,7 @@ def state(session: Session, scope: Scope | None, rank: int) -> tuple[RecorderSta
         session.cut_logged()
     if session.step is not None or scope is not None:
         raise UsageError.of("DL510.state_in_step")
-    plan, train, events = session.plan, session.train, session.events
+    plan, train = session.plan, session.train
     frames: dict[str, Frame] = {}
     for mode, stream in session.streams.items():
         window = stream.window(*stream.ended(session.logged))
@@ -28,7 +28,7 @@ def state(session: Session, scope: Scope | None, rank: int) -> tuple[RecorderSta
         frames |= {f"window/{mode}/{phase}": frame for phase, frame in rows.items()}
     begun, counts = (
         {mode: count for mode, count in by_mode.items() if mode in session.modes}
-        for by_mode in (events.begun, events.counts)
+        for by_mode in (session.begun_by_mode, session.counts)
     )
     progress = RecorderState(
         session.last_step, begun, session.intake.order, counts, sorted(session.intake.seen),
@@ -48,7 +48,7 @@ def load(
     with session.lock:
         session.last_step, session.intake.order = progress.step, progress.order
         of_all: Mapping[str, Mapping[str, int]] = {"sent": {}, "counts": {}, "open": {}} if ranks is None else ranks
-        session.events.load({**of_all["sent"], **progress.sent}, {**of_all["counts"], **progress.counts})
+        session.load_counts({**of_all["sent"], **progress.sent}, {**of_all["counts"], **progress.counts})
         session.intake.seen.update(progress.seen)
         session.clock.resume(progress.elapsed)
         if progress.train is not None or progress.counts.get("train"):

@@ -106,7 +106,6 @@ class Stream:
         self.event = event  # the number of the window's log event, if it is known before the end
         self.last: int | None = None
         self.watermark: int | None = None
-        self.flushed = False  # whether this block has flushed
         self.intact = True  # False: something that should have been recorded was not
         self.beside = _NO_NUMBERS  # the trainer's own numbers, for the next log event
         self.earlier: dict[str, Frame] = {}  # rows of the open window from before a checkpoint
