@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +33,7 @@ class ActorComm(Comm):
     """The comm of an actor: messages are kept until they are exported."""
 
     collects = False
+    by_exports = True
 
     def __init__(self, rank: int, world_size: int) -> None:
         super().__init__()
@@ -60,6 +62,8 @@ class ActorComm(Comm):
 
 class DriverComm(Comm):
     """The comm of a driver, which has the sinks and records nothing itself."""
+
+    by_exports = True
 
     def __init__(self, world_size: int) -> None:
         super().__init__()
@@ -230,7 +234,5 @@ class Merger:
     def _collect(
         self, item: LogEvent, parts: Mapping[int, dict[str, Frame]], complete: Collection[int] | None = None
     ) -> None:
-        try:
-            self._collector.finish(item, parts, parts if complete is None else complete)
-        except RuntimeFailure as error:
-            self._failures.report(error)
+        finish = partial(self._collector.finish, item, parts, parts if complete is None else complete)
+        self._failures.attempt(finish, RuntimeFailure)

@@ -9,7 +9,7 @@ import logging
 import re
 import traceback
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from declog.errors import Coded, CommError, InputError, RuntimeFailure, error_text
@@ -46,6 +46,13 @@ class Failures:
             cause = error.__cause__ if isinstance(error, RuntimeFailure) else error
             detail = "" if cause is None else "\n" + "".join(traceback.format_exception(cause))
             log.error("%s: %s%s", what, name, detail)
+
+    def attempt(self, call: Callable[[], object], kinds: type[BaseException] = BaseException) -> None:
+        """Call a function; an error of these kinds is reported, and costs nothing else."""
+        try:
+            call()
+        except kinds as error:
+            self.report(error)
 
     def count(self, error: Coded, rows: int, where: str) -> None:
         """Count the rows that a failure lost; the first time, log it with its fix and the place of the call."""

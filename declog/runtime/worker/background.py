@@ -30,7 +30,7 @@ from declog.runtime.worker.collector import Collector, LiveMetrics
 from declog.runtime.worker.local_tables import LocalTables
 from declog.runtime.worker.row_keeper import RowKeeper
 from declog.runtime.worker.stopping import Stop
-from declog.runtime.worker.worker import Task, Worker
+from declog.runtime.worker.worker import Worker
 from declog.sinks.runner import CloseReport
 
 log = logging.getLogger("declog")
@@ -82,8 +82,8 @@ class Background:
         self._worker = Worker(
             comm, sender, self._collector, failures, self.backlog, self._stop, go_back=partial(outlets.go_back, close_s)
         )
-        self.submit = self._worker.submit  # a log event, or a task that runs after it
-        self._alarm = Alarm(lambda: self.submit(Task(self._merge, report=failures.report)))
+        self.submit = self._worker.submit  # a log event
+        self._alarm = Alarm(lambda: self._worker.later(self._merge))
         fates.open(id(self), collects=self._collector is not None)
 
     def _rows(self) -> RowKeeper | None:
@@ -110,7 +110,7 @@ class Background:
     def missing(self) -> Mapping[str, str]:
         """Why metrics have no values; waits for all log events that were handed over."""
         if self._collector is not None:
-            self._worker.call(lambda: None, self.close_s)
+            self.settle()
         return dict(self._missing)
 
     def _note_late(self, lines: Mapping[str, str]) -> None:
@@ -128,7 +128,7 @@ class Background:
     def alerts(self) -> list[tuple[int, Alert]]:
         """The alerts that fired; waits for all log events that were handed over."""
         if self._collector is not None:
-            self._worker.call(lambda: None, self.close_s)
+            self.settle()
         return list(self._alerts)
 
     def should_stop(self, step: int | None) -> bool:
@@ -142,12 +142,11 @@ class Background:
     def pass_through(self, step: int, mode: str, beside: Beside) -> None:
         """On rank 0: give the sinks a trainer's numbers, after everything that was handed over before."""
         if self._dispatcher is not None:
-            run = partial(self._dispatcher.pass_through, step, mode, beside)
-            self.submit(Task(run, report=self._failures.report))
+            self._worker.later(partial(self._dispatcher.pass_through, step, mode, beside))
 
-    def settle(self) -> None:
-        """Wait until everything that was handed over is done."""
-        self._worker.call(lambda: None, self.close_s).check()
+    def settle(self, run: Callable[[], object] = lambda: None) -> None:
+        """Wait until everything that was handed over is done, and then ``run`` on the worker; raises its error."""
+        self._worker.call(run, self.close_s).check()
 
     def written(self, wait_s: float) -> bool:
         """Wait for the sinks; returns whether everything that was handed over is written."""
@@ -181,13 +180,7 @@ class Background:
             self._failures.report(RuntimeFailure.of("DL605.slow", seconds=f"{patience:g}"))
             return
         for runner in self._runners.values():
-            self._report(partial(runner.flush, self.close_s))
-
-    def _report(self, call: Callable[[], object]) -> None:
-        try:
-            call()
-        except SinkError as error:
-            self._failures.report(error)
+            self._failures.attempt(partial(runner.flush, self.close_s), SinkError)
 
     # -- the end
 
@@ -198,7 +191,7 @@ class Background:
         self._unused(fates.close(id(self), certain=self._collector is None or self._collector.all_ended))
         reports = [runner.close(self.close_s) for runner in self._runners.values()]
         for runner in self._runners.values():
-            self._report(runner.raise_unraised)
+            self._failures.attempt(runner.raise_unraised, SinkError)
         self.comm.close()
         if self._outlets.folder is not None:
             self._outlets.folder.end("failed" if failed else "finished", self.failures)
@@ -261,26 +254,25 @@ class Background:
         self, state: RecorderState, frames: Mapping[str, Frame], data: Mapping[str, Any] | None, *, equal: bool
     ) -> None:
         """Restore a ``state``; only totals over the run if the plan is not ``equal`` to the saved one."""
-        collector = self._collector
-        if self._local is not None and data is not None and "local" in data:
+        data, held = data or {}, {}
+        if self._local is not None and "local" in data:
             self._local.load(data["local"])
-        if self.merger is not None and data is not None and "actors" in data:
-            self._worker.call(partial(self.merger.load, data["actors"]), self.close_s).check()
-        if collector is not None and data is not None:
-            evaluation = collector.evaluation
-            self._worker.call(
-                partial(evaluation.load, frames, data) if equal else partial(evaluation.load_totals, data), self.close_s
-            ).check()
-        if collector is not None and collector.rows is not None and data is not None and "rows" in data:
-            collector.rows.go_on(data["rows"], branch=self._outlets.branch)
-        held = {} if collector is None else collector.evaluation.open_windows
+        if self.merger is not None and "actors" in data:
+            self.settle(partial(self.merger.load, data["actors"]))
+        if self._collector is not None:
+            evaluation, rows = self._collector.evaluation, self._collector.rows
+            if data:
+                self.settle(partial(evaluation.load, frames, data) if equal else partial(evaluation.load_totals, data))
+            if rows is not None and "rows" in data:
+                rows.go_on(data["rows"], branch=self._outlets.branch)
+            held = evaluation.open_windows
         point = resume_point(self._plan, state, frames, held) if equal else ResumePoint(state.step)
         self._outlets.rewind(point, self.close_s)
 
     def configure(self, values: Mapping[str, Any]) -> None:
         """Add to the trainer's configuration; raises if it cannot be written into the run's folder."""
         if (write := self._outlets.configure(values)) is not None:
-            self._worker.call(write, self.close_s).check()  # the worker also writes to the folder
+            self.settle(write)  # the worker also writes to the folder
 
     # -- actors
 
@@ -296,7 +288,7 @@ class Background:
             raise UsageError.of("DL510.merge")
         taken, wrong = actors.read_all(exports, self._plan, self.comm.world_size)
         wait_s = self.wait_s if wait_s is None else wait_s
-        self.submit(Task(partial(self._merge, taken, wait_s), report=self._failures.report))
+        self._worker.later(partial(self._merge, taken, wait_s))
         if wrong is not None:
             raise wrong
 
@@ -310,4 +302,4 @@ class Background:
         """On a driver: note that no more exports will come."""
         self._alarm.cancel()
         assert self.merger is not None
-        self.submit(Task(self.merger.end, report=self._failures.report))
+        self._worker.later(self.merger.end)

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,6 @@ class Task:
     """A function to run on the worker thread, after everything that was handed over before."""
 
     run: Callable[[], Any]
-    report: Callable[[BaseException], None] | None = None  # called with an error if nobody waits for the result
     result: Any = None
     error: BaseException | None = None
     done: Latch = field(default_factory=Latch)
@@ -83,6 +83,10 @@ class Worker:
                 finished, end = self._backlog.finished, time.monotonic() + wait_s
         return task
 
+    def later(self, run: Callable[[], object]) -> None:
+        """Run a function on the thread after everything handed over; its error is reported, since nobody waits."""
+        self.submit(Task(partial(self._failures.attempt, run)))
+
     def finish(self, *, short_wait: bool = False) -> None:
         """Note that no more will be handed over; with ``short_wait`` other ranks are waited for only briefly."""
         if short_wait and self._collector is not None:
@@ -99,15 +103,9 @@ class Worker:
         try:
             # The thread survives any event: errors are counted and reported, and raised under `strict`.
             while not self._ended:
-                try:
-                    self._next()
-                except BaseException as error:  # noqa: BLE001
-                    self._failures.report(error)
+                self._failures.attempt(self._next)
             if self._collector is not None:
-                try:
-                    self._collector.close()
-                except BaseException as error:  # noqa: BLE001
-                    self._failures.report(error)
+                self._failures.attempt(self._collector.close)
         finally:
             self._over.set()
 
@@ -139,8 +137,6 @@ class Worker:
             task.result = task.run()
         except BaseException as error:  # noqa: BLE001  (raised by whoever waits)
             task.error = error
-            if task.report is not None:
-                task.report(error)
         task.done.set()
 
     def _process(self, event: LogEvent) -> None:
