@@ -31,6 +31,8 @@ class Comm:
     rank = 0
     world_size = 1
     collects = True  # whether this process evaluates the rows of all ranks, as rank 0 does
+    replica = False  # whether it sends nothing, because another process has the same rank
+    by_exports = False  # whether rows travel as exports: actors and their driver hear no other process
     process = "0"  # the name of this process in the run
     idle: Callable[[], None] = staticmethod(lambda: None)  # called repeatedly while `receive` or `answer` waits
 

@@ -49,6 +49,8 @@ os.register_at_fork(after_in_child=_in_child)
 class Store:
     """Bytes by key, in memory: for the threads of one process."""
 
+    serves = False  # whether other processes are connected to it
+
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
         self._lock = threading.Lock()
@@ -75,6 +77,12 @@ class Store:
         with self._lock:
             return self._changed.wait_for(lambda: enough(key in self._values for key in keys), seconds)
 
+    def interrupt(self) -> None:
+        """Nothing to do: a call waits for no other process."""
+
+    def close(self) -> None:
+        """Nothing to do: it was not opened."""
+
     def __len__(self) -> int:
         return len(self._values)
 
@@ -84,6 +92,8 @@ class Server(Store):
 
     It listens on the first of ``hosts`` that works: ``::`` stands for every address, including those of IPv4.
     """
+
+    serves = True
 
     def __init__(self, secret: bytes, hosts: Sequence[str]) -> None:
         super().__init__()

@@ -44,29 +44,19 @@ class StoreComm(Comm):
     Rank 0 says which events it took; a rank whose connection breaks knows by that what was lost.
 
     ``store`` has the calls of a ``keystore.Store``. ``copy`` counts the processes of one rank. The first, 0, stands for
-    it; a ``replica`` sends nothing. ``interrupt`` ends the connection, and ``close`` the store, where they are its own.
+    it; a ``replica`` sends nothing.
     """
 
-    def __init__(
-        self,
-        store: Any,
-        rank: int,
-        world_size: int,
-        *,
-        copy: int = 0,
-        interrupt: Callable[[], None] | None = None,
-        close: Callable[[], None] | None = None,
-    ) -> None:
+    def __init__(self, store: Any, rank: int, world_size: int, *, copy: int = 0) -> None:
         super().__init__()
         self.rank = rank
         self.world_size = world_size
-        self.replica = replica = copy > 0
-        self.collects = rank == 0 and not replica
+        self.replica = copy > 0
+        self.collects = rank == 0 and not self.replica
         self.process = _process(rank, copy)
         self.late = 0
         self.lost = 0  # log events of this rank that rank 0 did not take before the connection broke
         self._store = store
-        self._shut, self._close = interrupt, close
         self._missed: dict[tuple[int, str], deque[Event]] = {}  # by rank and mode
         self._suspects: set[tuple[int, str]] = set()  # ranks that missed an event of a mode
         self._silent: set[int] = set()  # ranks that have sent nothing since they missed one
@@ -88,7 +78,7 @@ class StoreComm(Comm):
             secret = secrets.token_bytes(32)
             server = Server(secret, _LOOPBACK if _one_host() else _ANYWHERE)
             job_store.set(key, json.dumps({"hosts": _addresses(), "port": server.port, "secret": secret.hex()}))
-            return cls(server, rank, world_size, close=server.close)
+            return cls(server, rank, world_size)
 
         def wait(seconds: float) -> bool:
             try:
@@ -110,7 +100,7 @@ class StoreComm(Comm):
             raise CommError.of("DL603.port", rank=rank, port=address["port"], where=where) from error
         if copy:
             client.set(_note(_process(rank, copy)), b"here")
-        return cls(client, rank, world_size, copy=copy, interrupt=client.interrupt, close=client.close)
+        return cls(client, rank, world_size, copy=copy)
 
     def agree(self, topic: str, text: str, deadline_s: float) -> list[str]:
         try:
@@ -275,8 +265,8 @@ class StoreComm(Comm):
     def interrupt(self) -> None:
         """Shut this rank's connection only: a call to a process that is stopped, not dead, would wait for ever."""
         self._stopped = True
-        if self._shut is not None:
-            self._shut()
+        if (store := self._store) is not None:
+            store.interrupt()
 
     def close(self) -> None:
         """Close; rank 0 keeps its store open until the others have left, for a limited time."""
@@ -290,15 +280,14 @@ class StoreComm(Comm):
         elif not self._stopped and not self.replica:
             try:
                 self._store.set(_departure(self.rank), b"1")
-                if self.rank == 0 and self._close is not None:
+                if self.rank == 0 and self._store.serves:
                     keys = [_departure(rank) for rank in range(1, self.world_size) if rank not in self._silent]
                     self._store.wait(keys, 5.0)
             except OSError:
                 pass  # the other side has gone, so there is nobody to tell
         self._stopped = True
+        self._store.close()
         self._store = None
-        if self._close is not None:
-            self._close()
 
 
 def _noticed(wait: Callable[[float], bool], deadline_s: float, who: Callable[[], str]) -> bool:
