@@ -22,7 +22,7 @@ from declog.distribution import NAME, VERSION, namesake
 from declog.engine.publish import CODE, Route
 from declog.errors import PlanMismatchError, Problem, RuntimeFailure, SinkError, UsageError, error_text
 from declog.plans import fingerprint
-from declog.plans.ops import Plan
+from declog.plans.ops import Plan, SinkOp
 from declog.plans.words import explain
 from declog.records import ResumePoint, RunInfo
 from declog.runtime.ranks import store_comm as comms
@@ -33,7 +33,7 @@ from declog.runtime.rows import context
 from declog.runtime.rows.batches import Locate
 from declog.runtime.run import checkpoint, manifest
 from declog.runtime.run.capture import CaptureLog, free_folder
-from declog.runtime.run.outlets import Outlets
+from declog.runtime.run.outlets import Outlets, origin_of, rewind_files
 from declog.runtime.worker.background import MakeLive
 from declog.sinks import Sink, run_folder
 from declog.sinks._folder import below
@@ -79,9 +79,7 @@ def open_run(plan: Plan, channel: Comm, options: Start) -> Recorder:
     resume = _resumed(channel, plan, options.resume, start_s)
     # the ranks of the run that is continued
     before = 0 if options.resume is None else options.resume.get("world_size", 0)
-    origin = None
-    if resume is not None and resume.get("run_id"):
-        origin = Origin(resume["run_id"], resume["output_dir"], resume["step"])
+    origin = None if resume is None else origin_of(resume)
     named, parent = _asked(plan, options)
     wanted = [named or (parent if resume is not None else None)]
     if origin is not None and origin.output_dir is not None and channel.world_size == 1:
@@ -157,26 +155,26 @@ def _resumed(channel: Comm, plan: Plan, state: Mapping[str, Any] | None, start_s
         refusal = error
         saved = {"error": str(error)}
     states = [json.loads(text) for text in channel.agree("resume", json.dumps(saved), start_s)]
-    alone = isinstance(channel, DriverComm | ActorComm)  # actors hear no other process
-    wrong = refusal or checkpoint.mismatch(states, channel.world_size, alone=alone)
+    wrong = refusal or checkpoint.mismatch(states, channel.world_size, alone=channel.by_exports)
     if wrong is not None:
         channel.close()
         raise wrong
-    if state is None and states[0] is not None and not alone:
+    if state is None and states[0] is not None and not channel.by_exports:
         state = checkpoint.joined(plan, channel, states[0])
-    return state if state is None or alone else {**state, "ranks": checkpoint.of_all(states)}
+    return state if state is None or channel.by_exports else {**state, "ranks": checkpoint.of_all(states)}
 
 
 def _rewind_others(plan: Plan, run: RunInfo, ranks: Iterable[int], step: int, start_s: float) -> None:
     """Remove rows of later steps from the files of ranks that no longer exist."""
-    local = {sink for table in plan.tables for sink in table.local}
-    for rank in ranks:
-        for op in plan.sinks:
-            if op.id in local and sink_kinds.traits(op.kind).per_rank:
-                runner = SinkRunner(op.id, sink_kinds.make_sink(op.kind, dict(op.options)))
-                runner.open(replace(run, rank=rank), start_s)
-                runner.rewind(ResumePoint(step), start_s)
-                runner.close(start_s)
+    for op in _local_sinks(plan):
+        for rank in ranks if sink_kinds.traits(op.kind).per_rank else ():
+            sink = sink_kinds.make_sink(op.kind, dict(op.options))
+            rewind_files(op.id, sink, replace(run, rank=rank), ResumePoint(step), start_s)
+
+
+def _local_sinks(plan: Plan) -> list[SinkOp]:
+    """The sinks to which each rank writes its own rows of a table."""
+    return [op for op in plan.sinks if any(op.id in table.local for table in plan.tables)]
 
 
 def _capture(channel: Comm, plan: Plan, outlets: Outlets, start_s: float) -> CaptureLog | None:
@@ -188,8 +186,7 @@ def _capture(channel: Comm, plan: Plan, outlets: Outlets, start_s: float) -> Cap
         base = Path(named) if folder is None else below(folder, named)
     offered = "" if base is None else str(free_folder(Path(base).absolute(), channel.rank))
     chosen = channel.agree("capture", offered, start_s)[0]
-    replica = isinstance(channel, comms.StoreComm) and channel.replica
-    if op is None or replica or isinstance(channel, DriverComm):  # a driver's actors capture what they observe
+    if op is None or channel.replica or isinstance(channel, DriverComm):  # a driver's actors capture what they observe
         return None
     try:
         if not chosen:
@@ -243,40 +240,45 @@ def _open(channel: Comm, plan: Plan, options: Start, origin: Origin | None) -> O
     """Open rank 0's folder and sinks, then those on every rank; a failure on one rank raises on all."""
     start_s = options.start_s
     outlets = Outlets()
-    per_rank = {sink for table in plan.tables for sink in table.local} if _gathers(channel) else set()
+    # a run of one process, and one of actors, has all rows where its sinks are
+    per_rank = _local_sinks(plan) if channel.world_size > 1 and not channel.by_exports else []
 
-    def rank_0() -> None:
-        until = time.monotonic() + start_s  # open all sinks at the same time
-        outlets.folder, outlets.choice, run_id = _folder(plan, options, origin)
-        run = outlets.run = _run_info(channel, plan, outlets.folder.path, run_id, options.run_config)
-        for op in plan.sinks:
+    def begin(folder: Path, run_id: str, ops: Sequence[SinkOp], sinks: Sequence[Sink] = ()) -> None:
+        run = outlets.run = RunInfo(
+            name=plan.name, project=plan.project, run_id=run_id, output_dir=folder, fingerprint=plan.fingerprint,
+            rank=channel.rank, world_size=channel.world_size, declog=plan.config,
+            config={**manifest.plain(options.run_config), **plan.run_config}, plan=explain(plan), version=VERSION,
+            user_metrics=plan.user_metrics,
+        )  # fmt: skip
+        until = time.monotonic() + start_s  # for all sinks together
+        for op in ops:
             outlets.open_sink(plan, op, _seconds(until), gathers=bool(per_rank))
-        for index, sink in enumerate(options.sinks):
+        for index, sink in enumerate(sinks):
             runner = outlets.runners[f"{CODE}{index}"] = SinkRunner(f"{CODE}{index}", sink)
             runner.open(run, _seconds(until))
             outlets.routes.append(Route(CODE, min(plan.requested), 1, "", sink.accepts, runner.submit))
 
+    def rank_0() -> None:
+        outlets.folder, outlets.choice, run_id = _folder(plan, options, origin)
+        begin(outlets.folder.path, run_id, plan.sinks, options.sinks)
+
     def other_ranks() -> None:
-        until = time.monotonic() + start_s
         folder, run_id, choice = json.loads(opened)
         outlets.choice = Choice(**choice)
         try:
             Path(folder).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise SinkError.of("DL601.run_folder", error=error) from error
-        outlets.run = _run_info(channel, plan, Path(folder), run_id, options.run_config)
-        for op in plan.sinks:
-            if op.id in per_rank:
-                outlets.open_sink(plan, op, _seconds(until), gathers=True)
+        begin(Path(folder), run_id, per_rank)
 
-    replica = isinstance(channel, comms.StoreComm) and channel.replica  # another process writes its rows
     try:
         _all_or_none(channel, "open", rank_0 if channel.collects else None, 2 * start_s)
         if per_rank:
             run = outlets.run
             text = "" if run is None else json.dumps([str(run.output_dir), run.run_id, asdict(outlets.choice)])
             opened = channel.agree("folder", text, start_s)[0]
-            _all_or_none(channel, "each", None if channel.collects or replica else other_ranks, 2 * start_s)
+            # of a replica another process writes the rows
+            _all_or_none(channel, "each", None if channel.collects or channel.replica else other_ranks, 2 * start_s)
     except BaseException:
         outlets.abandon()
         raise
@@ -285,11 +287,6 @@ def _open(channel: Comm, plan: Plan, options: Start, origin: Origin | None) -> O
 
 def _seconds(until: float) -> float:
     return max(0.1, until - time.monotonic())
-
-
-def _gathers(channel: Comm) -> bool:
-    """Whether there are other ranks, on the same disk or not. An actor only exports."""
-    return channel.world_size > 1 and not isinstance(channel, DriverComm | ActorComm)
 
 
 def _all_or_none(channel: Comm, topic: str, action: Callable[[], None] | None, wait_s: float) -> None:
@@ -305,20 +302,3 @@ def _all_or_none(channel: Comm, topic: str, action: Callable[[], None] | None, w
     if failed is not None:
         channel.close()
         raise failure or SinkError.of("DL601.rank", rank=failed, cause=answers[failed].removeprefix("[DL601] "))
-
-
-def _run_info(channel: Comm, plan: Plan, folder: Path, run_id: str, run_config: Mapping[str, Any]) -> RunInfo:
-    return RunInfo(
-        name=plan.name,
-        project=plan.project,
-        run_id=run_id,
-        output_dir=folder,
-        fingerprint=plan.fingerprint,
-        rank=channel.rank,
-        world_size=channel.world_size,
-        declog=plan.config,
-        config={**manifest.plain(run_config), **plan.run_config},
-        plan=explain(plan),
-        version=VERSION,
-        user_metrics=plan.user_metrics,
-    )

@@ -15,7 +15,7 @@ from declog.language.tree import over, tree_of
 from declog.plans.ops import Plan, SinkOp
 from declog.records import Records, ResumePoint, RunInfo
 from declog.runtime.run import manifest
-from declog.sinks import make_sink, traits
+from declog.sinks import Sink, make_sink, traits
 from declog.sinks.run_folder import LATE, Choice, Origin, RunFolder
 from declog.sinks.runner import SinkRunner
 
@@ -76,10 +76,9 @@ class Outlets:
         Every rank decides in the same way: what rank 0 saw of the folders is in ``choice``. ``trainer``: it is a
         trainer that goes on, and no call of ``declog.start`` takes its state.
         """
-        run, folder = self.run, self.folder
-        if run is None or not state.get("run_id"):
+        run, folder, origin = self.run, self.folder, origin_of(state)
+        if run is None or origin is None:
             return
-        origin = Origin(state["run_id"], state["output_dir"], state["step"])
         self.branch = self.choice.branches(origin, run.output_dir)
         run_id = run.run_id if self.branch else origin.run_id
         path, run_id = self.choice.target(origin) or (run.output_dir, run_id)
@@ -126,10 +125,8 @@ class Outlets:
             if answer.parent in live:
                 continue
             try:
-                runner = SinkRunner(answer.name, make_sink(answer.name, {}))
-                runner.open(replace(self.run, output_dir=answer.parent), seconds)
-                runner.rewind(point, seconds)
-                runner.close(seconds)
+                run = replace(self.run, output_dir=answer.parent)
+                rewind_files(answer.name, make_sink(answer.name, {}), run, point, seconds)
             except SinkError as error:  # the run goes on: its own sinks could go back
                 log.warning("%s has values behind step %d that the run has no more: %s", answer, point.step, error)
 
@@ -141,6 +138,19 @@ class Outlets:
         config = over(tree_of(run.config), tree_of(manifest.plain(without_secrets(values)))).plain
         self.run = replace(run, config=config)
         return lambda: folder.configured(manifest.yaml_text(config))
+
+
+def origin_of(state: Mapping[str, Any]) -> Origin | None:
+    """The run and the folder that a state was saved in; None if it was saved where they were not known."""
+    return Origin(state["run_id"], state["output_dir"], state["step"]) if state.get("run_id") else None
+
+
+def rewind_files(id: str, sink: Sink, run: RunInfo, point: ResumePoint, seconds: float) -> None:
+    """Let a sink that this process does not write to drop what is behind a step. Raises ``SinkError``."""
+    runner = SinkRunner(id, sink)
+    runner.open(run, seconds)
+    runner.rewind(point, seconds)
+    runner.close(seconds)
 
 
 def route_to(plan: Plan, op: SinkOp, submit: Callable[[int, Records], None], *, gathers: bool) -> Route:
