@@ -108,14 +108,14 @@ def write_chunk(folder: Path, chunk: int, events: Sequence[RowEvent]) -> int:
             columns[phase][name] = column
             table[name] = _lists([of.get(column) for of in cells])
     texts = [name for of in columns.values() for name, column in of.items() if column.dtype == _TEXT]
-    path = _file(folder, chunk)
+    path = chunk_of(folder, chunk)
     part = path.with_name(f"{path.name}.part")
     pq.write_table(
         pa.table(table).replace_schema_metadata({_COLUMNS: json.dumps(columns)}), part, compression="zstd",
         use_dictionary=[f"{name}.list.element" for name in texts], write_statistics=False,
     )  # fmt: skip
     os.replace(part, path)
-    return size_of(folder, chunk)
+    return path.stat().st_size
 
 
 def _cells(frame: Frame | None) -> dict[_Column, tuple[Array, Array | None]]:
@@ -154,28 +154,9 @@ def _lists(cells: Sequence[tuple[Array, Array | None] | None]) -> Any:
     return pa.ListArray.from_arrays(pa.array(offsets), array)
 
 
-def _file(folder: Path, chunk: int) -> Path:
+def chunk_of(folder: Path, chunk: int) -> Path:
+    """The parquet file of a chunk, which exists when the chunk is whole."""
     return folder / CHUNK.format(chunk)
-
-
-def is_whole(folder: Path, chunk: int) -> bool:
-    """Whether a chunk has its parquet file, and is no journal any more."""
-    return _file(folder, chunk).exists()
-
-
-def size_of(folder: Path, chunk: int) -> int:
-    """How many bytes a whole chunk takes."""
-    return _file(folder, chunk).stat().st_size
-
-
-def numbers_of(folder: Path, chunk: int) -> list[int]:
-    """The numbers of the log events of a whole chunk."""
-    return [event.facts.number for event in read_chunk(folder, chunk, None, ())]
-
-
-def remove_chunk(folder: Path, chunk: int) -> None:
-    """Take a whole chunk away."""
-    _file(folder, chunk).unlink()
 
 
 # -- reading
@@ -193,11 +174,11 @@ def read_chunk(
     """The log events of a chunk, in order, with some columns or all. Raises ``OSError`` where it is gone."""
     import pyarrow.parquet as pq
 
-    if not is_whole(folder, chunk):
+    if not chunk_of(folder, chunk).exists():
         events, _ = journal(tail_of(folder, chunk), grouping)
         yield from (event if names is None else RowEvent(event.facts, picked(event.frames, names)) for event in events)
         return
-    with pq.ParquetFile(_file(folder, chunk)) as file:
+    with pq.ParquetFile(chunk_of(folder, chunk)) as file:
         phases = [
             (phase, {field: _Column(*column) for field, column in columns.items()})
             for phase, columns in json.loads(file.schema_arrow.metadata[_COLUMNS]).items()

@@ -27,18 +27,8 @@ from declog.language.nodes import definition
 from declog.plans.ops import TRACE, FoldOp, LocalOp, Plan, SignalOp
 from declog.records import RunInfo
 from declog.runtime.rows.kept import FLOAT, PREFIX, SIGNALS, TEXT, redacted_texts, type_of
-from declog.runtime.worker.row_files import (
-    RowEvent,
-    chunks,
-    is_whole,
-    journal,
-    journal_entry,
-    numbers_of,
-    remove_chunk,
-    size_of,
-    tail_of,
-    write_chunk,
-)  # fmt: skip
+from declog.runtime.worker import row_files
+from declog.runtime.worker.row_files import RowEvent
 from declog.sinks._files import replace_text
 
 log = logging.getLogger("declog")
@@ -88,9 +78,9 @@ class RowKeeper:
         event = RowEvent(replace(facts, number=self.count), {name: self._kept(frame) for name, frame in frames.items()})
         if self._outdated:  # usually signals came for the first time
             self._write()
-        entry = journal_entry(event)
+        entry = row_files.journal_entry(event)
         if self._journal is None:
-            self._journal = tail_of(folder, self._chunk).open("wb")
+            self._journal = row_files.tail_of(folder, self._chunk).open("wb")
         self._journal.write(entry)
         self._journal.flush()
         self._open.append(event)
@@ -176,12 +166,13 @@ class RowKeeper:
         before: dict[str, Any] = {}
         with suppress(FileNotFoundError):
             before = json.loads((folder / FACTS).read_text(encoding="utf-8"))
-        numbers = chunks(folder)
-        self._sizes = {chunk: size_of(folder, chunk) for chunk in numbers if is_whole(folder, chunk)}
+        numbers = row_files.chunks(folder)
+        files = {chunk: row_files.chunk_of(folder, chunk) for chunk in numbers}
+        self._sizes = {chunk: file.stat().st_size for chunk, file in files.items() if file.exists()}
         self._chunk = 0 if not numbers else numbers[-1] + (numbers[-1] in self._sizes)
-        path, end = tail_of(folder, self._chunk), 0
+        path, end = row_files.tail_of(folder, self._chunk), 0
         if path.exists():  # left by a process that was killed
-            self._open, end = journal(path, self._plan.grouping)
+            self._open, end = row_files.journal(path, self._plan.grouping)
         if end:
             self._journal = path.open("r+b")
             self._journal.truncate(end)
@@ -191,7 +182,8 @@ class RowKeeper:
         if self._open:
             total = self._open[-1].facts.number + 1
         elif self._sizes:
-            total = numbers_of(folder, max(self._sizes))[-1] + 1
+            *_, last_event = row_files.read_chunk(folder, max(self._sizes), None, ())
+            total = last_event.facts.number + 1
         run_ids = [one["run_id"] for one in before.get("runs", ())]
         cuts = list(before.get("cuts", ()))
         if self._after is not None and run.run_id in run_ids and self._after < total:
@@ -211,9 +203,9 @@ class RowKeeper:
 
     def _end_chunk(self, folder: Path) -> None:
         if self._open:
-            self._sizes[self._chunk] = write_chunk(folder, self._chunk, self._open)
+            self._sizes[self._chunk] = row_files.write_chunk(folder, self._chunk, self._open)
             self.stop()
-            tail_of(folder, self._chunk).unlink()
+            row_files.tail_of(folder, self._chunk).unlink()
             self._chunk += 1
             self._open, self._bytes = [], 0
             self._thin(folder)
@@ -224,7 +216,7 @@ class RowKeeper:
         while len(self._sizes) > 1 and sum(self._sizes.values()) > self._limit:
             chunk = min(self._sizes)
             del self._sizes[chunk]
-            remove_chunk(folder, chunk)
+            row_files.chunk_of(folder, chunk).unlink()
             if not chunk:
                 log.warning("%s", RuntimeFailure.of("DL611.thinned", folder=folder, bytes=f"{self._limit:,}"))
 
