@@ -47,25 +47,21 @@ def gathered(plan: Plan, table: TableOp) -> bool:
 
 
 def _candidates(plan: Plan, table: TableOp, frame: Frame) -> NDArray[np.bool_]:
-    """Which rows of the table's axis may be in it; all if its filter fails: rank 0 then says so, if it fails there."""
-    try:
-        return _kept(plan, table, frame)
-    except BaseException:  # noqa: BLE001  (a user's function may raise anything)
-        return np.ones(frame.count(table.axis), bool)
+    """Which rows of the table's axis may be in it; with `keep: last_batch` only those of the last batch.
 
-
-def _kept(plan: Plan, table: TableOp, frame: Frame) -> NDArray[np.bool_]:
-    """Which rows of the table's axis may be in it; with `keep: last_batch` only those of the last batch."""
-    count = frame.count(table.axis)
-    rows = frame.last(table.axis) if table.keep == "last_batch" else np.arange(count)
-    keep = np.zeros(count, bool)
+    All if its filter fails: rank 0 then says so, if it fails there.
+    """
+    keep, last_only = np.zeros(frame.count(table.axis), bool), table.keep == "last_batch"
     spread = frame.grouping is not None and frame.grouping.split != "none"
-    if table.axis is Axis.GROUP and spread and table.keep == "last_batch":
+    if table.axis is Axis.GROUP and spread and last_only:
         return ~keep  # a group of the last batch may have begun in an earlier one
-    if table.filter is None:
-        keep[rows] = True
-    else:
-        keep[filters.candidates(table.filter, View(frame, plan.function), rows, table.axis)] = True
+    try:
+        rows = frame.last(table.axis) if last_only else np.arange(len(keep))
+        if table.filter is not None:
+            rows = filters.candidates(table.filter, View(frame, plan.function), rows, table.axis)
+    except BaseException:  # noqa: BLE001  (a user's function may raise anything)
+        return ~keep
+    keep[rows] = True
     return keep
 
 

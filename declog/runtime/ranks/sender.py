@@ -22,13 +22,7 @@ from declog.runtime.worker.local_tables import LocalTables
 class Sender:
     """Makes the frames and the messages of one rank."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        rank: int,
-        failures: Failures,
-        tables: LocalTables | None = None,
-    ) -> None:
+    def __init__(self, plan: Plan, rank: int, failures: Failures, tables: LocalTables | None) -> None:
         self._plan = plan
         self._rank = rank
         self._failures = failures

@@ -12,11 +12,8 @@ from declog.runtime.recording.session import Session
 from declog.runtime.rows.batches import Intake
 from declog.runtime.rows.scopes import Origin, Scope
 from declog.runtime.rows.steps import OpenBatches
-from declog.runtime.run.capture import CaptureLog
+from declog.runtime.run.capture import BEGINS, ENDS, CaptureLog
 from declog.runtime.run.failures import Refused
-
-_BEGINS = {"step": "begin", "at": "at", "mode": "enter", "batch": "batch"}  # how captures call what a scope does
-_ENDS = {"step": "end", "at": "unat", "mode": "leave", "batch": "unbatch"}
 
 
 class SeenIntake(Intake):
@@ -72,13 +69,13 @@ class SeenSession(Session):
             "mode": (scope.mode, scope.number, _id(around)),
             "batch": (scope.phase, scope.rows, _id(around)),
         }[scope.kind]
-        with self._capture.call(_BEGINS[scope.kind], what, scope.id, scope.origin):
+        with self._capture.call(BEGINS[scope.kind], what, scope.id, scope.origin):
             super()._begin(scope, around, me)
 
     def end(self, scope: Scope, *, failed: bool) -> None:
         with self.lock, ExitStack() as seen:
-            if scope.kind in _ENDS and not (scope.closed or self.closed or self.forked):
-                seen.enter_context(self._capture.call(_ENDS[scope.kind], (failed,), scope.id, scope.origin))
+            if scope.kind in ENDS and not (scope.closed or self.closed or self.forked):
+                seen.enter_context(self._capture.call(ENDS[scope.kind], (failed,), scope.id, scope.origin))
             super().end(scope, failed=failed)
 
     def batches(self, scope: Scope | None, me: Origin) -> OpenBatches:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -39,25 +40,25 @@ def begin() -> Callable[[], Seconds]:
     # a graph that is being captured runs later, and its events tell no time
     if not torch.cuda.is_initialized() or capturing():
         started = time.perf_counter()
-        return lambda: _seconds_of(time.perf_counter() - started)
-    first: Any = torch.cuda.Event(enable_timing=True, blocking=True)
-    first.record()
-    return lambda: _between(first)
+
+        def stop() -> Seconds:
+            seconds = time.perf_counter() - started
+            return lambda: seconds
+
+        return stop
+    first = _event()
+    return lambda: partial(_between, first, _event())
 
 
-def _seconds_of(seconds: float) -> Seconds:
-    return lambda: seconds
+def _event() -> Any:
+    event: Any = torch.cuda.Event(enable_timing=True, blocking=True)
+    event.record()
+    return event
 
 
-def _between(first: Any) -> Seconds:
-    last: Any = torch.cuda.Event(enable_timing=True, blocking=True)
-    last.record()
-
-    def read() -> float:
-        last.synchronize()
-        return float(first.elapsed_time(last)) / 1e3
-
-    return read
+def _between(first: Any, last: Any) -> float:
+    last.synchronize()
+    return float(first.elapsed_time(last)) / 1e3
 
 
 class Timed:

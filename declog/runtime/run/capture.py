@@ -38,9 +38,11 @@ FORMAT = 2
 SUFFIX = ".declog"
 CLOSE_S = 60.0  # how long the end of a run waits for data that is still to be written
 _DEPTH = {"begin": 1, "enter": 1, "end": -1, "leave": -1}  # calls that open and close parts, which must be whole
-_BEGINS, _CLOSES = frozenset({"begin", "enter", "at", "batch"}), frozenset({"end", "leave", "unat", "unbatch"})
+# the calls with which a scope begins and ends, by its kind
+BEGINS = {"step": "begin", "at": "at", "mode": "enter", "batch": "batch"}
+ENDS = {"step": "end", "at": "unat", "mode": "leave", "batch": "unbatch"}
 OBSERVING = frozenset({"observe", "packet"})
-_ENDS = frozenset({"end", "leave", "flush", "rewind", "close"})
+_LAST = frozenset({"end", "leave", "flush", "rewind", "close"})  # calls with which parts end
 
 
 @dataclass
@@ -128,13 +130,13 @@ class CaptureLog(Clock):
         """Whether a call belongs to a log event that is kept: its scope says so, and for a scope the one around it."""
         if not scope:
             return self._captures("train")
-        if name in _BEGINS:
+        if name in BEGINS.values():
             around = 0 if name == "at" else what[-1]
             captured = self._captures(what[0]) if name == "enter" else self._scopes.get(around, self._captures("train"))
             self._scopes[scope] = captured
             if name == "enter" and what[0] in self._blocks:
                 self._events[what[0]] += 1
-        elif name in _CLOSES:
+        elif name in ENDS.values():
             return self._scopes.pop(scope, False)
         return self._scopes.get(scope, self._captures("train"))
 
@@ -207,7 +209,7 @@ class CaptureLog(Clock):
     def _done(self, name: str, call: Call | None, failed: bool) -> None:
         step = _DEPTH.get(name, 0)
         self._depth += step if step < 0 or not failed else 0
-        last = self._depth <= 0 and name in _ENDS
+        last = self._depth <= 0 and name in _LAST
         if call is None and last and self._kept and not self._broken:
             call = Call("mark", at=self._now, part=self._part)  # what ends here was left out, so the part is whole
         if call is not None:

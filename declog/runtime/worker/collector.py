@@ -59,19 +59,10 @@ class Collector:
     """Collects and evaluates log events; ``wait_s`` is how long it waits for another rank's rows."""
 
     def __init__(
-        self,
-        plan: Plan,
-        comm: Comm,
-        dispatcher: Dispatcher,
-        failures: Failures,
-        *,
-        wait_s: float,
-        queued: Callable[[], Mapping[str, float]],
-        unused: Callable[[], int],
-        rows: RowKeeper | None,
-        live: LiveMetrics | None,
+        self, plan: Plan, comm: Comm, dispatcher: Dispatcher, failures: Failures, *, wait_s: float,
+        queued: Callable[[], Figures], unused: Callable[[], int], rows: RowKeeper | None, live: LiveMetrics | None,
         go_back: Callable[[int, Collection[Path]], None],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.wait_s = wait_s
         self.rows = rows
         self._live = live
