@@ -107,14 +107,6 @@ class _Part(NamedTuple):
     bytes: int
 
 
-class _Event(dict[int, _Part]):
-    """The parts of a log event by actor, and how long it waits for the others."""
-
-    def __init__(self, until: float) -> None:
-        super().__init__()
-        self.until = until
-
-
 class Merger:
     """Merges the log events of a driver's actors; used on the worker thread.
 
@@ -127,7 +119,9 @@ class Merger:
         self._collector = collector
         self._failures = failures
         self._comm = comm
-        self._waiting: dict[Event, _Event] = {}  # in the order in which the events came
+        # the parts of log events by actor, in the order in which the events came, and how long they wait for others
+        self._waiting: dict[Event, dict[int, _Part]] = {}
+        self._until: dict[Event, float] = {}
         self._missed: set[int] = set()
         # by mode: the latest event, and the actors that had rows in it
         self._last: dict[str, tuple[LogEvent, set[int]]] = {}
@@ -163,7 +157,7 @@ class Merger:
                 self._take(rank, data, until)
         for event in list(self._waiting):
             if not self._ready(event):  # later events wait, too, since log events are finished in order
-                return max(self._waiting[event].until - time.monotonic(), 0.0)
+                return max(self._until[event] - time.monotonic(), 0.0)
             self._finish(event)
         return None
 
@@ -180,7 +174,7 @@ class Merger:
             self._collect(item._replace(tail=True, part=False, last=True), nothing)
 
     def _ready(self, event: Event) -> bool:
-        if self._missing(event) <= self._missed or time.monotonic() >= self._waiting[event].until:
+        if self._missing(event) <= self._missed or time.monotonic() >= self._until[event]:
             return True
         waiting = sum(part.bytes for parts in self._waiting.values() for part in parts.values())
         return waiting > self._plan.backlog_bytes
@@ -203,14 +197,16 @@ class Merger:
         self._comm.entered(rank, event.mode)
         if late:
             self._failures.report(CommError.of("DL603.late_actor", rank=rank))
-        elif rank in self._waiting.setdefault(event, _Event(until)):
+        elif rank in self._waiting.setdefault(event, {}):
             self._failures.report(CommError.of("DL603.twice", rank=rank))
         else:
             self._waiting[event][rank] = _Part(frames, message, len(data))
+            self._until.setdefault(event, until)
 
     def _finish(self, event: Event) -> None:
         missing = self._missing(event)
         parts = dict(sorted(self._waiting.pop(event).items()))
+        del self._until[event]
         self._done[event.mode] = event.number
         absent = missing & set(self._comm.absent(event.mode))
         has_rows = any(len(frame.batches) for part in parts.values() for frame in part.frames.values())
@@ -218,10 +214,8 @@ class Merger:
         self._missed |= missing - absent
         if missing - absent:
             self._failures.report(CommError.of("DL603.no_actor", missing=sorted(missing - absent)))
-        running = [part.event for part in parts.values() if not part.event.last]
-        first = (
-            running[0] if running else max((part.event for part in parts.values()), key=lambda message: message.steps)
-        )
+        events = [part.event for part in parts.values()]
+        first = next((one for one in events if not one.last), max(events, key=lambda message: message.steps))
         for rank in [rank for rank, part in parts.items() if not fits(first, part.event)]:
             self._failures.report(self._collector.mismatch(f"actor {rank}", first, parts.pop(rank).event))
         tail = all(part.event.tail for part in parts.values())

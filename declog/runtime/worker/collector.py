@@ -97,10 +97,9 @@ class Collector:
             messages, absent = self._comm.receive(item.key, wait_s), self._comm.absent(item.mode)
             self.skip(item.mode, absent, has_rows=any(len(frame.batches) for frame in frames.values()))
             for rank, data in enumerate(messages, 1):
-                if data is None and rank in absent:
-                    continue
                 if data is None:
-                    self._failures.report(CommError.of("DL603.no_window", rank=rank))
+                    if rank not in absent:
+                        self._failures.report(CommError.of("DL603.no_window", rank=rank))
                     continue
                 try:
                     rows, message = self.read(rank, data)
@@ -134,9 +133,10 @@ class Collector:
             for rank in skipped - set(self._comm.absent(one)):
                 skipped.discard(rank)
                 self._failures.report(CommError.of("DL603.no_window", rank=rank))
-        if ranks and has_rows:
-            self._skipped.setdefault(mode, set()).update(ranks)
-        if ranks and has_rows and mode not in self._warned:
+        if not (ranks and has_rows):
+            return
+        self._skipped.setdefault(mode, set()).update(ranks)
+        if mode not in self._warned:
             self._warned.add(mode)
             log.warning(
                 "`%s` is of %d of %d ranks: rank %s has not entered it (`declog/ranks` beside its values says so); "
