@@ -102,14 +102,14 @@ class SeenSession(Session):
     def _finish(self, failed: bool) -> None:
         with self._capture.call("close", (failed,)):
             super()._finish(failed)
-        self._capture.close()
+        self._capture.writer.close()
 
     def _logged(self, mode: str) -> None:
         self._capture.logged(mode)
 
     def in_child(self) -> None:
         super().in_child()
-        self._capture.in_child()
+        self._capture.writer.in_child()
 
 
 def _id(scope: Scope | None) -> int:

@@ -97,8 +97,7 @@ class CaptureLog(Clock):
         self._events: Counter[str] = Counter()  # the number of log events by mode
         # modes whose blocks are parts of their own
         self._blocks = {name for name, op in plan.modes.items() if name != "train" and not op.every}
-        self._writer = _Writer(file_of(folder, rank), op.limit, plan)
-        self._writer.begin(_run(plan, op, rank, world_size))
+        self.writer = _Writer(file_of(folder, rank), op.limit, plan, _run(plan, op, rank, world_size))
 
     def elapsed(self) -> float:
         return self._now
@@ -113,7 +112,7 @@ class CaptureLog(Clock):
             self._now = super().elapsed()
         self._follow(name, what, scope)
         keep = name == "close" or (self._keeps(name, what, scope) and not self._broken and not self._ended)
-        copy = self._copy(name, what) if keep and not self._writer.stopped else None
+        copy = self._copy(name, what) if keep and not self.writer.stopped else None
         self._kept |= copy is not None
         if copy is not None:
             copy.scope, copy.origin = scope, origin
@@ -168,16 +167,8 @@ class CaptureLog(Clock):
         if mode not in self._blocks:
             self._events[mode] += 1
 
-    def in_child(self) -> None:
-        """Drop buffered data in a fork of the process."""
-        self._writer.in_child()
-
-    def close(self) -> None:
-        """Write the waiting calls at the end of the run, up to a deadline."""
-        self._writer.close()
-
     def _copy(self, name: str, what: Sequence[Any]) -> Call | None:
-        snapshot = Snapshot(self._op.queue - self._writer.waiting)
+        snapshot = Snapshot(self._op.queue - self.writer.waiting)
         try:
             copies = tuple(self._copies(name, what, snapshot))
         except Full:
@@ -214,16 +205,16 @@ class CaptureLog(Clock):
             call = Call("mark", at=self._now, part=self._part)  # what ends here was left out, so the part is whole
         if call is not None:
             call.failed, call.last = failed, last
-            self._writer.put(call)
+            self.writer.put(call)
         if last:
             self._depth, self._kept, self._broken = 0, False, False
             self._part += 1
 
 
 class _Writer:
-    """The writing thread and its file."""
+    """The writing thread and its file, which begins with the description of the ``run``."""
 
-    def __init__(self, path: Path, limit: int, plan: Plan) -> None:
+    def __init__(self, path: Path, limit: int, plan: Plan, run: Mapping[str, Any]) -> None:
         self.waiting = 0  # bytes that are copied but not written
         self.stopped = False
         self._path = path
@@ -232,7 +223,6 @@ class _Writer:
         self._declared = plan.signal_names
         self._lock = threading.Lock()
         self._queue: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
-        self._complete = 0  # where the last whole part ends
         self._parts = 0
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -240,13 +230,9 @@ class _Writer:
         except OSError as error:
             raise SinkError.of("DL601.capture", error=error) from error
         self._over = Latch()
-        self._thread = threading.Thread(target=self._main, name="declog-capture", daemon=True)
-
-    def begin(self, run: Mapping[str, Any]) -> None:
-        """Write the description of the run, and start the thread."""
-        self._complete = self._file.write(Packer().seal(run))
+        self._complete = self._file.write(Packer().seal(run))  # where the last whole part ends
         self._file.flush()
-        self._thread.start()
+        threading.Thread(target=self._main, name="declog-capture", daemon=True).start()
 
     def put(self, call: Call) -> None:
         """Hand over a call; returns at once."""
