@@ -70,10 +70,14 @@ def pack(
 def position(plan: Plan, state: Mapping[str, Any], rank: int) -> dict[str, Any]:
     """The place of a state in its run as text, to compare it with those of other ranks."""
     progress, frames, _ = _read(plan, state, rank)
-    rows = [name.split("/")[1] for name, frame in frames.items() if name.startswith("window/") and len(frame.batches)]
-    run = {"run_id": state["run_id"], "world_size": state["world_size"], "fingerprint": state["fingerprint"]}
-    run["windows"] = state.get("windows")
-    return {**run, **asdict(replace(progress, order=0)), "open": dict(Counter(rows))}
+    run = {key: state[key] for key in ("run_id", "world_size", "fingerprint")}
+    windows, rows = state.get("windows"), Counter(_with_rows(frames))
+    return {**run, "windows": windows, **asdict(replace(progress, order=0)), "open": rows}
+
+
+def _with_rows(frames: Mapping[str, Frame]) -> list[str]:
+    """The mode of each frame of an open window that has rows."""
+    return [name.split("/")[1] for name, frame in frames.items() if name.startswith("window/") and len(frame.batches)]
 
 
 def mismatch(places: Sequence[Mapping[str, Any] | None], world_size: int, *, alone: bool = False) -> UsageError | None:
@@ -81,19 +85,17 @@ def mismatch(places: Sequence[Mapping[str, Any] | None], world_size: int, *, alo
 
     ``alone``: only one place is known.
     """
-    broken = {rank: facts["error"] for rank, facts in enumerate(places) if facts is not None and "error" in facts}
-    if broken:
-        rank, error = next(iter(broken.items()))
-        return UsageError.of("DL510.resume", rank=rank, error=error)
     present = {rank: facts for rank, facts in enumerate(places) if facts is not None}
+    for rank, facts in present.items():
+        if "error" in facts:
+            return UsageError.of("DL510.resume", rank=rank, error=facts["error"])
     if not present:
         return None
     first = next(iter(present.values()))
     before, fix = first["world_size"], "pass the states of one checkpoint: each rank its own"
     if alone:
-        if before == world_size:
-            return None
-        return UsageError.of("DL510.actors", before=before, world_size=world_size)
+        same = before == world_size
+        return None if same else UsageError.of("DL510.actors", before=before, world_size=world_size)
     for word, by_rank in _compared(present).items():
         if any(value != by_rank[0][1] for _, value in by_rank):
             shown = ", ".join(f"{value} on rank {rank}" for rank, value in by_rank[:4])
@@ -102,7 +104,7 @@ def mismatch(places: Sequence[Mapping[str, Any] | None], world_size: int, *, alo
     if missing:
         return UsageError.of("DL510.no_state", before=before, missing=missing, fix=fix)
     if world_size < before and any(facts["open"] for facts in present.values()):
-        return _too_few(before, world_size)
+        return UsageError.of("DL510.inside_window", before=before, now=world_size)
     return None
 
 
@@ -118,10 +120,6 @@ def _compared(present: Mapping[int, Mapping[str, Any]]) -> dict[str, list[tuple[
             counts = [(rank, facts[key][mode]) for rank, facts in present.items() if mode in facts[key]]
             values[f"number of {what} of mode `{mode}`"] = counts
     return {word: by_rank for word, by_rank in values.items() if by_rank}
-
-
-def _too_few(before: int, now: int) -> UsageError:
-    return UsageError.of("DL510.inside_window", before=before, now=now)
 
 
 def of_all(places: Sequence[Mapping[str, Any] | None]) -> dict[str, dict[str, int]]:
@@ -159,7 +157,7 @@ def unpack(
             "the state is of another config: totals are continued, the rows of windows that were open are dropped"
         )
     elif comm.world_size < state["world_size"] and any(name.startswith("window/") for name in frames):
-        raise _too_few(state["world_size"], comm.world_size)
+        raise UsageError.of("DL510.inside_window", before=state["world_size"], now=comm.world_size)
     return progress, frames, collected, equal
 
 
@@ -171,7 +169,7 @@ def resume_point(
     ``held`` are the periods of windows of which rank 0 has log events, by mode. A window that this rank has rows of
     (``frames``), or ranks have, is one of every period.
     """
-    unsent = {name.split("/")[1] for name, frame in frames.items() if name.startswith("window/") and len(frame.batches)}
+    unsent = set(_with_rows(frames))
     if progress.train is not None and (progress.edge is None or progress.edge < progress.train):
         unsent.add("train")
     periods = {mode: set(plan.periods) if mode in unsent else set(held.get(mode, ())) for mode in plan.modes}
@@ -190,9 +188,8 @@ def _read(
 ) -> tuple[RecorderState, dict[str, Frame], dict[str, Any] | None]:
     """The content of a state; raises ``UsageError`` for anything else, and for another rank's state."""
     if isinstance(state, str | os.PathLike):
-        if os.path.isfile(state):
-            raise UsageError.of("DL510.state_file", path=os.fspath(state))
-        raise UsageError.of("DL510.state_folder", path=os.fspath(state))
+        key = "DL510.state_file" if os.path.isfile(state) else "DL510.state_folder"
+        raise UsageError.of(key, path=os.fspath(state))
     if not isinstance(state, Mapping):
         raise UsageError.of("DL510.state", came=state)
     try:
