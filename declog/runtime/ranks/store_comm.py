@@ -55,8 +55,8 @@ class StoreComm(Comm):
         self.collects = rank == 0 and not self.replica
         self.process = _process(rank, copy)
         self.late = 0
-        self.lost = 0  # log events of this rank that rank 0 did not take before the connection broke
-        self._store = store
+        self._store = store  # None when this rank has left
+        self._connection = store  # what is interrupted and closed
         self._missed: dict[tuple[int, str], deque[Event]] = {}  # by rank and mode
         self._suspects: set[tuple[int, str]] = set()  # ranks that missed an event of a mode
         self._silent: set[int] = set()  # ranks that have sent nothing since they missed one
@@ -103,27 +103,23 @@ class StoreComm(Comm):
         return cls(client, rank, world_size, copy=copy)
 
     def agree(self, topic: str, text: str, deadline_s: float) -> list[str]:
+        keys = [f"agree/{topic}/{rank}" for rank in range(self.world_size)]
+
+        def absent() -> list[int]:
+            return [rank for rank, key in enumerate(keys) if self._store.get(key) is None]
+
         try:
-            return self._agree(topic, text, deadline_s)
+            with self._connected():
+                if not self.replica:
+                    self._store.set(keys[self.rank], text.encode())
+                wait = partial(self._store.wait, keys)
+                if not _noticed(wait, deadline_s, lambda: f"rank {self.rank} waits for ranks {absent()}"):
+                    raise CommError.of("DL603.ranks", missing=absent(), deadline_s=f"{deadline_s:g}")
+                return [self._store.get(key).decode() for key in keys]
         except CommError:
             if not self.replica:  # rank 0 waits for the ranks that are heard; the others may come when the run is over
                 raise
             return [text] * self.world_size
-
-    def _agree(self, topic: str, text: str, deadline_s: float) -> list[str]:
-        keys = [f"agree/{topic}/{rank}" for rank in range(self.world_size)]
-        with self._connected():
-            if not self.replica:
-                self._store.set(keys[self.rank], text.encode())
-
-            def absent() -> list[int]:
-                return [rank for rank, key in enumerate(keys) if self._store.get(key) is None]
-
-            if not _noticed(
-                partial(self._store.wait, keys), deadline_s, lambda: f"rank {self.rank} waits for ranks {absent()}"
-            ):
-                raise CommError.of("DL603.ranks", missing=absent(), deadline_s=f"{deadline_s:g}")
-            return [self._store.get(key).decode() for key in keys]
 
     # -- ranks above 0
 
@@ -265,8 +261,8 @@ class StoreComm(Comm):
     def interrupt(self) -> None:
         """Shut this rank's connection only: a call to a process that is stopped, not dead, would wait for ever."""
         self._stopped = True
-        if (store := self._store) is not None:
-            store.interrupt()
+        if self._connection is not None:
+            self._connection.interrupt()
 
     def close(self) -> None:
         """Close; rank 0 keeps its store open until the others have left, for a limited time."""
@@ -275,19 +271,19 @@ class StoreComm(Comm):
         if self.late:
             log.warning("%d windows of other ranks came too late and were dropped", self.late)
         if self._broken is not None:
-            self.lost = len(self._unacknowledged)
-            log.warning("rank 0 has gone: %d log events of rank %d were not taken by it", self.lost, self.rank)
+            lost = len(self._unacknowledged)
+            log.warning("rank 0 has gone: %d log events of rank %d were not taken by it", lost, self.rank)
         elif not self._stopped and not self.replica:
             try:
                 self._store.set(_departure(self.rank), b"1")
-                if self.rank == 0 and self._store.serves:
+                if self.rank == 0 and self._connection.serves:
                     keys = [_departure(rank) for rank in range(1, self.world_size) if rank not in self._silent]
                     self._store.wait(keys, 5.0)
             except OSError:
                 pass  # the other side has gone, so there is nobody to tell
         self._stopped = True
-        self._store.close()
         self._store = None
+        self._connection.close()
 
 
 def _noticed(wait: Callable[[float], bool], deadline_s: float, who: Callable[[], str]) -> bool:
