@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 from declog.plans.ops import Plan
 from declog.runtime.ranks.log_event import GREATEST, Answer, LogEvent
@@ -153,7 +152,16 @@ class LogEvents:
             short_wait=blocks and failed and not last, answer=answer, back=back,
         )  # fmt: skip
         sent_after = {**self._sent, mode: self._sent.get(mode, 0) + 1}
-        self._outgoing = partial(self._hand_over, item, stream, steps, only, end, closed, begun, sent_after)
+
+        def hand_over() -> None:
+            self.begun_by_mode, self._sent = begun, sent_after
+            stream.handed_over(steps, only, end, closed)
+            stream.event = None
+            if end is not None and stream.ends and stream.ends[0] is end:
+                stream.ends.popleft()
+            self._background.submit(item)
+
+        self._outgoing = hand_over
         self.deliver()
         self._background.backlog.wait()
         self.meter.handing += time.perf_counter() - began
@@ -167,18 +175,6 @@ class LogEvents:
         if self._outgoing is not None:
             self._outgoing()
             self._outgoing = None
-
-    def _hand_over(
-        self, item: LogEvent, stream: Stream, steps: Sequence[Step], only: str | None, end: WindowEnd | None,
-        closed: int | None, begun: Mapping[str, int], sent: Mapping[str, int],
-    ) -> None:  # fmt: skip
-        """Give the worker a log event; ``begun`` and ``sent`` are what they are afterwards."""
-        self.begun_by_mode, self._sent = begun, sent
-        stream.handed_over(steps, only, end, closed)
-        stream.event = None
-        if end is not None and stream.ends and stream.ends[0] is end:
-            stream.ends.popleft()
-        self._background.submit(item)
 
     def load_counts(self, begun: Mapping[str, int], counts: Mapping[str, int]) -> None:
         """Restore the counts of a checkpoint."""
