@@ -81,32 +81,33 @@ class LogEvents:
     def advance(self, stream: Stream) -> None:
         """Hand over the windows that are complete, or have waited long enough."""
         while stream.ends:
-            end = stream.ends[0]
-            if not end.part and stream.ordered and stream.complete < end.step:
+            end, complete = stream.ends[0], stream.complete
+            if not end.part and stream.ordered and complete < end.step:
                 seconds = stream.waits(self._background.wait_s)
                 if seconds:
                     self._alarm.set(seconds)
                 if seconds != 0:
                     return
-            self._end_window(stream)
+            self._end_window(stream, complete)
 
     def finish_windows(self, stream: Stream) -> None:
         """Hand over all windows that have ended, without waiting for scopes."""
         while stream.ends:
-            self._end_window(stream, forced=True)
+            self._end_window(stream, stream.complete, forced=True)
 
-    def _end_window(self, stream: Stream, *, forced: bool = False) -> None:
-        """Hand over the next window that ends, or a part of one; ``forced``: what is open in it stays open."""
-        end, complete = stream.ends[0], min(stream.complete, stream.ends[0].step)
+    def _end_window(self, stream: Stream, complete: int, *, forced: bool = False) -> None:
+        """Hand over the next window, or a part of one; ``forced``: steps above ``complete`` stay open."""
+        end = stream.ends[0]
         if not stream.ordered:
             self.log(stream, end.step, stream.upto(None), end=end)
         elif end.part:
-            self.log(stream, end.step, stream.upto(complete), end=end)
+            self.log(stream, end.step, stream.upto(min(end.step, complete)), end=end)
         else:
             if complete < end.step and not forced:
                 self.dropped.partial(end.step, sorted({step for step in stream.holds.values() if step <= end.step}))
                 stream.intact = False
-            self.log(stream, end.step, stream.upto(end.step), end=end, closed=complete if forced else end.step)
+            closed = min(end.step, complete) if forced else end.step
+            self.log(stream, end.step, stream.upto(end.step), end=end, closed=closed)
 
     def go_back(self, stream: Stream, step: int, back: int) -> None:
         """Log everything that is finished; the run continues behind the step ``back``, and begins a window."""
