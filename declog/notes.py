@@ -58,7 +58,10 @@ def _outdented(config: Composed, plan: Plan) -> Iterator[str]:
     short = {name for name, entry in _said(config, "metrics") if entry.replaces and "reduce" not in entry.entries}
     for at, name in enumerate(names):
         if name in short and name in keys(MetricSpec) and at and config.home(("metrics", name)) is None:
-            yield f"`{name}` is a metric of its own here; as a key of `{names[at - 1]}` it stands below it, indented"
+            data = config.data["metrics"]
+            edit = in_flow({names[at - 1]: {**data[names[at - 1]], name: data[name].get("expr")}})[1:-1]
+            metric = f"`{name}` is a metric of its own here"
+            yield f"{metric}; as a key of `{names[at - 1]}` it stands below it, indented: {edit}"
 
 
 def _of_one_step(config: Composed, plan: Plan) -> Iterator[str]:

@@ -198,6 +198,7 @@ class _Metric:
             fix = metrics_of_metrics.of_metrics(self.draft, self.id, self.spec, parsed.body)
         elif "/" not in problem.marked and (metric := shown(parsed.text)):
             fix = f"the metric `{metric.id}` logs it: `{self.id}: {{formula: {metric.key}}}`"
+        fix = suggestions.of_distinct(self.spec, problem.fix or "") if fix is None else fix
         return problem if fix is None else replace(problem, fix=fix)
 
     def _intended(self, parsed: Parsed, code: str) -> str | None:

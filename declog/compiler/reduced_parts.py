@@ -35,8 +35,9 @@ def as_formula(draft: Draft, id: str, spec: MetricSpec, body: ast.expr, metrics:
 
     The formula may read ``metrics``, too. A signal that has one value per step is a metric as it is.
     """
-    further = spec.model_fields_set - OF_ROWS - {"expr"}
-    rows = {key: getattr(spec, key) for key in OF_ROWS if key in spec.model_fields_set}
+    of_rows = {*OF_ROWS, *(["over"] if spec.over == "run" else [])}
+    further = spec.model_fields_set - of_rows - {"expr"}
+    rows = {key: getattr(spec, key) for key in of_rows if key in spec.model_fields_set}
     reduced = in_metrics(draft, id, body, metrics, rows)
     if reduced is None:
         return None
@@ -165,7 +166,8 @@ def in_metrics(
         entry = reductions.get(name)
         if entry is None and name not in draft.functions and (name in library_calls.QUANTILES or name in SYNONYMS):
             meant = reduction(call, reductions.names(), draft.functions.names())
-            call = call if meant is None else _call_of(meant)
+            beside = "" if ast.unparse(call) == ast.unparse(body) else SYNONYMS.get(name, "")  # alone it is no formula
+            call = ast.Call(ast.Name(beside or name), call.args, call.keywords) if meant is None else _call_of(meant)
             entry = reductions.get(ast.unparse(call.func))
         if over or entry is None:
             return None

@@ -192,7 +192,7 @@ def groups(draft: Draft) -> None:
         if not isinstance(signal, Observed) or (
             signal.axis != "completion" or signal.type in (DType.FLOAT, DType.BOOL) or signal.family
         ):
-            draft.report("DL310.group_of", path, name=name)
+            draft.report("DL310.group_of", path, name=name, id=_free(draft, "group_id"))
     if spec.size is not None or spec.sources:
         draft.grouping = op_of(Grouping, spec, of=spec.sources)
     token = draft.spec.axes.token
@@ -202,7 +202,14 @@ def groups(draft: Draft) -> None:
     entry = signals.get("token.lengths")
     ints = isinstance(entry, Observed) and (entry.axis, entry.type, entry.family) == ("completion", "int", False)
     if entry is not None and not ints:
-        draft.report("DL310.lengths", "axes.token.lengths", name=token.lengths)
+        homes = [draft.signals[name].homes for name, spec in draft.observed.items() if spec.axis == "token"]
+        phase, id = next((phase for phases in homes for phase in phases), ANY), _free(draft, "token_count")
+        draft.report("DL310.lengths", "axes.token.lengths", name=token.lengths, id=id, phase=phase)
+
+
+def _free(draft: Draft, name: str) -> str:
+    """A name that no signal has."""
+    return name if name not in draft.signals else _free(draft, f"{name}_")
 
 
 def _named(draft: Draft, name: str, path: str | Path) -> Observed | DerivedSpec | None:

@@ -61,6 +61,15 @@ def takes(reduction: Reduction) -> str:
     return "one expression" if reduction.arity == 1 else f"{reduction.arity} expressions"
 
 
+def of_distinct(spec: MetricSpec, fix: str) -> str | None:
+    """The fix for ``nunique(x)`` where its rows of each value have the keys of this metric; None for another fix."""
+    if "max_labels: 1000" not in fix:
+        return None
+    rows = {key: getattr(spec, key) for key in ("where", "every") if key in spec.model_fields_set}
+    rows |= {"over": "run"} if (spec.over or "").startswith("run") else {}
+    return fix.replace("max_labels: 1000", in_flow({"max_labels": 1000, **rows})[1:-1])
+
+
 def of_several(id: str, spec: MetricSpec, exprs: list[str] | None = None) -> str:
     """The fix for reductions of one expression of which there are several: a metric for each of them."""
     written = spec.model_dump(include=spec.model_fields_set, by_alias=True)

@@ -156,11 +156,11 @@ def named(config: str | os.PathLike[str], config_dir: str | FilePath | None = No
     if config_dir is not None:
         raise _refused("DL101.folder_of_file", "config_dir")
     if not file.is_file():
-        beside = [sibling.name for sibling in file.parent.glob("*.y*ml")]
-        close = nearest(file.name, beside)
         files = [path for folder in ("", "*/", "*/*/") for path in FilePath().glob(f"{folder}{GROUP}/*.yaml")]
         same = [str(path) for path in files if path.stem == file.stem or str(path).replace("/", "") == name]
-        close = same[0] if same else str(FilePath(name).with_name(close)) if close else None
+        near = nearest(file.name, beside := [sibling.name for sibling in file.parent.glob("*.y*ml")])
+        near = next((sibling for sibling in beside if FilePath(sibling).stem == file.stem), near if not same else None)
+        close = str(FilePath(name).with_name(near)) if near else next(iter(same), None)
         fix = f"did you mean `{close}`?" if close else "write that file, or start with a preset's name: grpo"
         if close is None and file.stem in presets():
             fix = f"did you mean the preset `{file.stem}`?"

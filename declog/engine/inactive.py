@@ -263,7 +263,7 @@ class Inactive:
             return f"no signal of {listed(silent, SIGNALS)} came{WHICH}`{call}` gives"
         names = list(dict.fromkeys(self._named(clause) for clause in absent))
         if len(absent) == 1 and len(absent[0]) == 1 and absent[0][0].name in self._masks:
-            return f"{names[0]} never came: observe it, or say `axes.token.mask: all`"
+            return f"{names[0]} never came: observe it; without padding, say `axes.token.mask: all`"
         of_label = {need.name for clause in absent for need in clause} <= self._labels.get(id, set())
         return f"{'its label ' * of_label}{listed(names, SIGNALS)}{NEVER}"
 

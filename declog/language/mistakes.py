@@ -42,6 +42,8 @@ def answered(problem: Problem, data: Mapping[str, Any]) -> Problem | None:
 
 def _of_form(problem: Problem, data: Mapping[str, Any]) -> Problem | None:
     """The problem of a value in another form than its key takes; None of a `combine` beside an axis in `over`."""
+    if (never := wrong_forms.of_never(problem.path, data)) is not None:
+        return replace(problem, fix=f"{problem.fix}, or where it is never to be logged: {never}")
     if problem.path[-1] in ("top", "bottom") and (fix := wrong_forms.of_share(problem.path, data)) is not None:
         return replace(problem, fix=fix)
     for depth in (3, 4) if problem.path[0] == "schemas" else (3,):

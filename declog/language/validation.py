@@ -350,7 +350,8 @@ def _of_type(noun: str, example: str, path: Path, value: Any) -> Problem:
         case ["alerts", *_, "do"], _:
             cause, fix = "`do` is a list", of_actions(value)
         case [*_, key], str() if noun == _KINDS["int"][0] and _SPAN_OF_TIME.fullmatch(value):
-            cause, fix = f"`{key}` counts steps, and no time", f"{key}: {counted(value) or 1}"
+            steps = "log events" if key in ("for", "cooldown") else "steps"
+            cause, fix = f"`{key}` counts {steps}, and no time", f"{key}: {counted(value) or 1}"
         case [*_, "random" | "first" as key], float() if 0 < value < 1:
             cause, fix = f"`{key}` counts rows", f"fraction: {value}"
         case [*_, "random" | "first" as key], str() if percent := re.fullmatch(r"\s*(\d+)\s*%\s*", value):

@@ -384,6 +384,16 @@ def without_sink(name: str, data: Mapping[str, Any]) -> str:
     return as_sinks([sink for sink in names if sink != name]) if name in names else "drop it: no sink has this id"
 
 
+def of_never(path: Path, data: Mapping[str, Any]) -> str | None:
+    """The edit by which an entry is not logged, where its ``every`` is 0, which is "never" elsewhere; else None."""
+    if path[-1] != "every" or len(path) != 3 or data[path[0]][path[1]]["every"] != 0:
+        return None
+    section, id = map(str, path[:2])
+    if section == "sink_options":
+        return without_sink(id, data)
+    return f"{section}: {{{id}: {'{log: false}' if section == 'metrics' else 'null'}}}"
+
+
 def is_off(options: Any) -> bool:
     """Whether options of a sink say that it is not used."""
     if not isinstance(options, Mapping):

@@ -45,6 +45,7 @@ UNANSWERED = {
     "twenty_seventh_stranger": 0,
     "twenty_sixth_stranger": 0,
     "twenty_eighth_stranger": 0,
+    "twenty_ninth_stranger": 0,
     "twenty_first_stranger": 0,
     "thirteenth_stranger": 0,
     "fourteenth_stranger": 0,
