@@ -210,16 +210,22 @@ _MOMENTS = re.compile(r"(mean|var|std|pstd)\((.+)\)")
 
 
 def _of_finer_rows(draft: Draft, text: str, beside: Collection[str]) -> str:
-    """``var(advantages)`` beside ``mean(advantages * logprobs)``, of the same tokens; any other text as it is."""
+    """``var(advantages)`` beside ``mean(advantages * logprobs)``, of the same tokens; any other text as it is.
 
-    def axis(text: str) -> Axis:
+    A signal of several phases is of the same phase, too: ``var(returns)`` beside ``var(returns - values)``.
+    """
+
+    def rows(text: str) -> tuple[Axis, str | None]:
         node = tried(draft, text)
-        return (node and node.type.axis) or Axis.BATCH
+        return (Axis.BATCH, None) if node is None else (node.type.axis or Axis.BATCH, node.type.phase)
 
     moment = _MOMENTS.fullmatch(text)
     for other in map(_MOMENTS.fullmatch, beside):
         read = moment is not None and other is not None and names_in(tree_of(moment[2])) < names_in(tree_of(other[2]))
-        if moment is not None and other is not None and read and axis(moment[2]) < axis(other[2]):
+        if moment is None or other is None or not read:
+            continue
+        (axis, phase), (finer, later) = rows(moment[2]), rows(other[2])
+        if axis < finer or (axis == finer and phase != later):
             return f"{moment[1]}({moment[2]} + 0 * ({other[2]}))"
     return text
 

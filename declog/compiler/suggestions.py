@@ -65,7 +65,7 @@ def of_distinct(spec: MetricSpec, fix: str) -> str | None:
     """The fix for ``nunique(x)`` where its rows of each value have the keys of this metric; None for another fix."""
     if "max_labels: 1000" not in fix:
         return None
-    rows = {key: getattr(spec, key) for key in ("where", "every") if key in spec.model_fields_set}
+    rows: dict[str, Any] = {key: getattr(spec, key) for key in ("where", "every") if key in spec.model_fields_set}
     rows |= {"over": "run"} if (spec.over or "").startswith("run") else {}
     return fix.replace("max_labels: 1000", in_flow({"max_labels": 1000, **rows})[1:-1])
 

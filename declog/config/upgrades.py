@@ -122,7 +122,7 @@ def _explained(config: Composed, problem: Problem) -> Problem:
         fix = f"drop it: `signals.any.{both[1][-1]}` is of every phase" if alike else fix
         named = re.search(rf"\b{both[1][-1]}\b", str((config.data.get("axes") or {}).get("group")))
         if named and at(config.data, both[0]).get("axis") != "completion":
-            fix = f"drop it: `{'.'.join(both[1])}` is per completion, as ids of groups are"
+            fix = f"drop it: `{'.'.join(map(str, both[1]))}` is per completion, as ids of groups are"
         return replace(problem, path=both[0], related=(both[1],), fix=fix)
     match = _UNKNOWN.fullmatch(problem.message)
     if match is not None and not is_entry(problem.path):

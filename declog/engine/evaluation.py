@@ -14,6 +14,7 @@ from declog.engine.cells import MetricValues
 from declog.engine.frame import GROUP_ID, Frame, of_mode
 from declog.engine.joins import Carryover
 from declog.engine.log_event import RESTART, EventFacts
+from declog.engine.mixed_groups import MixedGroups
 from declog.engine.publish import Dispatcher
 from declog.engine.reduce import Report
 from declog.engine.row_numbers import RowNumbers
@@ -40,7 +41,7 @@ class Evaluation:
             mode: {period: WindowState(plan, period, report) for period in plan.periods} for mode in plan.modes
         }
         self._carries = {mode: Carryover(plan, report) for mode in plan.modes}
-        self._row_numbers, self._split_groups = RowNumbers(plan), SplitGroups(plan)
+        self._row_numbers, self._split_groups, self._mixed = RowNumbers(plan), SplitGroups(plan), MixedGroups(plan)
         self._checked: set[str] = set()  # the phases of which group ids came in training
 
     def add(
@@ -64,6 +65,7 @@ class Evaluation:
             frames = self._carries[event.mode].apply(frames)
             self._dispatcher.inactive.ungrouped(event.mode, frames)
             self._split_groups.judge(frames)
+            self._mixed.judge(event.mode, frames)
             for period, window in windows.items():
                 window.add(event, frames, came=came)
                 if period in over and (window or not tail):  # an empty window at the tail ended with the last step

@@ -386,9 +386,11 @@ def without_sink(name: str, data: Mapping[str, Any]) -> str:
 
 def of_never(path: Path, data: Mapping[str, Any]) -> str | None:
     """The edit by which an entry is not logged, where its ``every`` is 0, which is "never" elsewhere; else None."""
-    if path[-1] != "every" or len(path) != 3 or data[path[0]][path[1]]["every"] != 0:
+    if path[-1] != "every" or len(path) != 3:
         return None
     section, id = map(str, path[:2])
+    if data[section][id]["every"] != 0:
+        return None
     if section == "sink_options":
         return without_sink(id, data)
     return f"{section}: {{{id}: {'{log: false}' if section == 'metrics' else 'null'}}}"

@@ -260,7 +260,9 @@ def test_values_per_token_whose_mask_never_comes_are_reported(tmp_path: Path, ca
     with caplog.at_level(logging.WARNING, logger="declog"):
         assert logged(config, [{"kl": torch.ones(2, 3), "beta": 0.1, "advantage": [1.0, 2.0]}], tmp_path) == {}
     (message,) = [record.getMessage() for record in caplog.records]
-    assert message == "1 of 1 metric is inactive: kl (mask never came: observe it; without padding, say `axes.token.mask: all`)"
+    assert message == (
+        "1 of 1 metric is inactive: kl (mask never came: observe it; without padding, say `axes.token.mask: all`)"
+    )
 
 
 def test_an_phase_that_never_comes_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,60 @@
+"""Warns once of labels that differ within a group, where a metric per group takes the first: those are two prompts.
+
+So it is where an evaluation has another number of completions per prompt than ``axes.group.size``. No torch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+
+import numpy as np
+
+from declog.engine.evaluator import View
+from declog.engine.frame import Frame
+from declog.errors import RuntimeFailure
+from declog.language.dtypes import Axis
+from declog.language.nodes import Node, walk
+from declog.language.segmented import present
+from declog.plans.ops import Plan
+
+log = logging.getLogger("declog")
+LOOKS = 20  # in so many log events of a mode labels are compared
+
+
+class MixedGroups:
+    """The labels of groups that are the first of their rows, by the metrics that they label."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._labels = {
+            (op.id, node): op.phase for op in plan.metrics if op.by is not None for node in walk(op.by)
+            if node.op == "first" and node.over is Axis.COMPLETION and node.args[0].type.axis is Axis.COMPLETION
+        }  # fmt: skip
+        self._looks = Counter[str]()
+
+    def judge(self, mode: str, frames: Mapping[str, Frame]) -> None:
+        """Warn of a log event's groups whose rows have several labels."""
+        self._looks[mode] += 1
+        for (id, node), phase in [*self._labels.items()] if self._looks[mode] <= LOOKS else ():
+            frame = frames.get(phase)
+            with suppress(RuntimeFailure):  # what cannot be computed is told where the metric is
+                if frame is not None and frame.grouping is not None and self._mixed(node, frame):
+                    del self._labels[id, node]
+                    size, of = frame.grouping.size, frame.grouping.of
+                    name = "prompt_id" if "prompt_id" in of or not of else of[0]
+                    why = f" of `axes.group.size`, {size} rows on end," if size and not frame.by_ids else ""
+                    log.warning(
+                        "%s: in mode `%s` the groups%s have rows of different `%s`, and the first one labels them all:"
+                        " observe of which prompt each row is, %s=...", id, mode, why, node.args[0], name,
+                    )  # fmt: skip
+
+    def _mixed(self, node: Node, frame: Frame) -> bool:
+        """Whether the rows of a group have different values; missing ones are none."""
+        values = np.asarray(View(frame, self._plan.function).rows(node.args[0], Axis.COMPLETION))
+        there = present(values)
+        groups, values = frame.parts(Axis.COMPLETION, Axis.GROUP).index[there], values[there]
+        _, firsts, index = np.unique(groups, return_index=True, return_inverse=True)
+        return bool((values != values[firsts][index]).any())
