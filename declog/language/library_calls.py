@@ -123,11 +123,13 @@ def ranked(call: ast.Call, text: str) -> str | None:
     compared = re.search(rf"([\w.]+)\s*([<>])=?\s*{re.escape(source_of(text, call))}", text)
     if share is None or compared is None or compared[1] != ast.unparse(call.args[0]):
         return None
-    bound = f"{'>' if compared[2] == '>' else '< 1 +'} {share:g} * size(completion)"  # at least one of a small group
-    here = text.replace(compared[0], f"rank({compared[1]}, within=group) {bound}")
-    end = "top" if compared[2] == ">" else "bottom"
-    of_all = f"of all rows a limit is a number, and a table's filter takes the {end}: N"
-    return f"{of_all}; of each group, which is another value: write `{here.strip()}`"
+    x, sign = compared[1], ">" if compared[2] == ">" else "< 1 +"  # at least one of a small group
+
+    def here(within: str, count: str) -> str:
+        return text.replace(compared[0], f"rank({x}, within={within}) {sign} {share:g} * {count}").strip()
+
+    of_all = f"write `{here('step', f'sum(count({x}, over=completion), over=group)')}`, of all completions of a batch"
+    return f"{of_all}; of each group, which is another value: write `{here('group', 'size(completion)')}`"
 
 
 def correlation_over(text: str) -> str | None:

@@ -130,8 +130,10 @@ def of_sink_option(sink: str, key: str, data: Mapping[str, Any]) -> str | None:
     """
     value = data["sink_options"][sink][key]
     if key in ("path", "file", "filename", "file_name") and "." in (name := str(value).rsplit("/", 1)[-1]):
-        folder = str(value).removesuffix(name).rstrip("/") or "."
-        return f"dir: {folder}, a folder below the run's; the name of the file is the sink's"
+        folder, named = str(value).removesuffix(name).rstrip("/"), "the name of the file is the sink's"
+        if not folder:
+            return f"drop it: its files lie in the run's folder, and {named}"
+        return f"dir: {folder}, {'which all runs share' if folder[0] in '/~' else 'below the run folder'}; {named}"
     if (fix := of_other_tools(("sink_options", sink, key), data)) is not None:
         return fix
     if is_off({key: value}):

@@ -34,8 +34,27 @@ def _without_axis(call: Call, node: Node) -> str:
     assert axis is not None
     nearest = f"`{call.name}({node}, over={axis.label})`"
     row = "window" if axis is Axis.STEP else ABOVE[axis].row
-    of_all = "that of all is a metric of its own, which a `formula:` can read; a row is compared with a number"
-    return f"{nearest} is that of each {row}, which is another value; {of_all}"
+    alone = "that of all is a metric of its own, which a `formula:` can read"
+    if (compared := _of_all_rows(call.name, node)) is not None:
+        return f"`{compared}` is that of all rows of a batch, beside each row; {nearest} that of each {row}; {alone}"
+    return f"{nearest} is that of each {row}, which is another value; {alone}; a row is compared with a number"
+
+
+def _of_all_rows(function: str, node: Node) -> str | None:
+    """What reduces all completions of a batch, group by group; None for other values, and what has no such parts."""
+
+    def sum_of(inner: str) -> str:
+        return f"sum({inner}({node}, over=completion), over=group)"
+
+    if node.type.axis is not Axis.COMPLETION:
+        return None
+    if function == "mean":
+        return f"({sum_of('sum')} / {sum_of('count')})"
+    outer = {"count": "sum"}.get(function, function)
+    return f"{outer}({function}({node}, over=completion), over=group)" if function in _BY_PARTS else None
+
+
+_BY_PARTS = ("sum", "count", "min", "max", "any", "all")  # reductions that are computed of those of parts
 
 
 def _readings(call: Call, node: Node, axis: Axis, over: Axis) -> str:
