@@ -13,10 +13,9 @@ from typing import Any
 from declog.cli.output import BOLD, DIM, aligned, coloured, paint, width
 from declog.errors.visible import visible, visible_lines
 from declog.runs.prompts import PROMPTS, RANK, STAMPS, is_long
-from declog.sinks._conversations import is_conversation, spoken
 from declog.sinks._scalar_lines import number
-from declog.sinks._shared import json_text
 from declog.sinks._terminal_cells import beginning
+from declog.texts import as_text, is_conversation, spoken
 
 ENDS = {"best": ("▲", "bold green"), "worst": ("▼", "bold red"), "": ("●", "bold")}
 POSITION = ("step", RANK, "group", "row")  # the columns that say which row it is
@@ -102,7 +101,7 @@ def _card(
         elif is_tokens(value):
             yield from _tokens(value, colour, shades=shades)
         else:
-            yield 4, [(visible_lines(value if isinstance(value, str) else json_text(value)), "")]
+            yield 4, [(visible_lines(as_text(value)), "")]
 
 
 def is_tokens(value: Any) -> bool:

@@ -22,7 +22,7 @@ from declog.language import idioms, library_calls, unknown_names, wrong_calls, w
 from declog.language.dtypes import AXES, MEMBER, Axis, DType, Type
 from declog.language.functions import BUILTIN, REQUIRED, Function, Functions, Param
 from declog.language.functions.rules import Call, of_type
-from declog.language.nodes import COMBINED, CONST, LABEL, METRIC, WRITTEN, Graph, Node
+from declog.language.nodes import COMBINED, CONST, LABEL, METRIC, SAID, WRITTEN, Graph, Node
 from declog.language.phases import in_one_phase, join, latest
 from declog.language.scope import Scope
 from declog.language.syntax import ExpressionError, parse, refuse
@@ -40,7 +40,7 @@ _COMPARE: dict[type[ast.cmpop], str] = {
 }  # fmt: skip
 Located = ast.expr | ast.keyword  # syntax nodes with a span of the text
 OPERATORS = frozenset(
-    {*_BINARY.values(), *_COMPARE.values(), "and", "or", "not", "neg", "if", COMBINED, *WRITTEN.values()}
+    {*_BINARY.values(), *_COMPARE.values(), "and", "or", "not", "neg", "if", COMBINED, SAID, *WRITTEN.values()}
 )
 
 
@@ -400,8 +400,8 @@ class Compiler:
             facts |= library_calls.of_folded(node, self.text, args[0]) if key == "DL306.tokens_reduced" else {}
             self.fail(node if arg is None else places[arg], key, **facts)
 
-        scope = self.scope
-        result = function.rule(Call(name, args, params, scope.groups, scope.token_mask, self.registry, fail))
+        scope, said = self.scope, self.graph.said
+        result = function.rule(Call(name, args, params, scope.groups, scope.token_mask, self.registry, said, fail))
         if name == LABEL:  # a metric of its own to all that reads it
             return self.graph.make(METRIC, type=result, name=args[0].leaf, label=params[LABEL])
         mask = scope.token_mask if params.get("axis") is Axis.TOKEN else None

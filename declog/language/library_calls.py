@@ -260,8 +260,11 @@ _SPELT_OUT: Mapping[str, str] = {  # of two values: of the rows of the finer one
     **dict.fromkeys(_ALL_VALUES, "square(pstd(x))"),
     **dict.fromkeys(("sem", "stderr", "stderror", "std_err", "std_error", "standard_error"), "std(x) / sqrt(count(x))"),
     **dict.fromkeys(("cov", "covariance"), f"({_PRODUCT}) * count(x * y) / (count(x * y) - 1)"),
-    **dict.fromkeys(("ptp", "range", "spread"), "max(x) - min(x)"), "iqr": "p75(x) - p25(x)", "cv": "std(x) / mean(x)",
-    "rms": "sqrt(mean(square(x)))", **dict.fromkeys(("l2", "l2_norm", "norm"), "sqrt(sum(square(x)))"),
+    **dict.fromkeys(("ptp", "range", "spread"), "max(x) - min(x)"),
+    "iqr": "p75(x) - p25(x)",
+    "cv": "std(x) / mean(x)",
+    "rms": "sqrt(mean(square(x)))",
+    **dict.fromkeys(("l2", "l2_norm", "norm"), "sqrt(sum(square(x)))"),
     "corr_of_tokens": f"({_PRODUCT}) / (pstd(x + 0 * y) * pstd(y + 0 * x))",
 }
 

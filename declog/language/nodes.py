@@ -21,6 +21,7 @@ CARRIED = "carried"  # a column that rank 0 adds from other rows: a join, or a p
 JOIN = "join"  # a value of an earlier phase, for the rows of a later one
 COMBINED = "combined"  # one label of several values
 WRITTEN = {DType.INT: "int_text", DType.BOOL: "bool_text"}  # values as labels
+SAID = "said"  # an object as a text: what the messages of a conversation say
 COMPUTED = frozenset({FOLD, TEXTVALUE, CARRIED})  # columns that hold the values of an expression
 LEAVES = frozenset({CONST, SIGNAL, BUILTIN, METRIC, FOLD, TEXTVALUE, CARRIED})
 PLAIN = frozenset({CONST, BUILTIN})  # values that every process has
@@ -92,7 +93,7 @@ def show(node: Node, *, nested: bool = False, in_full: bool = False) -> str:
             return f"{LABEL}({name}, {_constant(label)})"
         return f"{function}({name})" if function else name
     part = partial(show, in_full=in_full)
-    if (node.op == JOIN and not in_full) or node.op in WRITTEN.values():
+    if (node.op == JOIN and not in_full) or node.op in (SAID, *WRITTEN.values()):
         return part(node.args[0], nested=nested)
     inner = [part(arg, nested=True) for arg in node.args]
     if node.op in _INFIX:
@@ -169,6 +170,10 @@ class Graph:
     def constant(self, value: float | int | bool | str) -> Node:
         """A constant."""
         return self.make(CONST, type=Type(_CONSTANTS[value.__class__]), value=value)
+
+    def said(self, node: Node) -> Node:
+        """An object as a text."""
+        return self.make(SAID, [node], type=node.type.with_dtype(DType.TEXT))
 
 
 def label_of(node: Node) -> str | None:

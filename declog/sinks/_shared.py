@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import importlib
 import importlib.util
-import json
 import math
 from collections.abc import Iterator
 from contextvars import ContextVar
@@ -52,28 +51,6 @@ def tracker_config(run: RunInfo) -> dict[str, Any]:
         "config": dict(run.declog),
     }
     return {**run.config, "declog": declog}
-
-
-def json_text(value: Any) -> str:
-    """Strictly valid JSON on one line: NaN and infinities are the strings ``NaN``, ``Infinity``, ``-Infinity``.
-
-    Python's ``float()`` reads all three back. Integers keep every digit, text stays as it is.
-    """
-    try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=str)
-    except ValueError:
-        return json.dumps(strict(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=str)
-
-
-def strict(value: Any) -> Any:
-    """The same value with non-finite numbers as strings, at any depth."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if isinstance(value, dict):
-        return {str(key): strict(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [strict(item) for item in value]
-    return value
 
 
 def clean_text(text: str) -> str:

@@ -6,7 +6,8 @@ from typing import Any
 
 from declog.errors.visible import visible_lines
 from declog.records import DType, Table
-from declog.sinks._shared import clean_text, json_text
+from declog.sinks._shared import clean_text
+from declog.texts import as_text
 
 LONG = (DType.TEXT, DType.OBJECT)
 
@@ -22,7 +23,7 @@ def row_as_text(table: Table, row: int) -> str:
     for column in table.columns:
         value = table.data[column.name][row]
         if value is not None and column.type in LONG:
-            texts.append((column.name, value if isinstance(value, str) else json_text(value)))
+            texts.append((column.name, as_text(value)))
     return "\n\n".join(
         [f"## {caption(table, row)}", *(f"**{clean_text(name)}**\n\n{_block(text)}" for name, text in texts)]
     )

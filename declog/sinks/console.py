@@ -38,12 +38,12 @@ from declog.errors import SinkError
 from declog.errors.visible import visible, visible_json
 from declog.records import Alert, DType, Records, RunInfo, Table
 from declog.sinks import ALERT, SCALAR, TABLE, BaseSink
-from declog.sinks._conversations import Message, is_conversation, spoken
 from declog.sinks._live_line import LiveLine
 from declog.sinks._rows import end_of, scalars_by_name, table_rows
 from declog.sinks._scalar_lines import BARS, Piece, Trends, number, scalar_lines
-from declog.sinks._shared import json_text, require
+from declog.sinks._shared import require
 from declog.sinks._terminal_cells import cells, padded, wrapped
+from declog.texts import Message, as_text, is_conversation, json_text, spoken
 
 PLAIN_WIDTH = 100
 LABEL_WIDTH = 20
@@ -273,7 +273,7 @@ def table_cards(table: Table, max_rows: int, max_chars: int, width: int, step: i
                 yield f"{INDENT}{visible(name)}\n", "dim"
                 yield from _messages(value, max_chars, width)
                 continue
-            text = "none" if value is None else sample(value if isinstance(value, str) else json_text(value), max_chars)
+            text = "none" if value is None else sample(as_text(value), max_chars)
             yield f"{INDENT}{padded(visible(name), label_width)}  ", "dim"
             yield _wrap(text, width, 8 + label_width) + "\n", ""
 

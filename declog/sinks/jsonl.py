@@ -31,7 +31,7 @@ from declog.records import Histogram, Records, ResumePoint, RunInfo, Scalar
 from declog.sinks._files import fsync, put
 from declog.sinks._folder import FolderSink
 from declog.sinks._rows import EVENT_RUN, EVENT_STEP, run_column, scalars_by_name, table_rows
-from declog.sinks._shared import json_text
+from declog.texts import json_text
 
 METRICS = "metrics.jsonl"
 MAX_PENDING_BYTES = 8 * 2**20

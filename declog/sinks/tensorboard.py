@@ -22,7 +22,8 @@ from declog.sinks import _images
 from declog.sinks._files import fsync, put
 from declog.sinks._folder import FolderSink
 from declog.sinks._rows import with_why
-from declog.sinks._shared import as_float, clean_text, json_text, require, tracker_config
+from declog.sinks._shared import as_float, clean_text, require, tracker_config
+from declog.texts import as_text, json_text
 
 FLOAT32_MAX = 3.4028234663852886e38
 EVENT_FILES = "events.out.tfevents.*"
@@ -180,7 +181,7 @@ def markdown(table: Table) -> str:
 
 
 def _cell(value: Any) -> str:
-    return "" if value is None else value if isinstance(value, str) else json_text(value)
+    return "" if value is None else as_text(value)
 
 
 def _line(cells: Iterable[str]) -> str:

@@ -35,16 +35,8 @@ from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink, _images
 from declog.sinks._conversations import conversation, spoken_columns
 from declog.sinks._folder import below
 from declog.sinks._rows import INT64, end_of, with_why
-from declog.sinks._shared import (
-    as_float,
-    bound,
-    clean_text,
-    json_text,
-    require,
-    require_installed,
-    strict,
-    tracker_config,
-)
+from declog.sinks._shared import as_float, bound, clean_text, require, require_installed, tracker_config
+from declog.texts import json_text, strict
 
 REMOTE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
 PRINTING = ("trackio", "trackio.run", "trackio.utils")

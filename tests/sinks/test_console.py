@@ -19,9 +19,9 @@ from rich.text import Text
 import declog
 from declog.errors import SinkError
 from declog.records import Alert, Column, DType, Number, Records, RunInfo, Scalar, Table
-from declog.sinks._conversations import spoken
 from declog.sinks._scalar_lines import number, scalar_lines
 from declog.sinks.console import ConsoleSink, alert_line, sample, table_cards
+from declog.texts import spoken
 from tests.running import profile
 from tests.sinks.samples import event, python, run_info
 from tests.sinks.terminal import Terminal
@@ -244,7 +244,6 @@ def test_a_stdout_that_is_not_utf8_loses_characters_only(tmp_path: Path) -> None
     code = """
 import sys
 from pathlib import Path
-from declog.sinks._conversations import spoken
 from declog.sinks.console import ConsoleSink
 from tests.sinks.samples import event, run_info
 sink = ConsoleSink()

@@ -21,6 +21,7 @@ from declog.cli.arguments import Parser, Wrong
 from declog.cli.output import write_json
 from declog.errors import did_you_mean
 from declog.runs.prompts import RANK, STAMPS, as_number, numeric_columns, prompt_column, prompt_of, prompts_of
+from declog.texts import strict
 
 Row = Mapping[str, Any]
 
@@ -63,7 +64,6 @@ def run(args: argparse.Namespace) -> int:
     """Print the samples."""
     from declog.cli.sample_cards import print_prompts, print_samples
     from declog.runs.run import read
-    from declog.sinks._shared import strict
 
     if args.solved is not None and not args.by_prompt:
         raise Wrong("`--solved` says of prompts when they are solved", f"--by-prompt --solved {args.solved}")

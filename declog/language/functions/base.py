@@ -158,9 +158,9 @@ def of_user(run: Callable[..., Any], name: str, returns: str | None = None) -> F
 
     def rule(call: Call) -> Type:
         for index, node in enumerate(call.args):
-            if node.type.dtype is DType.TEXT and index not in texts:
+            if node.type.text and index not in texts:
                 pairs = zip(items, call.args, strict=False)
-                fix = _annotated(written, name, [item.name for item, arg in pairs if arg.type.dtype is DType.TEXT])
+                fix = _annotated(written, name, [item.name for item, arg in pairs if arg.type.text])
                 fix = f"{fix}: {line}" if (line := of_one_row(run)) else fix
                 call.fail("DL305.annotation", arg=index, name=name, parameter=items[index].name, node=node, fix=fix)
         needed = [index for index in texts if not (params[index].takes_none and _no_value(call.args[index]))]

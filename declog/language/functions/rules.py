@@ -33,6 +33,7 @@ class Call:
     groups: bool  # does the config say what a group is?
     token_mask: frozenset[Node]  # the token axis' mask; empty where none is declared
     functions: Functions
+    said: Callable[[Node], Node]  # an object as a text
     fail: Callable[..., NoReturn]  # refuses the call: `fail(key, arg=0, **facts)`; `arg` points at one argument
 
 
@@ -70,9 +71,12 @@ def _on_device(call: Call, index: int, node: Node) -> None:
 
 
 def need(call: Call, *dtypes: DType, args: Sequence[int] | None = None, fix: str | None = None) -> None:
-    """Refuse arguments of other dtypes; ``fix`` has `{node}` for the argument."""
+    """Refuse arguments of other dtypes; ``fix`` has `{node}` for the argument. An object is taken as a text."""
     for index in range(len(call.args)) if args is None else args:
         node = call.args[index]
+        if node.type.dtype is DType.OBJECT and DType.TEXT in dtypes and DType.OBJECT not in dtypes:
+            call.args[index] = call.said(node)
+            continue
         if node.type.dtype not in dtypes:
             name, answer = symbol(call.name), of_type(node, dtypes) if fix is None else fix.format(node=node)
             answer = of_text(node, dtypes, call.functions) or answer
@@ -176,6 +180,8 @@ def _alike(call: Call) -> str:
 
 def equality(call: Call) -> Type:
     """Numbers with numbers, texts with texts, bools with bools."""
+    if any(node.type.dtype is DType.TEXT for node in call.args):
+        call.args[:] = [call.said(node) if node.type.dtype is DType.OBJECT else node for node in call.args]
     dtypes = {_broad(node.type.dtype) for node in call.args}
     if len(dtypes) > 1 or DType.OBJECT in dtypes:
         shown = " and ".join(f"`{node}` ({node.type.dtype})" for node in call.args)

@@ -19,9 +19,10 @@ from declog.errors import RuntimeFailure
 from declog.language.dtypes import NUMERIC, Axis, DType, Type, per
 from declog.language.functions.base import BUILTIN, OVER, PATTERN, Param, View
 from declog.language.functions.rules import Call, Rule, need, readable_pattern, typed
-from declog.language.nodes import COMBINED, WRITTEN, Node
+from declog.language.nodes import COMBINED, SAID, WRITTEN, Node
 from declog.language.patterns import pattern
 from declog.language.segmented import NOTHING, of_constant, present
+from declog.texts import said
 
 Array = NDArray[Any]
 
@@ -232,6 +233,9 @@ def _as_text(values: Any, *, truth: bool) -> Array:
     return labels
 
 
+BUILTIN.rows(SAID, "x", rule=typed(DType.TEXT), help="an object as a text")(
+    lambda view, node, x: np.array([item if item is None else said(item) for item in x], object)
+)
 BUILTIN.elementwise(WRITTEN[DType.INT], "x", rule=typed(DType.TEXT), help="an int as a label")(
     lambda xp, x: _as_text(x, truth=False)
 )
