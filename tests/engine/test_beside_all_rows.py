@@ -18,8 +18,8 @@ from declog.errors import ConfigError
 from tests.language.runs import values
 
 Array = NDArray[np.float64]
-LENGTH = np.random.default_rng(29).permutation(24) + 1.0
-REWARD = np.random.default_rng(30).random(24)
+LENGTH: Array = np.random.default_rng(29).permutation(24).astype(np.float64) + 1
+REWARD: Array = np.random.default_rng(30).random(24)
 CASES: dict[str, tuple[dict[str, Any], Callable[[Array, Array], Any]]] = {
     "a quantile": ({"where": "length >= p75(length)"}, lambda r, n: r[n >= np.quantile(n, 0.75)].mean()),
     "a low quantile": ({"where": "length < p10(length)"}, lambda r, n: r[n < np.quantile(n, 0.1)].mean()),
@@ -46,11 +46,11 @@ def test_the_edit_is_of_all_rows(case: str, ranks: int) -> None:
     (problem,) = refused.value.problems
     edit = re.search(r"`([^`]+)`", str(problem.fix))
     assert edit is not None
-    key = problem.path[-1]
+    key = str(problem.path[-1])
     text = written[key]
     start, end = problem.span or (0, len(text))
     entire = edit[1] if str(problem.fix).startswith("write") else f"{text[:start]}{edit[1]}{text[end:]}"
     rows = np.array_split(np.arange(24), 6)
     of_ranks = [np.concatenate(rows[rank::ranks]) for rank in range(ranks)]
     steps = [[[{"length": LENGTH[some], "reward": REWARD[some]}]] for some in of_ranks]
-    assert values(profile({**written, str(key): entire}), *steps)["a"] == pytest.approx(expected(REWARD, LENGTH))
+    assert values(profile({**written, key: entire}), *steps)["a"] == pytest.approx(expected(REWARD, LENGTH))
