@@ -28,7 +28,7 @@ def notes(config: Composed, plan: Plan) -> Iterator[str]:
     """All notes on the user's own lines; what an installed package's preset says is as it should be."""
     rules = (
         _unseen, _of_families, _unopened, _thinned, _of_all, _replaced, _of_another_side, _redefined,
-        _of_another_schema, _below_the_run, _outdented, _of_one_step, _of_means, _of_numbers,
+        _of_another_schema, _below_the_run, _outdented, _off, _of_one_step, _of_means, _of_numbers,
     )  # fmt: skip
     for rule in rules:
         yield from rule(config, plan)
@@ -62,6 +62,16 @@ def _outdented(config: Composed, plan: Plan) -> Iterator[str]:
             edit = in_flow({names[at - 1]: {**data[names[at - 1]], name: data[name].get("expr")}})[1:-1]
             metric = f"`{name}` is a metric of its own here"
             yield f"{metric}; as a key of `{names[at - 1]}` it stands below it, indented: {edit}"
+
+
+def _off(config: Composed, plan: Plan) -> Iterator[str]:
+    """A note on the user's own alerts and tables that a deleted metric switches off: it may be hidden instead."""
+    for entry, why in plan.inactive:
+        section, _, name = entry.partition(".")
+        deleted = re.fullmatch(r"the metric `(\w+)` was deleted", why)
+        if deleted and section in ("alerts", "tables") and config.home((section, name)) is None:
+            edit = in_flow({"metrics": {deleted[1]: {"log": False}}})[1:-1]
+            yield f"`{entry}` is off: {why}; {edit}, in place of that, hides it and keeps the {section[:-1]}"
 
 
 def _of_one_step(config: Composed, plan: Plan) -> Iterator[str]:
@@ -271,9 +281,9 @@ def _replaced(config: Composed, plan: Plan) -> Iterator[str]:
             expr = entry.entries.get("expr")
             if section == "metrics" and expr is not None and exprs.setdefault(name, expr.plain) != expr.plain:
                 lost = set()  # of another metric, which has a note of its own
-            if lost and config.home((section, name)) is None:
+            if lost and config.home((section, name)) is None and config.data[section].get(name) is not None:
                 names = ", ".join(f"`{key}`" for key in sorted(lost))
-                now = config.data[section].get(name) or {}  # a later layer may have changed it
+                now = config.data[section][name]  # a later layer may have changed it
                 said_here = {str(key): now.get(key, node.plain) for key, node in entry.entries.items()} | bounds
                 path = (section, name, *said_here) if len(said_here) == 1 else (section, name)
                 edit = _edit(config, path, said_here if len(said_here) > 1 else next(iter(said_here.values())))

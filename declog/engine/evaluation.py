@@ -97,10 +97,10 @@ class Evaluation:
 
         Evaluations are made again, too.
         """
-        step = -1 if step == RESTART else step
+        restart, step = step == RESTART, max(step, -1)
         for carry in self._carries.values():
             carry.rewind(step)
-        self._dispatcher.rewind(step)
+        self._dispatcher.rewind(step, restart=restart)
         self._dispatcher.inactive.rewind("train", step)
         for window in self._windows["train"].values():
             window.clear()

@@ -129,6 +129,11 @@ class OverRun:
         cells = Cells(np.array(means, np.float64), tuple(members) if op.family else (), names.all, rest=names.rest)
         return _shown(op, cells, (count >= curve.least) & np.isnan(cells.values), count > 0, window)
 
+    def going_on(self, mode: str) -> list[str]:
+        """The keys of the metrics whose values of later steps stay where a mode goes back."""
+        kept = {key for key, cells in self._values.items() if any(None in dict(one) for one in cells.values())}
+        return sorted(key for at, key in {*self._states, *kept} if at in ("", mode))
+
     def rewind(self, mode: str, step: int) -> None:
         """Take a mode back to an earlier step: its next windows are not late, and later values are forgotten."""
         self._steps = {key: min(last, step) if key[0] == mode else last for key, last in self._steps.items()}

@@ -15,7 +15,7 @@ from declog.engine import formulas
 from declog.engine.cell_values import row_bytes
 from declog.engine.cells import Cells, MetricValues
 from declog.engine.evaluator import View
-from declog.engine.inactive import Inactive
+from declog.engine.inactive import Inactive, listed
 from declog.engine.joins import KEPT
 from declog.engine.log_event import EventFacts
 from declog.engine.metrics import Metrics
@@ -99,6 +99,7 @@ class Dispatcher:
         self._silent: Counter[tuple[str, str]] = Counter()
         # what both were before a log event that changed them: the run can go back
         self._earlier: deque[tuple[int, tuple[str, str], int, int]] = deque(maxlen=KEPT)
+        self._told_of_rewind = False
         self._fired = fired
         self._events: Counter[str] = Counter()  # the number of log events by mode
         # by mode and route: the latest step and its events that the route did not take
@@ -141,8 +142,18 @@ class Dispatcher:
         kept = {key: op for key, op in self._outputs.items() if key not in other}
         self._metrics.over_run.load(data["over_run"], kept)
 
-    def rewind(self, step: int) -> None:
-        """Take the run back to an earlier step; it continues behind that step, and its alerts fire again."""
+    def rewind(self, step: int, *, restart: bool = False) -> None:
+        """Take the run back to an earlier step; it continues behind that step, and its alerts fire again.
+
+        At a ``restart`` nothing is dropped; else the shown metrics over the run that go on are told once.
+        """
+        going_on = [key for key in self._metrics.over_run.going_on("train") if self._outputs[key].shown]
+        if going_on and not restart and not self._told_of_rewind:
+            self._told_of_rewind = True
+            log.warning(
+                "the run goes back to step %d, and over the run %s go on with what came behind it;"
+                " `log.load_state_dict` of a checkpoint of that step has them as they were then", step, listed(going_on, 4),
+            )  # fmt: skip
         for mode in self._plan.modes:
             self._metrics.over_run.rewind(mode, step)
         for at, key, streak, silent in reversed(self._earlier):

@@ -84,3 +84,28 @@ def test_rows_that_ids_match(ids: str, cli: Cli, tmp_path: Path, caplog: pytest.
         assert (said, sink.scalars[0]["wrong"]) == ([], 1.0)
     else:
         assert "give `row_id` in both calls" in said[0] and "wrong" not in sink.scalars[0]
+
+
+@pytest.mark.parametrize(
+    ("entries", "off"),
+    [
+        ('metrics: {kl: null}\nalerts: {kl: "> 0.5 for 3"}\n', "`alerts.kl` is off: the metric `kl` was deleted;"),
+        ('metrics: {kl: null}\nalerts: {mine: "kl > 0.5"}\n', "`alerts.mine` is off: the metric `kl` was deleted;"),
+        ('metrics: {kl: {log: false}}\nalerts: {kl: "> 0.5 for 3"}\n', None),
+        ("metrics: {kl: null}\n", None),  # the preset's own alert goes with its metric
+        ('metrics: {kl: null}\nalerts: {kl: "> 0.5", broken_kl: null}\n', "{kl: {log: false}}, in place of that"),
+    ],
+)  # fmt: skip
+def test_an_alert_whose_metric_was_deleted(entries: str, off: str | None, cli: Cli, tmp_path: Path) -> None:
+    """One's own alert is told, with the edit that hides the metric in place of deleting it."""
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"defaults: [grpo, _self_]\n{entries}")
+    answer = " ".join((result := cli("check", str(file))).out.split()) + result.err
+    assert off in answer if off else "is off" not in answer
+
+
+def test_what_is_deleted_is_not_replaced(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text('defaults: [grpo, _self_]\nalerts: {kl: "> 0.5"}\n')
+    assert "replaced as a whole" in cli("check", str(file)).out
+    assert "replaced as a whole" not in cli("check", str(file), "~alerts.kl").out
