@@ -152,7 +152,8 @@ class Dispatcher:
             self._told_of_rewind = True
             log.warning(
                 "the run goes back to step %d, and over the run %s go on with what came behind it;"
-                " `log.load_state_dict` of a checkpoint of that step has them as they were then", step, listed(going_on, 4),
+                " `log.load_state_dict` of a checkpoint of that step has them as they were then",
+                step, listed(going_on, 4),
             )  # fmt: skip
         for mode in self._plan.modes:
             self._metrics.over_run.rewind(mode, step)
