@@ -85,9 +85,11 @@ def attach(
             fix = fix if swapped else f"give the trainer: declog.attach(trainer); {fix}"
             if hasattr(config, "add_callback") or (swapped and not other):
                 fix = f"the trainer comes first: declog.attach(trainer, {trainer!r})"
+            elif isinstance(trainer, type):
+                fix = f"declog.attach(trainer), the object that `{trainer.__name__}(...)` makes"
             elif isinstance(trainer, TrainingArguments):
                 fix = "declog.attach(trainer), the trainer that is made with these arguments"
-            type_ = type(config if swapped and other else trainer).__name__
+            type_ = (trainer if isinstance(trainer, type) else type(config if swapped and other else trainer)).__name__
             raise UsageError.of("DL510.trainer", type=type_, needed=needed, fix=fix)
     before = vars(trainer).get(MARK)
     if isinstance(before, Hooks):
