@@ -6,9 +6,8 @@ They use the star of ``store_comm.py`` over a store in memory. Imports neither t
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
-from concurrent.futures import Future, wait
-from contextlib import closing
 from typing import Self, TypeVar
 
 from declog.runtime.ranks.keystore import Store
@@ -34,25 +33,27 @@ def run_ranks(world_size: int, body: Callable[[FakeComm], Result], *, timeout_s:
     methods of its own recorder, since ``declog.observe`` finds recorders process-wide. The lowest failing
     rank's error is raised when all have ended; ranks that are still running after ``timeout_s`` are an error.
     """
-    comms = FakeComm.job(world_size)
-    outcomes: list[Future[Result]] = [Future() for _ in comms]
+    results: dict[int, Result] = {}
+    errors: dict[int, BaseException] = {}
 
-    def main(comm: FakeComm, outcome: Future[Result]) -> None:
+    def main(comm: FakeComm) -> None:
         try:
-            with closing(comm):
-                result = body(comm)
+            results[comm.rank] = body(comm)
         except BaseException as error:  # noqa: BLE001  (raised below, in the caller's thread)
-            outcome.set_exception(error)
-        else:
-            outcome.set_result(result)
+            errors[comm.rank] = error
+        finally:
+            comm.close()
 
-    for pair in zip(comms, outcomes, strict=True):
-        threading.Thread(target=main, args=pair, name=f"rank-{pair[0].rank}", daemon=True).start()
-    wait(outcomes, timeout_s)
-    for outcome in outcomes:  # report an error first: others may hang because of it
-        if outcome.done():
-            outcome.result()
-    hung = [rank for rank, outcome in enumerate(outcomes) if not outcome.done()]
+    comms = FakeComm.job(world_size)
+    threads = [threading.Thread(target=main, args=(comm,), name=f"rank-{comm.rank}", daemon=True) for comm in comms]
+    for thread in threads:
+        thread.start()
+    end = time.monotonic() + timeout_s
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
+    if errors:  # report this one first: others may hang because of it
+        raise errors[min(errors)]
+    hung = [comm.rank for comm, thread in zip(comms, threads, strict=True) if thread.is_alive()]
     if hung:
         raise TimeoutError(f"ranks {hung} did not end within {timeout_s:g} s")
-    return [outcome.result() for outcome in outcomes]
+    return [results[rank] for rank in range(world_size)]
