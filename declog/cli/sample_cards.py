@@ -12,10 +12,10 @@ from typing import Any
 
 from declog.cli.output import BOLD, DIM, aligned, coloured, paint, width
 from declog.errors.visible import visible, visible_lines
+from declog.records import as_text, is_conversation, spoken
 from declog.runs.prompts import PROMPTS, RANK, STAMPS, is_long
 from declog.sinks._scalar_lines import number
 from declog.sinks._terminal_cells import beginning
-from declog.texts import as_text, is_conversation, spoken
 
 ENDS = {"best": ("▲", "bold green"), "worst": ("▼", "bold red"), "": ("●", "bold")}
 POSITION = ("step", RANK, "group", "row")  # the columns that say which row it is

@@ -105,8 +105,7 @@ def _of_option(draft: Draft, sink: str, problem: Problem) -> Problem:
     name = str(problem.path[0])
     fix = other_tools.of_sink_option(sink, name, data)
     if fix is None and problem.code == "DL201" and not str(problem.fix).startswith("did you mean"):
-        of_all = did_you_mean(name, SinkSpec.model_fields, what="of every sink")
-        fix = of_all if of_all.startswith("did you mean") else f"{problem.fix}\n{of_all}"
+        fix = did_you_mean(name, SinkSpec.model_fields, what="options of every sink", otherwise=str(problem.fix))
     return problem if fix is None else replace(problem, fix=fix)
 
 

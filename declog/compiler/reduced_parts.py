@@ -35,17 +35,42 @@ def as_formula(draft: Draft, id: str, spec: MetricSpec, body: ast.expr, metrics:
 
     The formula may read ``metrics``, too. A signal that has one value per step is a metric as it is.
     """
-    of_rows = {*OF_ROWS, *(["over"] if spec.over == "run" else [])}
+    of_rows = {*OF_ROWS, "over", "combine"}
     further = spec.model_fields_set - of_rows - {"expr"}
-    rows = {key: getattr(spec, key) for key in of_rows if key in spec.model_fields_set}
+    rows = {key: getattr(spec, key) for key in MetricSpec.model_fields if key in of_rows & spec.model_fields_set}
     reduced = in_metrics(draft, id, body, metrics, rows)
     if reduced is None:
         return None
     entries, rest = reduced
-    if any(isinstance(node, ast.keyword) for node in ast.walk(rest)) or not further <= _PLAIN:
+    pieces = spec.over not in (None, "run") or spec.combine is not None  # whose values are combined
+    linear = _LINEAR.match(str(spec.combine)) is not None and _is_linear(rest, {*entries})
+    if (
+        any(isinstance(node, ast.keyword) for node in ast.walk(rest))
+        or not further <= _PLAIN
+        or (pieces and not linear)
+    ):
         return "a metric for each reduction, with the same keys as this one, and a `formula:` of those metrics"
     said = spec.model_dump(include=further, by_alias=True)
     return f"metrics: {in_flow({**entries, id: {'formula': ast.unparse(rest), **said}})}"
+
+
+_LINEAR = re.compile(
+    r"(sum|mean)$|(ema|rolling)\("
+)  # ways to combine, of which a sum and a multiple are those of its parts
+
+
+def _is_linear(node: ast.expr, parts: Collection[str]) -> bool:
+    """Whether it is a sum of multiples of ``parts``."""
+    match node:
+        case ast.Name(id=name):
+            return name in parts
+        case ast.UnaryOp(op=ast.USub(), operand=value) | ast.BinOp(value, ast.Mult() | ast.Div(), ast.Constant()):
+            return _is_linear(value, parts)
+        case ast.BinOp(ast.Constant(), ast.Mult(), value):
+            return _is_linear(value, parts)
+        case ast.BinOp(one, ast.Add() | ast.Sub(), other):
+            return _is_linear(one, parts) and _is_linear(other, parts)
+    return False
 
 
 def of_spelt_out(draft: Draft, id: str, spec: MetricSpec, word: str, values: Sequence[object] = ()) -> str | None:
@@ -249,7 +274,7 @@ def of_earlier_steps(draft: Draft, id: str, body: ast.expr, problem: Problem) ->
     """
     asked = [node for node in ast.walk(body) if isinstance(node, ast.expr) and earlier_steps.reads_earlier(node)]
     spec = draft.spec.metrics[id]
-    rows = {key: getattr(spec, key) for key in OF_ROWS if key in spec.model_fields_set}
+    rows = {key: getattr(spec, key) for key in MetricSpec.model_fields if key in OF_ROWS & spec.model_fields_set}
     rows |= {"over": "run"} if spec.over == "run" else {}
     means: dict[str, Any] = {}
 

@@ -151,7 +151,7 @@ class Dispatcher:
         if going_on and not restart and not self._told_of_rewind:
             self._told_of_rewind = True
             log.warning(
-                "the run goes back to step %d, and over the run %s go on with what came behind it;"
+                "the run goes back to the end of step %d, but what came behind it stays in the values over the run, %s;"
                 " `log.load_state_dict` of a checkpoint of that step has them as they were then",
                 step, listed(going_on, 4),
             )  # fmt: skip

@@ -9,7 +9,10 @@ import functools
 import inspect
 import json
 import os
+import re
+import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar
 
 from declog.errors import ConfigError, InputError, SinkError, UsageError, in_flow, nearest
@@ -65,9 +68,26 @@ def shown_at_the_call(function: Callable[P, R]) -> Callable[P, R]:
         except Exception as error:
             if isinstance(error, InputError | ConfigError | UsageError) or _of_arguments(error):
                 error.__traceback__ = None
+            if isinstance(error, ConfigError) and "sinks" in inspect.signature(function).parameters:
+                problems = [replace(problem, fix=problem.fix and _as_items(problem.fix)) for problem in error.problems]
+                if problems != [*error.problems]:
+                    raise type(error)(problems) from error.__cause__
             raise
 
     return call
+
+
+def _as_items(fix: str) -> str:
+    """A fix whose alternatives are several overrides, which a shell takes one by one, as items of a list of Python."""
+    alternatives = []
+    for text in fix.split("  or  "):
+        try:
+            words = shlex.split(text)
+        except ValueError:  # prose
+            words = []
+        several = len(words) > 1 and all(re.match(r"(\+\+?|~)?\w+(\.[\w@/]+)*=", word) for word in words)
+        alternatives.append(", ".join(map(repr, words)) if several else text)
+    return "  or  ".join(alternatives)
 
 
 def _of_arguments(error: Exception) -> bool:

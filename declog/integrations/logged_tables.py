@@ -121,7 +121,7 @@ def is_histogram(value: Any) -> bool:
 
 def _of_table(id: str, name: str, table: Any) -> list[str]:
     types = {str(title): _type(row[at] for row in table.data) for at, title in enumerate(table.columns)}
-    types = {title: type_ for title, type_ in types.items() if type_ and title != "step"}  # declog has the step
+    types = {title: type_ for title, type_ in types.items() if type_}
     overrides, columns = [], []
     for title, type_ in types.items():
         key = _id(title)

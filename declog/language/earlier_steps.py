@@ -20,6 +20,7 @@ from declog.language.smoothing import Reduction, Smoothing
 BEFORE = frozenset({"prev", "previous", "last_value", "lag", "shift", "before"})
 CHANGES = frozenset({"delta", "diff", "change"})
 RATIOS = frozenset(elsewhere.words("ratios"))  # changes as parts of the value before
+SLOPES = frozenset({"slope", "trend", "gradient", "derivative", "rate_of_change", "momentum", "velocity"})
 LONG = 50  # steps that say what is usual
 _EXTREMES = {"max": 0.99, "min": 0.01}  # of so many steps
 _REDUCTIONS: Mapping[str, Reduction] = {"mean": "", "std": "std", "var": "var"}

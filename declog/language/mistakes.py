@@ -13,7 +13,7 @@ from typing import Any
 from declog.errors import Path, Problem, elsewhere, in_flow, nearest, nested
 from declog.errors.elsewhere import SYNONYMS
 from declog.language import alert_keys, bins, idioms, wrong_forms
-from declog.language.earlier_steps import BEFORE, CHANGES, RATIOS
+from declog.language.earlier_steps import BEFORE, CHANGES, RATIOS, SLOPES
 from declog.language.keys import SECTIONS, entries, entry_names, keys, keys_at, model_of, section_of, sections_with
 from declog.language.labelled_rows import of_labelled_rows, of_labelled_table
 from declog.language.library_calls import SPANS, of_level_beside, per_second
@@ -324,14 +324,17 @@ def _of_combine(name: str, entry: Mapping[str, Any]) -> str | None:
     spans = {word: value for word, value in rest.items() if word not in shown and (word != "over" or value == "run")}
     hidden = {f"{name}_value": {**({} if "formula" in rest else {"expr": name}), **spans, "log": False}}
     one_value = not isinstance(rest.get("reduce"), list) and "observe" not in rest
-    if said is not None and said[1] in BEFORE | CHANGES | RATIOS:
-        lag = f"lag({int(said[2] or 1) or 1})"
+    if said is not None and said[1] in BEFORE | CHANGES | RATIOS | SLOPES:
+        steps = max(int(said[2] or 10) - 1, 1) if said[1] in SLOPES else int(said[2] or 1) or 1
+        lag = f"lag({steps})"
         if said[1] in BEFORE or not one_value:
             return f"combine: {lag}" if said[1] in BEFORE else None
         before = {f"{name}_before": {"formula": f"{name}_value", "combine": lag, "log": False}}
         ratio = f"{name}_value / {name}_before - 1"
-        change = {"formula": ratio if said[1] in RATIOS else f"{name}_value - {name}_before", **shown}
-        return f"metrics: {in_flow({**hidden, **before, name: change})}"
+        change = f"{name}_value - {name}_before"
+        formula = ratio if said[1] in RATIOS else f"({change}) / {steps}" if said[1] in SLOPES else change
+        fix = f"metrics: {in_flow({**hidden, **before, name: {'formula': formula, **shown}})}"
+        return f"{fix}: from the first to the last of {steps + 1} values" if said[1] in SLOPES else fix
     if said is not None and said[1] == "last" and said[2]:
         return _of_last_steps("last", name, {**rest, "last": int(said[2])})
     other = idioms.reduction(combine)

@@ -129,6 +129,8 @@ def of_sink_option(sink: str, key: str, data: Mapping[str, Any]) -> str | None:
     None where the option is in no table.
     """
     value = data["sink_options"][sink][key]
+    if sink in ("wandb", "trackio") and key in ("dir", "directory", "path", "save_dir"):
+        return f"drop it: {sink} writes where {sink.upper()}_DIR of the environment says"
     if key in ("path", "file", "filename", "file_name") and "." in (name := str(value).rsplit("/", 1)[-1]):
         folder, named = str(value).removesuffix(name).rstrip("/"), "the name of the file is the sink's"
         if not folder:

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from declog.records import json_text
 from declog.runs.frame import OBJECT, SPECIAL
 from declog.runs.guarded import Report, entries, json_lines, reason, strays, unsaid
 from declog.sinks._files import open_regular
 from declog.sinks._rows import COLUMNS, EVENT_RUN, EVENT_STEP, INT64, schema
 from declog.sinks._shared import as_float, clean_text
 from declog.sinks.jsonl import METRICS
-from declog.texts import json_text
 
 RELIST = 20  # how often a dataset is listed again if its files are merged during the read
 LOOSE_BYTES = 256 * 2**20  # what a dataset may take in memory besides so many times the bytes of its files

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from declog.texts import is_conversation
+from declog.records import is_conversation
 
 Rows = Sequence[Mapping[str, Any]]
 RANK = "declog_rank"  # which rank's sink wrote a row of a table, where several did

@@ -213,9 +213,11 @@ def check_options(kind: str, options: Mapping[str, Any]) -> list[Problem]:
             reasons = " or ".join(dict.fromkeys(_expected(error) for error in cause.errors()))
             default = parameters[name].default
             plain = isinstance(default, str | int | float) and not isinstance(default, bool)
-            facts = {"name": name, "kind": kind, "reasons": reasons, "value": value}
             fix = f"{name}: {default}" if plain else None
-            problems.append(Problem.of("DL202.sink_option", (name,), **facts, fix=fix))
+            problem = Problem.of(
+                "DL202.sink_option", (name,), name=name, kind=kind, reasons=reasons, value=value, fix=fix
+            )
+            problems.append(problem)
     return problems
 
 

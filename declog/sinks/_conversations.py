@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from declog.records import DType, Table
-from declog.texts import Message, is_conversation
+from declog.records import DType, Message, Table, is_conversation
 
 ROLES = {"prompt": "user", "completion": "assistant"}
 

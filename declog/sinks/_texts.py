@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from declog.errors.visible import visible_lines
-from declog.records import DType, Table
+from declog.records import DType, Table, as_text
 from declog.sinks._shared import clean_text
-from declog.texts import as_text
 
 LONG = (DType.TEXT, DType.OBJECT)
 

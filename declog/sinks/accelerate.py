@@ -21,14 +21,13 @@ from typing import Any, ClassVar
 
 from declog.errors import SinkError
 from declog.errors.visible import visible_lines
-from declog.records import Image, Records, RunInfo, Table
+from declog.records import Image, Records, RunInfo, Table, json_text
 from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink, Sink, _images
 from declog.sinks._folder import below
 from declog.sinks._shared import as_float, bound, clean_text, require
 from declog.sinks.tensorboard import IMAGES, markdown
 from declog.sinks.trackio import TrackioSink
 from declog.sinks.wandb import WandbSink
-from declog.texts import json_text
 
 log = logging.getLogger("declog")
 TEXTS = frozenset({"tensorboard"})  # trackers whose `log` shows a text

@@ -36,14 +36,13 @@ from typing import Any, ClassVar, Literal
 
 from declog.errors import SinkError
 from declog.errors.visible import visible, visible_json
-from declog.records import Alert, DType, Records, RunInfo, Table
+from declog.records import Alert, DType, Message, Records, RunInfo, Table, as_text, is_conversation, json_text, spoken
 from declog.sinks import ALERT, SCALAR, TABLE, BaseSink
 from declog.sinks._live_line import LiveLine
 from declog.sinks._rows import end_of, scalars_by_name, table_rows
 from declog.sinks._scalar_lines import BARS, Piece, Trends, number, scalar_lines
 from declog.sinks._shared import require
 from declog.sinks._terminal_cells import cells, padded, wrapped
-from declog.texts import Message, as_text, is_conversation, json_text, spoken
 
 PLAIN_WIDTH = 100
 LABEL_WIDTH = 20

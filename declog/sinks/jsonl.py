@@ -27,11 +27,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from declog.errors import SinkError
-from declog.records import Histogram, Records, ResumePoint, RunInfo, Scalar
+from declog.records import Histogram, Records, ResumePoint, RunInfo, Scalar, json_text
 from declog.sinks._files import fsync, put
 from declog.sinks._folder import FolderSink
 from declog.sinks._rows import EVENT_RUN, EVENT_STEP, run_column, scalars_by_name, table_rows
-from declog.texts import json_text
 
 METRICS = "metrics.jsonl"
 MAX_PENDING_BYTES = 8 * 2**20

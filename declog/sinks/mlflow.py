@@ -15,11 +15,10 @@ from operator import attrgetter
 from typing import Any, ClassVar
 
 from declog.errors.visible import visible, visible_lines
-from declog.records import Records, RunInfo, Table
+from declog.records import Records, RunInfo, Table, json_text, strict
 from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink
 from declog.sinks._shared import as_float, clean_text, digest, require, tracker_config
 from declog.sinks._texts import rows_as_text
-from declog.texts import json_text, strict
 
 ID = "declog.run_id"  # the tag that identifies a resumed run
 NOTE = "mlflow.note.content"

@@ -26,12 +26,11 @@ from pathlib import Path
 from typing import Any
 
 from declog.errors import SinkError
-from declog.records import Column, DType, Records, ResumePoint, RunInfo, Table
+from declog.records import Column, DType, Records, ResumePoint, RunInfo, Table, json_text
 from declog.sinks._folder import FolderSink
 from declog.sinks._parts import PartDataset, recover
 from declog.sinks._rows import COLUMNS, EVENT_RUN, event_rows, event_steps, origins, run_column, schema
 from declog.sinks._shared import as_float, clean_text, require
-from declog.texts import json_text
 
 OBJECT = {"declog.type": "object"}  # in the metadata of a column whose texts are JSON
 

@@ -13,12 +13,11 @@ from typing import Any, ClassVar, Literal
 
 from declog.errors import SinkError
 from declog.errors.visible import visible, visible_lines
-from declog.records import Records, RunInfo
+from declog.records import Records, RunInfo, strict
 from declog.sinks import ALERT, SCALAR, TABLE, BaseSink
 from declog.sinks._folder import below
 from declog.sinks._shared import as_float, clean_text, require, tracker_config
 from declog.sinks._texts import caption, row_as_text
-from declog.texts import strict
 
 KEY_CHARS = 250
 

@@ -17,13 +17,12 @@ from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any
 
-from declog.records import Alert, Histogram, Records, ResumePoint, RunInfo, Table
+from declog.records import Alert, Histogram, Records, ResumePoint, RunInfo, Table, as_text, json_text
 from declog.sinks import _images
 from declog.sinks._files import fsync, put
 from declog.sinks._folder import FolderSink
 from declog.sinks._rows import with_why
 from declog.sinks._shared import as_float, clean_text, require, tracker_config
-from declog.texts import as_text, json_text
 
 FLOAT32_MAX = 3.4028234663852886e38
 EVENT_FILES = "events.out.tfevents.*"

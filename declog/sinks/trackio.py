@@ -30,13 +30,12 @@ from typing import Any, ClassVar, Literal
 
 from declog.errors import SinkError
 from declog.errors.visible import visible, visible_lines
-from declog.records import DType, Image, Number, Records, ResumePoint, RunInfo, Table
+from declog.records import DType, Image, Number, Records, ResumePoint, RunInfo, Table, json_text, strict
 from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink, _images
 from declog.sinks._conversations import conversation, spoken_columns
 from declog.sinks._folder import below
 from declog.sinks._rows import INT64, end_of, with_why
 from declog.sinks._shared import as_float, bound, clean_text, require, require_installed, tracker_config
-from declog.texts import json_text, strict
 
 REMOTE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
 PRINTING = ("trackio", "trackio.run", "trackio.utils")

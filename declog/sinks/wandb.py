@@ -25,11 +25,10 @@ from typing import Any, ClassVar, Literal, Self
 
 from declog.errors import SinkError
 from declog.errors.visible import visible, visible_lines
-from declog.records import DType, Histogram, Image, Number, Records, RunInfo, Table
+from declog.records import DType, Histogram, Image, Number, Records, RunInfo, Table, json_text
 from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink, _images
 from declog.sinks._rows import with_why
 from declog.sinks._shared import bound, clean_text, digest, require, tracker_config
-from declog.texts import json_text
 
 OURS = "declog/"  # begins a table's key in a joined run: the program may have a table of that name
 STEP = f"{OURS}step"

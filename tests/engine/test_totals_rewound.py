@@ -14,7 +14,7 @@ import pytest
 import declog
 from declog.testing import MemorySink
 
-TOLD = "over the run {} go on with what came behind it"
+TOLD = "what came behind it stays in the values over the run, {};"
 
 
 def messages(metrics: str, folder: Path, caplog: pytest.LogCaptureFixture, *back: int) -> list[str]:
@@ -33,7 +33,7 @@ def messages(metrics: str, folder: Path, caplog: pytest.LogCaptureFixture, *back
             with log.step(last + 1):
                 log.observe(reward=[0.0, 1.0])
     texts = [record.getMessage() for record in caplog.records]
-    return [text for text in texts if "go on with what came behind it" in text]
+    return [text for text in texts if "stays in the values over the run" in text]
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def messages(metrics: str, folder: Path, caplog: pytest.LogCaptureFixture, *back
 )  # fmt: skip
 def test_what_goes_on_is_told_once(entry: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (text,) = messages(f"{{a: {entry}, b: mean(reward)}}", tmp_path, caplog, 1, 0)
-    assert text.startswith(f"the run goes back to step 1, and {TOLD.format('a')}")
+    assert text.startswith(f"the run goes back to the end of step 1, but {TOLD.format('a')}")
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_restart_is_not_told(tmp_path: Path, caplog: pytest.LogCaptureFixture)
             with log.step(0):
                 log.observe(reward=[1.0])
             log.restart()
-    assert "go on with" not in caplog.text
+    assert "stays in the values" not in caplog.text
 
 
 def test_the_state_of_the_step_has_the_totals(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -95,4 +95,4 @@ def test_the_state_of_the_step_has_the_totals(tmp_path: Path, caplog: pytest.Log
                     state = log.state_dict()
         values = sink.scalars
     assert [values[step]["highest"] for step in (2, 3)] == [1.0, 1.0]
-    assert "go on with" not in caplog.text
+    assert "stays in the values" not in caplog.text

@@ -190,7 +190,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "numbers for texts": (
         {"prompt": ["a", 3]},
         "[DL504] `prompt` is declared text per completion, and its value 1 is int 3\n"
-        "  fix: `[str(x) for x in prompt]`",
+        "  fix: `[str(x) for x in prompt]`, or declare `signals: {any: {prompt: {type: object}}}`",
     ),
     "a number for a step's text": (
         {"note": 3},
@@ -257,7 +257,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "messages": (
         {"prompt": [[{"role": "user", "content": "a"}], [{"role": "user", "content": "b"}]]},
         "[DL504] `prompt` is declared text per completion, and its value 0 is a list of 1\n"
-        "  fix: `[x[-1][\"content\"] for x in prompt]`",
+        "  fix: `[x[-1][\"content\"] for x in prompt]`, or declare `signals: {any: {prompt: {type: object}}}`",
     ),
     "token ids": (
         {"prompt": torch.ones(2, 3, dtype=torch.int64)},

@@ -212,8 +212,7 @@ def test_lists_of_different_lengths_need_a_mask(tmp_path: Path) -> None:
         logged(config, tmp_path, x=[[1.0, 2.0], [3.0]])
     assert str(caught.value) == (
         "[DL503] `x` came as lists of different lengths, and the config says that every token exists\n"
-        "  fix: observe how long they are, length=[len(row) for row in x], with `length: completion int` among the "
-        "signals and axes: {token: {lengths: length}} in place of `mask: all`"
+        "  fix: drop `mask: all`, and observe completion_mask=[[True] * len(row) for row in x] in the same call"
     )
 
 

@@ -18,10 +18,9 @@ from rich.text import Text
 
 import declog
 from declog.errors import SinkError
-from declog.records import Alert, Column, DType, Number, Records, RunInfo, Scalar, Table
+from declog.records import Alert, Column, DType, Number, Records, RunInfo, Scalar, Table, spoken
 from declog.sinks._scalar_lines import number, scalar_lines
 from declog.sinks.console import ConsoleSink, alert_line, sample, table_cards
-from declog.texts import spoken
 from tests.running import profile
 from tests.sinks.samples import event, python, run_info
 from tests.sinks.terminal import Terminal

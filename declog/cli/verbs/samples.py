@@ -20,8 +20,8 @@ from typing import Any
 from declog.cli.arguments import Parser, Wrong
 from declog.cli.output import write_json
 from declog.errors import did_you_mean
+from declog.records import strict
 from declog.runs.prompts import RANK, STAMPS, as_number, numeric_columns, prompt_column, prompt_of, prompts_of
-from declog.texts import strict
 
 Row = Mapping[str, Any]
 

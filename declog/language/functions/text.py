@@ -22,7 +22,7 @@ from declog.language.functions.rules import Call, Rule, need, readable_pattern, 
 from declog.language.nodes import COMBINED, SAID, WRITTEN, Node
 from declog.language.patterns import pattern
 from declog.language.segmented import NOTHING, of_constant, present
-from declog.texts import said
+from declog.records import said
 
 Array = NDArray[Any]
 

@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from declog.records import strict
 from declog.runs.prompts import COMPLETION, PROMPT, RANK, is_long, last_said, score_column, step_of, text_of
 from declog.runs.report.blobs import Blobs
-from declog.texts import strict
 
 CHUNK = 64  # rows
 LABEL = 40  # characters

@@ -109,6 +109,7 @@ class Stream:
         self.intact = True  # False: something that should have been recorded was not
         self.beside = _NO_NUMBERS  # the trainer's own numbers, for the next log event
         self.earlier: dict[str, Frame] = {}  # rows of the open window from before a checkpoint
+        self.back: int | None = None  # the step behind which the run went back the last time
         self.ends: deque[WindowEnd] = deque()  # ends of windows that wait for scopes
         self.held: int | None = None  # a step that ended, but whose numbers the loop may still log at any time
         self.spent = 0.0  # the seconds that steps and blocks took
@@ -130,6 +131,8 @@ class Stream:
     def check_rises(self, number: int) -> None:
         """Raise ``UsageError`` DL510 unless a step that begins has a higher number than the last one."""
         if self.last is not None and number <= self.last:
+            if self.back == self.last:
+                raise UsageError.of("DL510.kept", step=number, last=self.last, next=self.last + 1, back=number - 1)
             fix = (_ONE_BLOCK if number == self.last else _EPOCHS).format(step=number, next=self.last + 1)
             raise UsageError.of("DL510.rises", step=number, last=self.last, fix=fix, back=number - 1)
 
@@ -221,7 +224,7 @@ class Stream:
     def rewind(self, number: int) -> None:
         """Go back to a step: later steps are made again. Rows for steps that were not made yet stay with these."""
         last = self.last if self.last is not None else number
-        self.last = number
+        self.last = self.back = number
         self.watermark = None if self.watermark is None else min(self.watermark, number)
         for one, step in {**self._in_parts, **self._open}.items():
             if number < one <= last:

@@ -188,8 +188,9 @@ def _read(
 ) -> tuple[RecorderState, dict[str, Frame], dict[str, Any] | None]:
     """The content of a state; raises ``UsageError`` for anything else, and for another rank's state."""
     if isinstance(state, str | os.PathLike):
-        key = "DL510.state_file" if os.path.isfile(state) else "DL510.state_folder"
-        raise UsageError.of(key, path=os.fspath(state))
+        if os.path.isfile(state):
+            raise UsageError.of("DL510.state_file", path=os.fspath(state))
+        raise UsageError.of("DL510.state_folder", path=os.fspath(state))
     if not isinstance(state, Mapping):
         raise UsageError.of("DL510.state", came=state)
     try:
