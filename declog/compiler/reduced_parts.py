@@ -43,20 +43,14 @@ def as_formula(draft: Draft, id: str, spec: MetricSpec, body: ast.expr, metrics:
         return None
     entries, rest = reduced
     pieces = spec.over not in (None, "run") or spec.combine is not None  # whose values are combined
-    linear = _LINEAR.match(str(spec.combine)) is not None and _is_linear(rest, {*entries})
-    if (
-        any(isinstance(node, ast.keyword) for node in ast.walk(rest))
-        or not further <= _PLAIN
-        or (pieces and not linear)
-    ):
+    same = not pieces or (_LINEAR.match(str(spec.combine)) is not None and _is_linear(rest, {*entries}))
+    if any(isinstance(node, ast.keyword) for node in ast.walk(rest)) or not further <= _PLAIN or not same:
         return "a metric for each reduction, with the same keys as this one, and a `formula:` of those metrics"
     said = spec.model_dump(include=further, by_alias=True)
     return f"metrics: {in_flow({**entries, id: {'formula': ast.unparse(rest), **said}})}"
 
 
-_LINEAR = re.compile(
-    r"(sum|mean)$|(ema|rolling)\("
-)  # ways to combine, of which a sum and a multiple are those of its parts
+_LINEAR = re.compile(r"(sum|mean)$|(ema|rolling)\(")  # ways to combine by which a sum is that of its parts
 
 
 def _is_linear(node: ast.expr, parts: Collection[str]) -> bool:
