@@ -59,7 +59,7 @@ def _outdented(config: Composed, plan: Plan) -> Iterator[str]:
     for at, name in enumerate(names):
         if name in short and name in keys(MetricSpec) and at and config.home(("metrics", name)) is None:
             data = config.data["metrics"]
-            edit = in_flow({names[at - 1]: {**data[names[at - 1]], name: data[name].get("expr")}})[1:-1]
+            edit = in_flow({names[at - 1]: {**(data[names[at - 1]] or {}), name: data[name].get("expr")}})[1:-1]
             metric = f"`{name}` is a metric of its own here"
             yield f"{metric}; as a key of `{names[at - 1]}` it stands below it, indented: {edit}"
 

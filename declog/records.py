@@ -332,7 +332,8 @@ def is_conversation(value: Any) -> bool:
 
 def spoken(message: Message) -> str:
     """A message as text: its content and its tool calls."""
-    texts = [_content(message.get("content")), *map(_tool_call, message.get("tool_calls") or ())]
+    calls = message.get("tool_calls") or []
+    texts = [_content(message.get("content")), *map(_tool_call, calls if isinstance(calls, list | tuple) else [calls])]
     return "\n".join(filter(None, texts))
 
 

@@ -119,6 +119,11 @@ class Draft:
             self.report("DL202.every_multiple", path, period=self.period, fix=f"every: {near}\n{more}")
         return self.period if every is None else every
 
+    @property
+    def registered(self) -> frozenset[str]:
+        """The names of all functions and reductions."""
+        return frozenset({*self.functions.names(), *self.reductions.names()})
+
     def report(self, key: str, path: str | Path, /, *, related: tuple[Path, ...] = (), **facts: Any) -> None:
         """Report a problem at a path of the config; ``related`` are other paths that its message names."""
         self.problems.append(Problem.of(key, path, related=related, **facts))

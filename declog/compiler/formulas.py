@@ -188,7 +188,9 @@ def _refuse_rows(draft: Draft, compiler: Compiler, id: str, spec: MetricSpec | N
     several = {name: parse(in_formula(name, entry)).body for name, entry in entries.items() if reductions_of(entry)}
     parts = in_metrics(draft, id, body, {*entries, *FACTS}, {})
     fix = None
-    if spec is not None and call is body and not library_calls.is_spelt_out(body):  # nothing is computed with it
+    if (
+        spec is not None and call is body and not library_calls.is_spelt_out(body, draft.registered)
+    ):  # nothing is computed with it
         said = spec.model_dump(exclude_unset=True, exclude={"formula"}, by_alias=True)
         fix = f"{id}: {in_flow({'expr': compiler.text, **said})}"
     elif parts is not None:
@@ -203,8 +205,8 @@ def _refuse_rows(draft: Draft, compiler: Compiler, id: str, spec: MetricSpec | N
 
 def _reduces_rows(draft: Draft, call: ast.Call) -> bool:
     """Whether it is a reduction without an axis of an expression over signals, or of several of them."""
-    if library_calls.is_spelt_out(call):
-        calls = ast.walk(library_calls.spelt_out(call))
+    if library_calls.is_spelt_out(call, draft.registered):
+        calls = ast.walk(library_calls.spelt_out(call, draft.registered))
         return any(isinstance(inner, ast.Call) and _reduces_rows(draft, inner) for inner in calls)
     reduction = draft.reductions.get(called(call))
     if reduction is None or len(call.args) != reduction.arity or call.keywords:

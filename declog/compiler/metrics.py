@@ -203,9 +203,10 @@ class _Metric:
 
     def _intended(self, parsed: Parsed, code: str) -> str | None:
         """The fix that keeps what an expression of reductions says; None for another expression."""
-        if code not in ("DL303", "DL304", "DL306") and not library_calls.is_spelt_out(parsed.body):
-            return None
         draft = self.draft
+        spelt_out = library_calls.is_spelt_out(parsed.body, draft.registered)
+        if code not in ("DL303", "DL304", "DL306") and not spelt_out:
+            return None
         if self.spec.reduce is not None:
             return suggestions.reduced_already(self.spec, parsed.body, draft.reductions)
         if share := re.fullmatch(r"sum\((.+[<>=].+?)\) / (?:len|count|size)\([^()]*\)", ast.unparse(parsed.body)):
@@ -217,7 +218,7 @@ class _Metric:
             return f"did you mean `{short}`?"
         if metrics_of_metrics.again(draft, parsed.body):
             return metrics_of_metrics.of_metrics(draft, self.id, self.spec, parsed.body)
-        several = code != "DL304" or reduced_parts.chooses_rows(parsed.body) or library_calls.is_spelt_out(parsed.body)
+        several = code != "DL304" or reduced_parts.chooses_rows(parsed.body) or spelt_out
         return reduced_parts.as_formula(draft, self.id, self.spec, parsed.body, FACTS) if several else None
 
     def _compile(self, text: str | None, path: Path) -> Node | None:

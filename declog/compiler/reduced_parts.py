@@ -76,7 +76,7 @@ def of_spelt_out(draft: Draft, id: str, spec: MetricSpec, word: str, values: Seq
     """
     exprs = values or listed(spec.expr or id)
     body = ast.Call(ast.Name(word), [tree_of(str(value)).body for value in exprs], [])
-    if not library_calls.is_spelt_out(body):
+    if not library_calls.is_spelt_out(body, draft.registered):
         return None
     several = isinstance(spec.reduce, list)
     rows = spec.model_fields_set & OF_ROWS if several else spec.model_fields_set - {"reduce"}
@@ -171,7 +171,9 @@ def in_metrics(
     reductions, constants, taken = draft.reductions, {*draft.constants, *metrics}, {*draft.spec.metrics, *draft.signals}
     steps = {name for name, observed in draft.observed.items() if observed.axis == "step"} - {*metrics}
     several = {name for name, metric in draft.spec.metrics.items() if isinstance(metric.reduce, list)}  # timers, maybe
-    body = unknown_names.with_seconds(library_calls.spelt_out(body), {*taken, *draft.constants} - several)
+    body = unknown_names.with_seconds(
+        library_calls.spelt_out(body, draft.registered), {*taken, *draft.constants} - several
+    )
     parts: dict[str, str] = {}  # the names of the new metrics, by their expressions
     chosen: dict[str, tuple[str, str]] = {}  # those that say which rows they are of: the expression and its condition
 
@@ -359,7 +361,7 @@ def reduction(call: ast.Call, reductions: Collection[str], functions: Collection
     """
     name = called(call)
     argument = ast.unparse(call.args[0]) if call.args else None
-    if argument is None or library_calls.is_spelt_out(call):
+    if argument is None or library_calls.is_spelt_out(call, {*functions, *reductions}):
         return None
     level = call.args[1] if len(call.args) == 2 else next((item.value for item in call.keywords), None)
     if name in library_calls.QUANTILES:

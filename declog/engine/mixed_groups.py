@@ -15,13 +15,19 @@ import numpy as np
 from declog.engine.evaluator import View
 from declog.engine.frame import Frame
 from declog.errors import RuntimeFailure
-from declog.language.dtypes import Axis
-from declog.language.nodes import Node, walk
+from declog.language.dtypes import Axis, DType
+from declog.language.nodes import SIGNAL, Node, walk
 from declog.language.segmented import present
 from declog.plans.ops import Plan
 
 log = logging.getLogger("declog")
+LABELS = (DType.TEXT, DType.INT, DType.OBJECT)
 LOOKS = 20  # in so many log events of a mode labels are compared
+
+
+def _is_label(node: Node) -> bool:
+    """Whether it is an observed label of a row; the first of computed values may be meant."""
+    return node.op == SIGNAL and node.type.axis is Axis.COMPLETION and node.type.dtype in LABELS
 
 
 class MixedGroups:
@@ -31,7 +37,7 @@ class MixedGroups:
         self._plan = plan
         self._labels = {
             (op.id, node): op.phase for op in plan.metrics if op.by is not None for node in walk(op.by)
-            if node.op == "first" and node.over is Axis.COMPLETION and node.args[0].type.axis is Axis.COMPLETION
+            if node.op == "first" and node.over is Axis.COMPLETION and _is_label(node.args[0])
         }  # fmt: skip
         self._looks = Counter[str]()
 

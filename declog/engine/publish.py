@@ -99,6 +99,7 @@ class Dispatcher:
         self._silent: Counter[tuple[str, str]] = Counter()
         # what both were before a log event that changed them: the run can go back
         self._earlier: deque[tuple[int, tuple[str, str], int, int]] = deque(maxlen=KEPT)
+        self._latest = -1  # the step of training's latest log event
         self._told_of_rewind = False
         self._fired = fired
         self._events: Counter[str] = Counter()  # the number of log events by mode
@@ -148,11 +149,12 @@ class Dispatcher:
         At a ``restart`` nothing is dropped; else the shown metrics over the run that go on are told once.
         """
         going_on = [key for key in self._metrics.over_run.going_on("train") if self._outputs[key].shown]
-        if going_on and not restart and not self._told_of_rewind:
+        late, self._latest = step < self._latest, min(step, self._latest)
+        if going_on and late and not restart and not self._told_of_rewind:
             self._told_of_rewind = True
             log.warning(
                 "the run goes back to the end of step %d, but what came behind it stays in the values over the run, %s;"
-                " `log.load_state_dict` of a checkpoint of that step has them as they were then",
+                " a new `declog.start(..., resume=state)`, with the state of that step, has them as they were then",
                 step, listed(going_on, 4),
             )  # fmt: skip
         for mode in self._plan.modes:
@@ -201,6 +203,7 @@ class Dispatcher:
         blank = Records(mode, facts.time)
         event = _Event(blank, prefix, results, named, tables, alerts, nonfinite, costs, partial, exact)
         self._events[mode] += 1
+        self._latest = facts.step if mode == "train" else self._latest
         for number, route in enumerate(self._routes):
             if self._has_turn(route, mode):
                 records = self._share(route, event)

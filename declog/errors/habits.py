@@ -85,9 +85,12 @@ def _as_items(fix: str) -> str:
             words = shlex.split(text)
         except ValueError:  # prose
             words = []
-        several = len(words) > 1 and all(re.match(r"(\+\+?|~)?\w+(\.[\w@/]+)*=", word) for word in words)
+        several = len(words) > 1 and all(map(_OVERRIDE.match, words))
         alternatives.append(", ".join(map(repr, words)) if several else text)
     return "  or  ".join(alternatives)
+
+
+_OVERRIDE = re.compile(r"~[\w./@]+\Z|(\+\+?)?[\w/@]+(\.[\w@/]+)*=")
 
 
 def _of_arguments(error: Exception) -> bool:

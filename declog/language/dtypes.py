@@ -28,6 +28,8 @@ class Axis(IntEnum):
     COMPLETION = 3
     TOKEN = 4
 
+    __hash__ = int.__hash__  # an enum's own is Python code, and axes are in keys of each batch
+
     def __bool__(self) -> bool:
         """True: an axis is there, the coarsest too, whose number is 0."""
         return True

@@ -272,7 +272,7 @@ class Compiler:
         if function is None or name in OPERATORS:
             if isinstance(value := self.scope.resolve(name), Node):
                 self.fail(node.func, "DL303.called_value", name=name, noun=self.scope.noun, type=value.type)
-            if self.scope.noun == "signal" and (fix := library_calls.ranked(node, self.text)) is not None:
+            if self.scope.noun == "signal" and (fix := library_calls.ranked(node, self.text, groups=self.scope.groups)):
                 if (value := self.visit(node.args[0])).type.axis is Axis.TOKEN:
                     self.fail(node, "DL303.tokens", name=name, fix=library_calls.of_tokens(node, self.text, value))
                 self.fail(node, "DL303.rows", name=name, fix=fix)

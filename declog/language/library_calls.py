@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -117,7 +117,7 @@ def with_metric(fix: str, call: ast.Call, text: str, taken: Container[str] = ())
     return f"write a metric and name it here: `metrics: {{{name}: {fix}}}`, and `{here}`"
 
 
-def ranked(call: ast.Call, text: str) -> str | None:
+def ranked(call: ast.Call, text: str, *, groups: bool) -> str | None:
     """``length > median(length)`` by the rank in a group; None where no quantile of the compared value is called."""
     share = level_of(call)
     compared = re.search(rf"([\w.]+)\s*([<>])=?\s*{re.escape(source_of(text, call))}", text)
@@ -129,7 +129,8 @@ def ranked(call: ast.Call, text: str) -> str | None:
         return text.replace(compared[0], f"rank({x}, within={within}) {sign} {share:g} * {count}").strip()
 
     of_all = f"write `{here('step', f'sum(count({x}, over=completion), over=group)')}`, of all completions of a batch"
-    return f"{of_all}; of each group, which is another value: write `{here('group', 'size(completion)')}`"
+    fix = f"{of_all}; of each group, which is another value: write `{here('group', 'size(completion)')}`"
+    return fix if groups else f"{fix}; either needs `axes: {{group: {{of: ID}}}}`, the signal that names a row's group"
 
 
 def correlation_over(text: str) -> str | None:
@@ -286,18 +287,24 @@ def _along(call: ast.Call) -> bool:
     return any(item.arg not in DIVISORS for item in call.keywords)
 
 
-def is_spelt_out(body: ast.expr) -> bool:
-    """Whether an expression calls for what is computed of several reductions."""
-    return ast.unparse(spelt_out(body)) != ast.unparse(body)
+def is_spelt_out(body: ast.expr, registered: Collection[str]) -> bool:
+    """Whether an expression calls for what is computed of several reductions; not by a ``registered`` name."""
+    return ast.unparse(spelt_out(body, registered)) != ast.unparse(body)
 
 
-def spelt_out(body: ast.expr) -> ast.expr:
-    """An expression with ``std(x) / sqrt(count(x))`` in place of ``sem(x)``, and with the moments of a covariance."""
-    return _SpeltOut().visit(tree_of(ast.unparse(body))).body  # type: ignore[no-any-return]
+def spelt_out(body: ast.expr, registered: Collection[str]) -> ast.expr:
+    """An expression with ``std(x) / sqrt(count(x))`` in place of ``sem(x)``, and with the moments of a covariance.
+
+    What a ``registered`` function or reduction is called stays.
+    """
+    return _SpeltOut(registered).visit(tree_of(ast.unparse(body))).body  # type: ignore[no-any-return]
 
 
 class _SpeltOut(ast.NodeTransformer):
     """Standard errors and covariances become what computes them."""
+
+    def __init__(self, registered: Collection[str]) -> None:
+        self._registered = registered
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         """What computes a call, or the call."""
@@ -305,7 +312,7 @@ class _SpeltOut(ast.NodeTransformer):
         if name.rpartition(".")[2] in ("var", "nanvar", "variance") and divides_by_n(node) and not _along(node):
             of = [node.func.value] if isinstance(node.func, ast.Attribute) and not is_of_module(node.func) else []
             name, node = "pvar", ast.Call(ast.Name("pvar"), [*of, *node.args], [])
-        template = _SPELT_OUT.get(name, "")
+        template = "" if name in self._registered else _SPELT_OUT.get(name, "")
         if not template or len(node.args) != 1 + ("y" in template) or node.keywords:
             return self.generic_visit(node)  # type: ignore[return-value]
         values = dict(zip("xy", node.args, strict=False))

@@ -20,7 +20,7 @@ from declog.language.library_calls import SPANS, of_level_beside, per_second
 from declog.language.model import Scalar
 from declog.language.notation import OF_PARTS, WORD, is_reduction, of_parts, reduced
 from declog.language.other_tools import of_other_tools
-from declog.language.smoothing import Smoothing
+from declog.language.smoothing import MOST, Smoothing
 from declog.language.spec import COMBINE, AboutSpec, LogSpec, MetricSpec, ProfileSpec, SignalSpec
 from declog.language.spec_of_tables import TableSpec
 from declog.language.tree import at, listed, map_at
@@ -323,10 +323,11 @@ def _of_combine(name: str, entry: Mapping[str, Any]) -> str | None:
     shown: dict[str, Any] = {word: rest[word] for word in ("name", "tags") if word in rest}
     spans = {word: value for word, value in rest.items() if word not in shown and (word != "over" or value == "run")}
     hidden = {f"{name}_value": {**({} if "formula" in rest else {"expr": name}), **spans, "log": False}}
-    one_value = not isinstance(rest.get("reduce"), list) and "observe" not in rest
+    one_value = not isinstance(rest.get("reduce"), list) and not isinstance(rest.get("expr"), list)
+    one_value = one_value and "observe" not in rest
     if said is not None and said[1] in BEFORE | CHANGES | RATIOS | SLOPES:
         steps = max(int(said[2] or 10) - 1, 1) if said[1] in SLOPES else int(said[2] or 1) or 1
-        lag = f"lag({steps})"
+        lag = f"lag({min(steps, MOST)})"
         if said[1] in BEFORE or not one_value:
             return f"combine: {lag}" if said[1] in BEFORE else None
         before = {f"{name}_before": {"formula": f"{name}_value", "combine": lag, "log": False}}

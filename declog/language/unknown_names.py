@@ -329,8 +329,8 @@ def of_library(node: ast.Call, name: str, text: str, scope: Scope) -> str | None
     beside = [word.value for word in node.keywords if word.arg not in (*idioms.AXES, "min_periods", "center")]
     arguments, metrics = [*node.args, *beside], scope.metrics
     fix = library_calls.of_library(name, arguments, of_metrics=scope.of_alert is not None)
-    if scope.noun != "signal" and library_calls.is_spelt_out(node):
-        return _with_metrics(ast.unparse(library_calls.spelt_out(parse(text).body)), scope)
+    if scope.noun != "signal" and library_calls.is_spelt_out(node, ()):
+        return _with_metrics(ast.unparse(library_calls.spelt_out(parse(text).body, ())), scope)
     if fix is not None and fix.startswith(library_calls.YOURS) and scope.reduction(name) is not None:
         return None
     if fix is not None and "`@declog.function`" in fix and _gives_text(name, text):

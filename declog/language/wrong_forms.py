@@ -389,7 +389,7 @@ def of_never(path: Path, data: Mapping[str, Any]) -> str | None:
     if path[-1] != "every" or len(path) != 3:
         return None
     section, id = map(str, path[:2])
-    if data[section][id]["every"] != 0:
+    if section not in ("metrics", "tables", "sink_options") or data[section][id]["every"] != 0:
         return None
     if section == "sink_options":
         return without_sink(id, data)

@@ -72,6 +72,13 @@ def test_labels_of_one_prompt(rows: dict[str, Any], tmp_path: Path, caplog: pyte
     assert messages(rows, tmp_path, caplog) == []
 
 
+@pytest.mark.parametrize(
+    "by", ["'x' if first(reward, over=completion) > 2 else 'y'", "first(level % 2, over=completion)"]
+)
+def test_the_first_of_computed_values_is_meant(by: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert messages({"task": FOURS, "level": [1, 2] * 4}, tmp_path, caplog, f'["{by}"]') == []
+
+
 @pytest.mark.parametrize("task", [["a", "b", "a", "b"]])
 def test_ids_that_do_not_fit_the_label(task: Sequence[str], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Groups by ids, whose rows have several labels: there it is the label that is of no group."""

@@ -59,6 +59,16 @@ def test_what_forgets_later_steps_is_not_told(entry: str, tmp_path: Path, caplog
     assert messages(f"{{a: {entry}}}", tmp_path, caplog, 1) == []
 
 
+@pytest.mark.parametrize("back", [[3], [7], [3, 3]])
+def test_a_step_with_nothing_behind_it_is_not_told(
+    back: list[int], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What comes behind such a step comes once; a later way back is told."""
+    entry = "{a: {expr: sum(reward), over: run}}"
+    assert messages(entry, tmp_path, caplog, *back[:1]) == []
+    assert len(messages(entry, tmp_path, caplog, back[0], 1)) == 1
+
+
 def test_a_restart_is_not_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     config = {
         "signals": {"any": {"reward": "completion"}},

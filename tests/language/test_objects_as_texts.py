@@ -39,8 +39,11 @@ CHATS: list[Any] = [
     None,
     {"answer": 4},
     [{"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add", "arguments": {"x": 1}}}]}],
+    [{"role": "assistant", "content": "a", "tool_calls": {"name": "add", "arguments": {}}}],
+    [{"role": "assistant", "content": "b", "tool_calls": 5}],
+    [{"role": "assistant", "content": None, "tool_calls": None}],
 ]
-TEXTS = ["a b a", "w3 w3", "x\ny y", None, '{"answer":4}', '→ add({"x":1})']
+TEXTS = ["a b a", "w3 w3", "x\ny y", None, '{"answer":4}', '→ add({"x":1})', "a\n→ add({})", "b\n5", ""]
 EXPRESSIONS = [
     "len(completion)", "words(completion)", "(1 if contains(completion, 'w3') else 0)", "distinct_n(completion, 1)",
     "(1 if matches(completion, '^[a-z] ?') else 0)", "(1 if completion == 'w3 w3' else 0)", "repetition(completion)",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, Protocol
 
 from declog.language.dtypes import NUMERIC, Axis, DType, Type, any_of, finest
-from declog.language.nodes import BUILTIN, CONST, SIGNAL, Node, symbol, walk
+from declog.language.nodes import BUILTIN, CONST, SIGNAL, Node, show, symbol, walk
 from declog.language.patterns import PatternError, pattern
 
 Stage = Literal["elementwise", "aggregate", "rows"]
@@ -118,6 +118,13 @@ _OF_BOOLS = {"max": "any", "min": "all"}
 def of_quotient(node: Node, dtypes: Sequence[DType]) -> str | None:
     """The fix for ``floor(x / 10)`` and ``x // 10`` as labels; None for another expression."""
     inner = node.args[0] if node.op == "floor" and node.args[0].op == "div" else node
+    if inner is not node and DType.INT in dtypes and all(arg.type.dtype is DType.INT for arg in inner.args):
+        quotient = " // ".join(show(arg, nested=True) for arg in inner.args)
+        parts = [arg.param("value") for arg in inner.args[0].args if arg.op == CONST and inner.args[0].op == "mul"]
+        if inner.type.axis is not Axis.TOKEN:
+            return f"write `{quotient}`"
+        if parts and 1 < parts[0] <= 20:  # tokens have ranges alone as labels: one for each of so many parts
+            return f"write `bucket({quotient}, {', '.join(map(str, range(parts[0] - 1)))})`"
     divisor = inner.args[1].param("value") if inner.op in ("div", "floordiv") and inner.args[1].op == CONST else None
     if not isinstance(divisor, int) or divisor < 2 or DType.TEXT not in dtypes or node.op == "div":
         return None

@@ -35,7 +35,7 @@ def _without_axis(call: Call, node: Node) -> str:
     nearest = f"`{call.name}({node}, over={axis.label})`"
     row = "window" if axis is Axis.STEP else ABOVE[axis].row
     alone = "that of all is a metric of its own, which a `formula:` can read"
-    if (compared := _of_all_rows(call.name, node)) is not None:
+    if call.groups and (compared := _of_all_rows(call.name, node)) is not None:
         return f"`{compared}` is that of all rows of a batch, beside each row; {nearest} that of each {row}; {alone}"
     return f"{nearest} is that of each {row}, which is another value; {alone}; a row is compared with a number"
 

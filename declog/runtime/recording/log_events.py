@@ -6,7 +6,6 @@ The session calls these methods under its lock. Imports steps, windows and what 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 
 from declog.plans.ops import Plan
@@ -124,7 +123,7 @@ class LogEvents:
         Waits for it if the config says so. Rows that come later for a step up to ``closed`` are late.
         """
         self.deliver()
-        began = time.perf_counter()
+        began = self.meter.clock()
         mode, part = stream.mode, end is not None and end.part
         window = stream.window(steps, only)
         try:
@@ -165,7 +164,7 @@ class LogEvents:
         self._outgoing = hand_over
         self.deliver()
         self._background.backlog.wait()
-        self.meter.handing += time.perf_counter() - began
+        self.meter.handing += self.meter.clock() - began
         if not part:
             self._logged(mode)
         if blocks and not last:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import operator
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -52,9 +51,10 @@ class Observing(InTrainer, Recording):
                 # inside a trainer only its integration, whose guard reports mistakes
                 or (self._caller is not None and not self._inside.guards)
             ):  # fmt: skip
-                began = time.perf_counter()
+                meter = self._session.meter
+                began = meter.clock()
                 self._observe_any(arguments, signals, step)
-                self._session.meter.recording += time.perf_counter() - began
+                meter.recording += meter.clock() - began
             else:  # a short cut for the usual call
                 session, me = self._session, origin()
                 with session.lock:

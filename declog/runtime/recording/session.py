@@ -7,7 +7,6 @@ Users call ``recorder.py``, which finds the current scope; here every scope is a
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -118,17 +117,18 @@ class Session(LogEvents):
             if scope.closed or self.closed:
                 self._leave(scope)
                 return
-            refused, broken = Refused(self.failures, failing=failed), True
+            refused, broken = None, True
             try:
                 if scope.batches or scope.timed or self.pending.batches:
-                    began = time.perf_counter()
+                    refused, began = Refused(self.failures, failing=failed), self.meter.clock()
                     self._close(scope, refused)
-                    self.meter.recording += time.perf_counter() - began
-                broken = failed or refused.first is not None
+                    self.meter.recording += self.meter.clock() - began
+                broken = failed or (refused is not None and refused.first is not None)
             finally:  # a failed step counts as a step, so that ranks stay at one count
                 self._leave(scope)
                 self._end_windows(scope, failed=broken)
-            refused.check()
+            if refused is not None:
+                refused.check()
 
     def _leave(self, scope: Scope) -> None:
         """Close a scope, so that it no longer holds its step open."""
@@ -248,10 +248,13 @@ class Session(LogEvents):
         if scope is self.step and scope.step is not None and self.pending.batches:
             self.pending.absorb(scope.step, refused, owner=scope.owner if self.commits else None)
         main = scope.batches.get(scope.owner)
-        for batches in sorted(scope.batches.values(), key=lambda batches: batches is main):
-            if main is not None and batches is not main:
-                main.adopt(batches)
-            self.intake.close_all(batches, refused)
+        for batches in scope.batches.values():
+            if batches is not main:
+                if main is not None:
+                    main.adopt(batches)
+                self.intake.close_all(batches, refused)
+        if main is not None:
+            self.intake.close_all(main, refused)
         scope.batches = {}
 
     def _absorb_logged(self, refused: Refused) -> None:

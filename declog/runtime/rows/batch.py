@@ -277,10 +277,12 @@ class Batch:
             self.numbers = {**self.numbers, **call.numbers}
             self.texts = {**self.texts, **call.texts}
         for (pack_key, keys), data in self.copies:
-            if pack_key not in packs:
-                packs[pack_key] = Pack(pack_key[0], [], [])
-            packs[pack_key].keys.extend(keys)
-            packs[pack_key].parts.append(data.numpy(force=True) if isinstance(data, Tensor) and data.is_cpu else data)
+            data = data.numpy(force=True) if isinstance(data, Tensor) and data.is_cpu else data
+            if (pack := packs.get(pack_key)) is None:
+                packs[pack_key] = Pack(pack_key[0], list(keys), [data])
+            else:
+                pack.keys.extend(keys)
+                pack.parts.append(data)
         self.packs, self.copies, self.calls = [*self.packs, *packs.values()], (), ()
         if self.ready:
             for pack in self.tensors():

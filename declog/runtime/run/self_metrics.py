@@ -28,6 +28,10 @@ class Meter:
     dropped: int = 0
     late: int = 0
 
+    def clock(self) -> float:
+        """The time in seconds, by which recording is measured; 0 where nobody asks for it: a clock takes a while."""
+        return time.perf_counter() if self.timed else 0.0
+
     def read(self) -> dict[str, float]:
         """The training thread's figures since the last reading, by name: lost rows, and timings."""
         if not (self.timed or self.dropped or self.late):
