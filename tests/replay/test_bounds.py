@@ -96,6 +96,24 @@ def test_each_nth_log_event_is_captured_with_all_its_steps(tmp_path: Path) -> No
     assert replayed(tmp_path) == {1: 0.5, 5: 4.5}
 
 
+@pytest.mark.parametrize("back", [-1, 0, 1, 4, 6])
+def test_a_run_that_goes_back_in_a_log_event_that_is_left_out(back: int, tmp_path: Path) -> None:
+    """The way back is kept whatever it falls into: the steps behind it come again."""
+
+    def body(log: Recorder, rank: int) -> None:
+        steps(log)
+        log.rewind(back)
+        for step in range(back + 1, back + 5):
+            with log.step(step):
+                log.observe(score=[10.0 + step])
+
+    captured({**SMALL, "every": 2}, body, tmp_path, capture={"every": 2})
+    events = capture_reader.replay(tmp_path)["<code>"]
+    again = [(step, item.value) for step, records in events for item in records.scalars if item.name == "score"]
+    assert all(value in (step - 0.5, step + 9.5) for step, value in again)  # of two steps, before or behind
+    assert len(again) >= 3 and again[-1][1] > 9
+
+
 def test_one_mode_is_captured(tmp_path: Path) -> None:
     """`mode: eval` keeps the blocks of evaluation only."""
 

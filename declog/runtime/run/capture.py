@@ -42,6 +42,7 @@ _DEPTH = {"begin": 1, "enter": 1, "end": -1, "leave": -1}  # calls that open and
 BEGINS = {"step": "begin", "at": "at", "mode": "enter", "batch": "batch"}
 ENDS = {"step": "end", "at": "unat", "mode": "leave", "batch": "unbatch"}
 OBSERVING = frozenset({"observe", "packet"})
+_ALWAYS = frozenset({"rewind", "close"})  # calls of the run itself, kept whatever they fall into
 _LAST = frozenset({"end", "leave", "flush", "rewind", "close"})  # calls with which parts end
 
 
@@ -111,7 +112,7 @@ class CaptureLog(Clock):
         if not self._calls:
             self._now = super().elapsed()
         self._follow(name, what, scope)
-        keep = name == "close" or (self._keeps(name, what, scope) and not self._broken and not self._ended)
+        keep = name in _ALWAYS or (self._keeps(name, what, scope) and not self._broken and not self._ended)
         copy = self._copy(name, what) if keep and not self.writer.stopped else None
         self._kept |= copy is not None
         if copy is not None:
