@@ -8,7 +8,7 @@ Reads `declog.lock`, where the project has one: it says which version had the en
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ import yaml
 from declog.config.compose import working_directory
 from declog.config.composed import Composed
 from declog.config.files import YamlLoader
+from declog.config.overrides import parsed, setting
 from declog.config.search_path import package_of, provider_of
 from declog.config.uses import Use, declared, old_names, uses
 from declog.errors import Path, Problem, in_flow, nearest, nested
@@ -110,12 +111,27 @@ def _alike(config: Composed, *paths: Path) -> bool:
     return len({(one.get("axis"), one.get("type", "float")) for one in said if isinstance(one, Mapping)}) == 1
 
 
+def _for_each_config(config: Composed, both: Sequence[Path]) -> str | None:
+    """The override that declares a signal where a file declares it, so that it fits configs with and without that."""
+    for one, other in (both, both[::-1]):
+        key = re.compile(rf"\+*({re.escape('.'.join(map(str, (*config.prefix, *one))))})=(.*)")
+        said = next(filter(None, map(key.fullmatch, config.overrides)), None)
+        if said is not None and one[0] == other[0] == "signals" and (override := parsed(said[0])) is not None:
+            edit = setting(f"++{'.'.join(map(str, (*config.prefix, *other)))}", override.value())
+            return f"{edit} in its place, which declares it in any config"
+    return None
+
+
 def _explained(config: Composed, problem: Problem) -> Problem:
     if problem.code == "DL203" and problem.path[-1:] == ("filter",) and config.merged is not None:
         return _of_filter(config, problem)
     if problem.code == "DL402" and problem.related:
         both = sorted((problem.path, *problem.related), key=lambda path: not _in_no_package(config, path))
-        if problem.fix != DELETE_ONE or len(both) != 2 or _in_no_package(config, both[1]):
+        if problem.fix != DELETE_ONE or len(both) != 2:
+            return problem
+        if (fix := _for_each_config(config, both)) is not None:
+            return replace(problem, fix=fix)
+        if _in_no_package(config, both[1]):
             return problem
         alike = both[1][1] == "any" and _alike(config, *both)
         fix = f"delete the other: {in_flow(nested(both[1], None))[1:-1]}"

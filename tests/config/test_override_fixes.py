@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -61,3 +62,15 @@ def test_the_fix_of_an_override_is_pasted(line: str) -> None:
     edits = [word.rstrip(",") for word in words if word.lstrip("+~").startswith("declog.")]
     assert len(edits) == 1
     declog.plan("grpo", edits)
+
+
+def test_a_signal_that_some_configs_of_a_sweep_declare(tmp_path: Path) -> None:
+    """The override that declares it for one config breaks another: the edit fits both."""
+    file = tmp_path / "mine.yaml"
+    file.write_text("defaults: [grpo, _self_]\nsignals: {rollout: {topic: completion text}}\n")
+    with pytest.raises(declog.ConfigError) as refused:
+        declog.plan(file, ["+declog.signals.any.topic=completion text"])
+    edit = str(refused.value.problems[0].fix).partition("' in its place")[0].removeprefix("'")
+    assert edit == "++declog.signals.rollout.topic=completion text"
+    for config in (file, "grpo"):
+        assert "topic" in declog.plan(config, [edit, "+metrics.by_topic={expr: reward, by: topic}"]).signal_names
