@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 import numpy as np
@@ -16,7 +16,7 @@ from declog.engine.evaluator import View
 from declog.engine.frame import Frame
 from declog.errors import RuntimeFailure
 from declog.language.dtypes import Axis, DType
-from declog.language.nodes import SIGNAL, Node, walk
+from declog.language.nodes import CARRIED, SIGNAL, Node, walk
 from declog.language.segmented import present
 from declog.plans.ops import Plan
 
@@ -35,9 +35,18 @@ class MixedGroups:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
+        joined = {op.name: op for op in plan.joins}
+
+        def labels(node: Node, phase: str) -> Iterator[tuple[Node, str]]:
+            """The parts of a label that are the first of a group's rows, with the phase of these."""
+            for part in walk(node):
+                if part.op == CARRIED and (join := joined.get(part.leaf)) is not None:
+                    yield from labels(join.expr, join.source)
+                elif part.op == "first" and part.over is Axis.COMPLETION and _is_label(part.args[0]):
+                    yield part, phase
+
         self._labels = {
-            (op.id, node): op.phase for op in plan.metrics if op.by is not None for node in walk(op.by)
-            if node.op == "first" and node.over is Axis.COMPLETION and _is_label(node.args[0])
+            (op.id, part): phase for op in plan.metrics if op.by is not None for part, phase in labels(op.by, op.phase)
         }  # fmt: skip
         self._looks = Counter[str]()
 

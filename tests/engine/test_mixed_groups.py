@@ -79,6 +79,26 @@ def test_the_first_of_computed_values_is_meant(by: str, tmp_path: Path, caplog: 
     assert messages({"task": FOURS, "level": [1, 2] * 4}, tmp_path, caplog, f'["{by}"]') == []
 
 
+def test_a_label_of_another_phase(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A metric of the update whose label came with the rewards."""
+    words = [*SIGNALS[:2], SIGNALS[3], "+metrics.solved={expr: 'max(advantages, over=completion)', by: '$BY'}"]
+    with (
+        caplog.at_level(logging.WARNING, logger="declog"),
+        declog.start(
+            "grpo",
+            [word.replace("$BY", "first(task, over=completion)") for word in words],
+            sinks=[MemorySink()],
+            output_dir=tmp_path,
+        ) as log,
+        log.step(0),
+        log.mode("eval"),
+    ):
+        log.observe(reward=np.arange(8) % 2, task=PAIRS)
+        log.observe(advantages=np.arange(8.0))
+    assert "solved: in mode `eval` the groups of `axes.group.size`" in caplog.text
+    assert "rows of different `task`" in caplog.text
+
+
 @pytest.mark.parametrize("task", [["a", "b", "a", "b"]])
 def test_ids_that_do_not_fit_the_label(task: Sequence[str], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Groups by ids, whose rows have several labels: there it is the label that is of no group."""
