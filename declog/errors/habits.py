@@ -68,7 +68,7 @@ def shown_at_the_call(function: Callable[P, R]) -> Callable[P, R]:
         except Exception as error:
             if isinstance(error, InputError | ConfigError | UsageError) or _of_arguments(error):
                 error.__traceback__ = None
-            if isinstance(error, ConfigError) and "sinks" in inspect.signature(function).parameters:
+            if isinstance(error, ConfigError) and _begins_with_overrides(function, args, kwargs):
                 problems = [replace(problem, fix=problem.fix and _as_items(problem.fix)) for problem in error.problems]
                 if problems != [*error.problems]:
                     raise type(error)(problems) from error.__cause__
@@ -77,15 +77,28 @@ def shown_at_the_call(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
+_CHECKS = frozenset({"plan", "compose"})  # what a command line asks, too: their edits are words of a shell
+
+
+def _begins_with_overrides(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call begins a run, with overrides in a list of Python."""
+    if function.__name__ in _CHECKS:
+        return False
+    return bool(inspect.signature(function).bind_partial(*args, **kwargs).arguments.get("overrides"))
+
+
 def _as_items(fix: str) -> str:
-    """A fix whose alternatives are several overrides, which a shell takes one by one, as items of a list of Python."""
+    """A fix whose alternatives are several overrides, which a shell takes one by one, as items of a list of Python.
+
+    One that is such a list already stays, since a call with overrides may be made by another.
+    """
     alternatives = []
     for text in fix.split("  or  "):
         try:
             words = shlex.split(text)
         except ValueError:  # prose
             words = []
-        several = len(words) > 1 and all(map(_OVERRIDE.match, words))
+        several = len(words) > 1 and all(map(_OVERRIDE.match, words)) and not words[0].endswith(",")
         alternatives.append(", ".join(map(repr, words)) if several else text)
     return "  or  ".join(alternatives)
 
