@@ -1,7 +1,7 @@
-"""Actor systems without collectives (Ray, Monarch): recorders that export their windows, and one that merges them.
+"""Ranks of actor systems without collectives (Ray, Monarch): actors export their windows and a driver merges them.
 
-An actor's recorder keeps its messages until ``Recorder.export`` takes them as bytes. The driver's ``Recorder.merge``
-finishes a log event when the messages of all actors are there. Imports the collector and the messages.
+An actor's recorder keeps its messages until ``Recorder.export`` returns them as bytes. The driver's ``Recorder.merge``
+finishes a log event when the messages of all actors have arrived.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from declog.runtime.worker.collector import Collector, fits
 
 log = logging.getLogger("declog")
 Export = tuple[int, list[bytes]]  # an actor's rank and its messages
-KEPT_BYTES = 256 * 2**20  # how many bytes an actor keeps before it reports that nobody exports
+KEPT_BYTES = 256 * 2**20  # an actor that keeps more bytes of messages warns that nobody exports
 
 
 class ActorComm(Comm):
-    """The comm of an actor: messages are kept until they are exported."""
+    """The comm of an actor; keeps messages until they are exported."""
 
     collects = False
     by_exports = True
@@ -52,7 +52,7 @@ class ActorComm(Comm):
             log.warning("actor %d keeps %d bytes of log events that nobody exports: call `export`", self.rank, kept)
 
     def take(self, fingerprint: str) -> bytes:
-        """The messages since the last export, as bytes."""
+        """Return the messages since the last export, as bytes, and forget them."""
         with self._lock:
             messages, self._messages = self._messages, []
         packer = Packer()
@@ -71,7 +71,7 @@ class DriverComm(Comm):
 
 
 def read_all(exports: Iterable[bytes], plan: Plan, world_size: int) -> tuple[list[Export], DeclogError | None]:
-    """Read exports; returns those that can be merged, and the error of the first that cannot."""
+    """Read exports; return the exports that can be merged, and the error of the first that cannot."""
     taken, problem = [], None
     for data in exports:
         try:
@@ -82,7 +82,11 @@ def read_all(exports: Iterable[bytes], plan: Plan, world_size: int) -> tuple[lis
 
 
 def read(data: bytes, plan: Plan, world_size: int) -> Export:
-    """The actor's rank and the messages of an export; raises if it is none, or of another plan."""
+    """Return an export's rank and messages.
+
+    Raises ``CommError`` for data that is no export, ``PlanMismatchError`` for an export of another plan, and
+    ``UsageError`` for a rank outside the world size.
+    """
     try:
         export = Container(bytes(data))
         rank, fingerprint = int(export.header["rank"]), export.header["fingerprint"]
@@ -110,8 +114,8 @@ class _Part(NamedTuple):
 class Merger:
     """Merges the log events of a driver's actors; used on the worker thread.
 
-    An actor whose part was missed is not waited for until it exports again, so that a dead actor delays the log only
-    once. What it misses of a mode that it never entered says nothing of its other modes.
+    The merger stops waiting for an actor that missed a log event until the actor exports again, so a dead actor delays
+    the log only once. An actor that never entered a mode misses nothing by having no part in that mode's log events.
     """
 
     def __init__(self, plan: Plan, collector: Collector, failures: Failures, comm: Comm) -> None:
@@ -119,35 +123,35 @@ class Merger:
         self._collector = collector
         self._failures = failures
         self._comm = comm
-        # the parts of log events by actor, in the order in which the events came, and how long they wait for others
+        # the parts of each unfinished log event by actor, in the order in which the events arrived
         self._waiting: dict[Event, dict[int, _Part]] = {}
-        self._until: dict[Event, float] = {}
+        self._until: dict[Event, float] = {}  # when each of these events stops waiting for missing parts
         self._missed: set[int] = set()
-        # by mode: the latest event, and the actors that had rows in it
+        # by mode: the latest event, and the actors whose windows are complete
         self._last: dict[str, tuple[LogEvent, set[int]]] = {}
         self._done: dict[str, int] = {}  # the last log event of each mode
         self._begun: Mapping[str, int] = {}  # the number of log events of each mode before this driver resumed the run
-        self._skipped: dict[tuple[str, int], int] = {}  # how many of a mode there were before an actor entered it
+        self._skipped: dict[tuple[str, int], int] = {}  # the number of a mode's log events before an actor entered it
 
     def state(self) -> dict[str, Any]:
-        """What actors that enter a mode later need to count as those before them, as plain data."""
+        """Return the counts of log events that later actors continue from, as plain data for a checkpoint."""
         begun = {**self._begun, **{mode: number + 1 for mode, number in self._done.items()}}
         return {"begun": begun, "skipped": [[*key, count] for key, count in self._skipped.items()]}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state."""
+        """Continue from a state that ``state`` returned."""
         self._begun = state["begun"]
         self._skipped = {(mode, rank): count for mode, rank, count in state["skipped"]}
 
     @property
     def step(self) -> int:
-        """The last step of which a log event is finished; 0 before the first one."""
+        """The last step of the finished log events; 0 before the first one."""
         return max((item.step for item, _ in self._last.values()), default=0)
 
     def merge(self, exports: Iterable[Export], wait_s: float) -> float | None:
-        """Take exports, and finish every log event that is whole or has waited long enough.
+        """Take exports, and finish every log event that is complete or has waited long enough.
 
-        Returns the seconds that the next one still waits for its actors; None if none waits.
+        Returns the seconds that the next unfinished log event may still wait for its actors; None if none waits.
         """
         until = time.monotonic() + wait_s
         for rank, messages in exports:
@@ -156,13 +160,13 @@ class Merger:
             for data in messages:
                 self._take(rank, data, until)
         for event in list(self._waiting):
-            if not self._ready(event):  # later events wait, too, since log events are finished in order
+            if not self._ready(event):  # log events are finished in order, so later events wait too
                 return max(self._until[event] - time.monotonic(), 0.0)
             self._finish(event)
         return None
 
     def settle(self) -> None:
-        """Finish all waiting log events with the parts that are there."""
+        """Finish all waiting log events with the parts that have arrived."""
         for event in list(self._waiting):
             self._finish(event)
 
@@ -193,7 +197,7 @@ class Merger:
         event = message.key
         late = event.number <= self._done.get(event.mode, -1)
         if late and message.last and message.intact and not any(len(frame.batches) for frame in frames.values()):
-            return  # it ended without a part in what others made, and has nothing to add
+            return  # the actor's last message is late but has no rows to lose
         self._comm.entered(rank, event.mode)
         if late:
             self._failures.report(CommError.of("DL603.late_actor", rank=rank))

@@ -1,7 +1,7 @@
-"""The exchange between ranks: a message per log event to rank 0, and notes. Imports errors only.
+"""The exchange between ranks: one message per log event to rank 0, and notes.
 
-``Comm`` is for a single process; ``store_comm.py`` has the one for jobs, ``actors.py`` those for actors and their
-driver, and ``fake_comm.py`` one for threads.
+``Comm`` serves a single process. ``store_comm.py`` has the comm for jobs, ``actors.py`` the comms for actors and their
+driver, and ``fake_comm.py`` the comm for threads.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from declog.errors import UsageError
 
 
 class Event(NamedTuple):
-    """A log event of a mode, as each rank counts it: equal on ranks that go through the same steps."""
+    """The name of a log event: its mode and its number there. Ranks that go through the same steps name it alike."""
 
     mode: str
     number: int
@@ -23,32 +23,35 @@ class Event(NamedTuple):
 
 
 class Comm:
-    """Exchanges one message per rank and log event; this one is for a single process.
+    """Exchanges one message per rank and log event; this base class serves a single process.
 
-    Used from the worker thread, and from ``start``.
+    The worker thread and ``start`` use it.
     """
 
     rank = 0
     world_size = 1
     collects = True  # whether this process evaluates the rows of all ranks, as rank 0 does
-    replica = False  # whether it sends nothing, because another process has the same rank
+    replica = False  # whether this process sends nothing, because another process has the same rank
     by_exports = False  # whether rows travel as exports: actors and their driver hear no other process
     process = "0"  # the name of this process in the run
     idle: Callable[[], None] = staticmethod(lambda: None)  # called repeatedly while `receive` or `answer` waits
 
     def __init__(self) -> None:
-        self._modes: dict[int, set[str]] = {}  # the modes that each rank sent messages of
+        self._modes: dict[int, set[str]] = {}  # by rank: the modes of the messages that it sent
 
     def agree(self, topic: str, text: str, deadline_s: float) -> list[str]:
-        """Every rank's ``text`` on a topic, by rank, on every rank; for facts that all must know at the start."""
+        """Exchange a text on a topic: return every rank's ``text``, by rank, on every rank.
+
+        For facts that all ranks must know at the start.
+        """
         return [text]
 
     def send(self, event: Event, data: bytes) -> None:
-        """Send this rank's message of a log event (ranks above 0)."""
+        """Send this rank's message of a log event to rank 0 (ranks above 0)."""
         raise UsageError.of("DL510.one_process")
 
     def receive(self, event: Event, deadline_s: float) -> list[bytes | None]:
-        """The messages of ranks 1.. on rank 0; None for a rank that has left, or did not answer in time."""
+        """Receive the messages of ranks 1.. on rank 0; None for a rank that has left, or did not send in time."""
         return []
 
     def entered(self, rank: int, mode: str) -> None:
@@ -56,35 +59,35 @@ class Comm:
         self._modes.setdefault(rank, set()).add(mode)
 
     def absent(self, mode: str) -> list[int]:
-        """The ranks that sent messages, none of them of this mode: they may never enter it."""
+        """The ranks that sent messages, but none of this mode: they may never enter it."""
         return [rank for rank, modes in self._modes.items() if mode not in modes]
 
     def drop(self, event: Event, rank: int) -> None:
-        """Delete a rank's message that rank 0 will not take, if there is one."""
+        """Delete a rank's message that rank 0 will not take, if it exists."""
 
     def publish(self, event: Event, data: bytes) -> None:
         """Publish rank 0's answer to a log event, for all ranks to read."""
 
     def answer(self, event: Event, deadline_s: float) -> bytes | None:
-        """The answer that rank 0 published for a log event; None if it did not come in time."""
+        """Return the answer that rank 0 published for a log event; None if it did not arrive in time."""
         return None
 
     def write_note(self, key: str, text: str) -> None:
-        """Leave a note for all processes."""
+        """Write a note that all processes can read."""
 
     def read_note(self, key: str) -> str | None:
-        """The note of a key; None if nobody has left one."""
+        """Read the note of a key; None if nobody has written it."""
         return None
 
     def processes(self) -> Sequence[str]:
-        """The names of all processes in the run, without those that have left; also of processes that share a rank."""
+        """The names of the processes in the run, including those that share a rank, without those that have left."""
         return [self.process]
 
     def shorten_waits(self, seconds: float) -> None:
-        """Make the current call wait for other ranks no longer than this. From any thread."""
+        """Limit the rest of the current call's wait for other ranks. May be called from any thread."""
 
     def interrupt(self) -> None:
-        """Make the current call and all later ones fail, because its thread must end. From any thread."""
+        """Make the current call and all later calls fail, so that their thread ends. May be called from any thread."""
 
     def close(self) -> None:
-        """Release what was opened; idempotent."""
+        """Release the comm's resources; idempotent."""

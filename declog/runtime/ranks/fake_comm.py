@@ -1,6 +1,6 @@
-"""Several ranks in one process: threads that exchange as ranks do, for tests and for replays.
+"""Several ranks in one process, each on a thread; for tests and replays.
 
-They use the star of ``store_comm.py`` over a store in memory. Imports neither torch nor the recorder.
+The threads exchange messages through the star of ``store_comm.py``, over a store in memory.
 """
 
 from __future__ import annotations
@@ -21,17 +21,22 @@ class FakeComm(StoreComm):
 
     @classmethod
     def job(cls, world_size: int) -> list[Self]:
-        """One comm per rank. Start the ranks' recorders from as many threads, since ``start`` waits for all."""
+        """Return one comm per rank.
+
+        Start each rank's recorder from its own thread, because ``start`` waits for all ranks.
+        """
         store = Store()
         return [cls(store, rank, world_size) for rank in range(world_size)]
 
 
 def run_ranks(world_size: int, body: Callable[[FakeComm], Result], *, timeout_s: float = 60.0) -> list[Result]:
-    """Run ``body`` once per rank, each on a thread with its comm, and return what they return, by rank.
+    """Run ``body`` once per rank, each on a thread with its comm, and return the results by rank.
 
-    ``body`` is what a rank's process would do: ``declog.start(..., comm=comm)``, steps, ``close``. It calls the
-    methods of its own recorder, since ``declog.observe`` finds recorders process-wide. The lowest failing
-    rank's error is raised when all have ended; ranks that are still running after ``timeout_s`` are an error.
+    ``body`` does what a rank's process would do: ``declog.start(..., comm=comm)``, steps, ``close``. It calls the
+    methods of its own recorder, because ``declog.observe`` finds recorders process-wide.
+
+    When all threads have ended or ``timeout_s`` is over, raises the error of the lowest failing rank. Without one,
+    raises ``TimeoutError`` if a rank still runs.
     """
     results: dict[int, Result] = {}
     errors: dict[int, BaseException] = {}
@@ -51,7 +56,7 @@ def run_ranks(world_size: int, body: Callable[[FakeComm], Result], *, timeout_s:
     end = time.monotonic() + timeout_s
     for thread in threads:
         thread.join(max(0.0, end - time.monotonic()))
-    if errors:  # report this one first: others may hang because of it
+    if errors:  # raised first: other ranks may hang because of it
         raise errors[min(errors)]
     hung = [comm.rank for comm, thread in zip(comms, threads, strict=True) if thread.is_alive()]
     if hung:

@@ -1,14 +1,12 @@
-"""A store of bytes by key that one process serves and others reach over TCP, with a secret. No torch, no pickle.
+"""A store of bytes by key. One process serves it; others that know the secret reach it over TCP. No torch, no pickle.
 
-It answers nobody who does not know the secret: both sides prove it before anything else is read, and every frame is
-signed, with its number in the conversation. It does not encrypt.
+Both sides prove that they know the secret before either reads anything else. Every frame is signed, with its number in
+the conversation. Nothing is encrypted.
 
-    the server says     nonce
-    the client says     nonce  hmac(secret, "client" nonces)
-    the server says     hmac(secret, "server" nonces)
-    then, both          length:u32  hmac(session key, number of the frame, body)  body
-
-Standard library only.
+    the server sends    nonce
+    the client sends    nonce  hmac(secret, "client" nonces)
+    the server sends    hmac(secret, "server" nonces)
+    then both send      length:u32  hmac(session key, number of the frame, body)  body
 """
 
 from __future__ import annotations
@@ -27,14 +25,14 @@ from collections.abc import Sequence
 
 MOST = 16 * 2**20  # the most bytes of a frame
 GREETING_S = 5.0  # seconds in which a new connection must prove that it knows the secret
-STRANGERS = 64  # the most connections that have not proved it yet
-ROOM_S = 0.02  # seconds for that when there are so many; then the one that has taken longest is closed
+STRANGERS = 64  # the most connections that have not proved yet that they know the secret
+ROOM_S = 0.02  # seconds that a further connection waits for one of them; then the oldest of them is closed
 _SIZE, _TAG, _NONCE = struct.Struct("!I"), 32, 32
 _YES, _NO = b"\1", b"\0"
 # the errors that malformed data raises
 _SENSELESS = (struct.error, ValueError, TypeError, OverflowError, RecursionError)
 
-# a fork's copies would keep connections open that its parent has closed
+# a forked child closes its copies: they would keep connections open that its parent has closed
 _sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
@@ -47,9 +45,9 @@ os.register_at_fork(after_in_child=_in_child)
 
 
 class Store:
-    """Bytes by key, in memory: for the threads of one process."""
+    """Bytes by key, in memory, for the threads of one process."""
 
-    serves = False  # whether other processes are connected to it
+    serves = False  # whether other processes can connect to it
 
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
@@ -63,34 +61,37 @@ class Store:
             self._changed.notify_all()
 
     def get(self, key: str) -> bytes | None:
-        """The value of a key; None if there is none."""
+        """Return the value of a key; None if the key is not in the store."""
         return self._values.get(key)
 
     def pop(self, key: str) -> bytes | None:
-        """Delete a key and return its value; None if there is none."""
+        """Delete a key and return its value; None if the key is not in the store."""
         with self._lock:
             return self._values.pop(key, None)
 
     def wait(self, keys: Sequence[str], seconds: float, *, every: bool = True) -> bool:
-        """Whether all of some keys are there, or with ``every=False`` one of them: waited for at most so long."""
+        """Wait until the store has all ``keys``, or with ``every=False`` one of them; return whether it has.
+
+        Waits for at most ``seconds``.
+        """
         enough = all if every else any
         with self._lock:
             return self._changed.wait_for(lambda: enough(key in self._values for key in keys), seconds)
 
     def interrupt(self) -> None:
-        """Nothing to do: a call waits for no other process."""
+        """Do nothing: no call waits for another process."""
 
     def close(self) -> None:
-        """Nothing to do: it was not opened."""
+        """Do nothing: this store opened no connection."""
 
     def __len__(self) -> int:
         return len(self._values)
 
 
 class Server(Store):
-    """A store for this process and for processes that connect to it.
+    """A store for this process and for the processes that connect to it.
 
-    It listens on the first of ``hosts`` that works: ``::`` stands for every address, including those of IPv4.
+    It listens on the first of ``hosts`` that works; ``::`` means every address, including IPv4 addresses.
     """
 
     serves = True
@@ -106,7 +107,7 @@ class Server(Store):
         threading.Thread(target=self._accept, name="declog-store", daemon=True).start()
 
     def close(self) -> None:
-        """Stop listening, and end every connection; idempotent."""
+        """Stop listening and end every connection; idempotent."""
         with self._lock:
             strangers = list(self._strangers)
         for one in (self._listener, *strangers, *self._peers):
@@ -120,13 +121,16 @@ class Server(Store):
             except OSError:
                 if self._listener.fileno() < 0:
                     return  # the server was closed
-                time.sleep(0.05)  # no file descriptor is free now; one will be
+                time.sleep(0.05)  # no file descriptor is free now; try again
                 continue
             self._make_room(peer)
             threading.Thread(target=self._serve, args=(peer,), name="declog-store-peer", daemon=True).start()
 
     def _make_room(self, peer: socket.socket) -> None:
-        """One more that has to prove itself: who knows the secret does so at once, however many do not."""
+        """Admit one more unproven connection; first close the oldest one if there are ``STRANGERS`` for too long.
+
+        A client that knows the secret proves it at once, so others that do not cannot keep it out.
+        """
         with self._lock:
             if not self._greeted.wait_for(lambda: len(self._strangers) < STRANGERS, ROOM_S):
                 slowest = next(iter(self._strangers))
@@ -135,7 +139,7 @@ class Server(Store):
             self._strangers[peer] = None
 
     def _serve(self, peer: socket.socket) -> None:
-        """Serve one connection until it ends; whatever it sends affects no other."""
+        """Serve one connection until it ends; malformed data ends this connection only."""
         with contextlib.suppress(OSError, *_SENSELESS), peer:
             try:
                 line = _greet(peer, self._secret, serves=True, seconds=GREETING_S)
@@ -149,7 +153,7 @@ class Server(Store):
                 line.write(self._answer(line.read()))
 
     def _answer(self, body: bytes) -> bytes:
-        """Answer a request: a letter, the length of a key, the key, and a value."""
+        """Answer a request. Its bytes: a letter for the call, the length of the key, the key, and a value."""
         size = _SIZE.unpack_from(body, 1)[0]
         key, value = body[5 : 5 + size].decode(), body[5 + size :]
         match body[:1]:
@@ -166,9 +170,10 @@ class Server(Store):
 
 
 class Client:
-    """The store of another process. One call at a time; raises ``OSError`` if the connection is lost.
+    """The store of another process. One call at a time; calls raise ``OSError`` if the connection is lost.
 
-    ``hosts`` are tried in turn, repeatedly until ``seconds`` are over: the server must prove who it is.
+    Tries ``hosts`` in turn until a server there proves that it knows the secret. After ``seconds`` raises the last
+    host's ``OSError``.
     """
 
     def __init__(self, secret: bytes, hosts: Sequence[str], port: int, seconds: float) -> None:
@@ -198,11 +203,11 @@ class Client:
         return self._value(b"p", key)
 
     def wait(self, keys: Sequence[str], seconds: float, *, every: bool = True) -> bool:
-        """As ``Store.wait``: the process that serves the store waits."""
+        """As ``Store.wait``; the process that serves the store does the waiting."""
         return self._ask(b"w", "", json.dumps([keys, seconds, every]).encode()) == _YES
 
     def interrupt(self) -> None:
-        """Make the waiting call and all later ones fail. From any thread."""
+        """Make the waiting call and all later calls fail. May be called from any thread."""
         shut(self._line.peer)
 
     def close(self) -> None:
@@ -220,7 +225,7 @@ class Client:
 
 
 class _Line:
-    """A connection both of whose sides have proved who they are: signed frames with running numbers."""
+    """A connection whose two sides have proved that they know the secret; carries signed, numbered frames."""
 
     def __init__(self, peer: socket.socket, reads: bytes, writes: bytes) -> None:
         self.peer = peer
@@ -277,7 +282,10 @@ def _call(secret: bytes, host: str, port: int, seconds: float) -> _Line:
 
 
 def _greet(peer: socket.socket, secret: bytes, *, serves: bool, seconds: float) -> _Line:
-    """Prove to each other, in bounded time, that both sides know the secret; raises ``OSError`` if one does not."""
+    """Prove to the other side, and have it prove, knowledge of the secret.
+
+    Raises ``OSError`` if the other side's proof is wrong, or late by the deadline of ``seconds``.
+    """
     end = time.monotonic() + seconds
     peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -305,7 +313,7 @@ def _prove(secret: bytes, who: bytes, nonces: bytes, proof: bytes) -> None:
 
 
 def _exactly(peer: socket.socket, size: int, end: float | None = None) -> bytes:
-    """Read exactly so many bytes before a deadline; memory is allocated as they come."""
+    """Read exactly ``size`` bytes, if given before ``end``. Allocates memory only as the bytes arrive."""
     parts, missing = [], size
     while missing:
         if end is not None:
@@ -319,6 +327,6 @@ def _exactly(peer: socket.socket, size: int, end: float | None = None) -> bytes:
 
 
 def shut(one: socket.socket) -> None:
-    """End both directions of one of our sockets, so that a thread that waits in it returns."""
+    """Shut down both directions of one of our sockets, so that a thread that waits on it returns."""
     with contextlib.suppress(OSError):
         one.shutdown(socket.SHUT_RDWR)

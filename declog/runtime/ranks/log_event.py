@@ -1,7 +1,4 @@
-"""One log event of one rank: its rows, its place in the run, and what its message says besides the rows.
-
-Imports the window only.
-"""
+"""One log event of one rank: its rows, its place in the run, and the other facts of its message."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ GREATEST = 2**62
 SENT = (
     "event", "mode", "step", "steps", "tail", "part", "last", "sent", "error", "intact", "figures", "arrivals",
 )  # fmt: skip
-RARE = ("consumed", "unused", "back")  # fields that most messages leave out
+RARE = ("consumed", "unused", "back")  # sent only where they have a value, which is rare
 _NOTHING: Mapping[str, Any] = {}
 _NO_ROWS = Window()
 
@@ -39,23 +36,25 @@ class Answer:
         return max(0.0, self.deadline - time.monotonic())
 
     def give(self, values: dict[str, float] | None) -> None:
-        """End the waiting; only the first call counts. None: rank 0 did not deliver."""
+        """Give the values to the waiting thread; only the first call counts. None: rank 0 delivered no values."""
         if not self._answered.is_set():
             self._values = values
             self._answered.set()
 
     def wait(self) -> dict[str, float] | None:
-        """The values if they came in time, else None."""
+        """Wait for the values until the deadline; None if they did not arrive."""
         return self._values if self._answered.wait(self.remaining) else None
 
 
 class LogEvent(NamedTuple):
-    """What the training thread hands to the worker; most of it also goes into a rank's message to rank 0.
+    """A log event that the training thread hands to the worker; most fields also go into a rank's message to rank 0.
 
-    A ``part`` only has rows: no window ends with it. Long windows are handed over in parts, so that no rank holds many
-    steps. ``event`` counts the log events of its mode. ``sent`` has the number by mode of those that were handed over
-    before this one began: other ranks, on which this one may take less time, began these before it, too. ``begun`` has
-    those that were begun when it is handed over; for a mode that counts steps and has an open block, any number.
+    A ``part`` only adds rows: no window ends with it. Long windows are handed over in parts, so that no rank holds many
+    steps. ``event`` is the number of this log event in its mode.
+
+    ``sent`` has, by mode, the number of log events that were handed over before this one began. Other ranks, on which
+    this one may take less time, also began those before this one. ``begun`` has, by mode, the number of log events that
+    had begun when this one is handed over; for a mode that counts steps and has an open block, a number without limit.
     """
 
     event: int
@@ -65,22 +64,22 @@ class LogEvent(NamedTuple):
     window: Window = _NO_ROWS
     sent: Mapping[str, int] = _NOTHING
     begun: Mapping[str, int] = _NOTHING
-    figures: Mapping[str, float] = _NOTHING  # what recording it cost
+    figures: Mapping[str, float] = _NOTHING  # the costs of recording it
     elapsed: float = 0.0  # the time since the recorder's start
-    seconds: float = 0.0  # how long its steps took; 0: not known
+    seconds: float = 0.0  # the time that its steps took; 0: unknown
     tail: bool = False  # every window of the mode ends here
     part: bool = False
     last: bool = False  # the last message of this rank
     answer: Answer | None = None
-    short_wait: bool = False  # the training thread waits, so other ranks are waited for only briefly
+    short_wait: bool = False  # wait only briefly for other ranks, because the training thread waits
     back: int | None = None  # the run continues behind this earlier step
     failed: bool = False  # its last step, or the run, ended with an error
-    # fields of the message besides those above
-    intact: bool = True  # whether its rows are all that there are
+    # fields that only the message needs
+    intact: bool = True  # whether no row is missing
     error: str | None = None  # why its rows are missing
-    arrivals: Arrivals = _NOTHING  # the signals that came
+    arrivals: Arrivals = _NOTHING  # the signals that arrived
     consumed: Sequence[str] = ()  # ids of packets that were consumed since the last message
-    unused: Sequence[tuple[str, str, int]] = ()  # packets that a rank had at its end: id, call site and rows
+    unused: Sequence[tuple[str, str, int]] = ()  # packets that a rank still had at its end: id, call site, rows
 
     @property
     def key(self) -> Event:
@@ -88,13 +87,13 @@ class LogEvent(NamedTuple):
         return Event(self.mode, self.event)
 
     def meta(self) -> dict[str, Any]:
-        """The facts for its message, as JSON."""
+        """The fields for its message, as JSON values."""
         rare = [name for name in RARE if getattr(self, name) not in (None, (), [])]
         return {name: getattr(self, name) for name in (*SENT, *rare)}
 
     @classmethod
     def read(cls, meta: Any) -> LogEvent:
-        """The log event from a message's facts; raises ``CommError`` for anything else."""
+        """Return the log event of a message's ``meta``; raises ``CommError`` for anything else."""
         try:
             names = (*SENT, *(name for name in RARE if name in meta))
             return cls(**{name: meta[name] for name in names} | {"arrivals": spans(meta["arrivals"])})

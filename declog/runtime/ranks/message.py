@@ -1,7 +1,4 @@
-"""Windows as bytes: what ranks send to rank 0, each in one container.
-
-Imports numpy, frames and the container only.
-"""
+"""Encode a rank's window as bytes for rank 0, in one container, and decode it."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ __all__ = ["VERSION", "decode", "encode"]
 
 
 def encode(frames: Mapping[str, Frame], meta: Mapping[str, Any]) -> bytes:
-    """Encode frames by phase, and a small JSON-able ``meta``, as bytes."""
+    """Encode frames by phase, and a small JSON-serialisable ``meta``, as bytes."""
     packer = Packer()
     phases = {}
     for name, frame in frames.items():
@@ -41,7 +38,7 @@ def encode(frames: Mapping[str, Frame], meta: Mapping[str, Any]) -> bytes:
 
 
 def _sparse(packer: Packer, values: NDArray[Any]) -> dict[str, Any]:
-    """An object column as its length, its distinct values with their positions, and the images in them."""
+    """Encode an object column: its length, the values that are not None with their rows, and the images in them."""
     rows = [row for row, item in enumerate(values) if item is not None]
     items = [values[row] for row in rows]
     images = [
@@ -56,17 +53,17 @@ def _sparse(packer: Packer, values: NDArray[Any]) -> dict[str, Any]:
 
 
 def _listed(row: NDArray[Any]) -> list[Any]:
-    """An array as a list; a float32 gets only the digits that it holds."""
+    """Return an array as a list; a float32 gets only the digits that it holds."""
     return [float(text) for text in row.astype(str)] if row.dtype == np.float32 else list(row.tolist())
 
 
 def decode(data: bytes, grouping: Grouping | None) -> tuple[dict[str, Frame], dict[str, Any]]:
-    """Decode frames by phase, and the meta; raises ``CommError`` for anything that is not a whole message."""
+    """Decode frames by phase, and the ``meta``; raises ``CommError`` for anything but a complete message."""
     return frames_of(Container(data), grouping)
 
 
 def frames_of(message: Container, grouping: Grouping | None) -> tuple[dict[str, Frame], dict[str, Any]]:
-    """``decode`` for a container that has been read already."""
+    """Decode frames by phase, and the ``meta``, from a container that has been read already."""
     try:
         frames = {}
         for name, phase in message.header["phases"].items():
@@ -91,7 +88,7 @@ def frames_of(message: Container, grouping: Grouping | None) -> tuple[dict[str, 
 
 def _dense(message: Container, sparse: Mapping[str, Any]) -> NDArray[Any]:
     values = np.full(sparse["rows"], None, object)
-    items = {0: sparse["values"]}  # the list gives an image that is a whole value a place to be put, too
+    items = {0: sparse["values"]}  # an image that is a whole value is replaced in this list
     for position, path, item in sparse.get("images", ()):
         data = message.get(item).tobytes()
         *above, last = 0, position, *list(path)

@@ -1,7 +1,4 @@
-"""The part of a rank's rows that is sent to rank 0: all numbers and labels, and texts of rows that a table may take.
-
-Imports evaluation and the plan, no torch.
-"""
+"""The rows that a rank sends to rank 0: all numbers and labels, and the texts of rows that a table may take."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from declog.runtime.rows.kept import redacted_texts
 
 
 def projected(plan: Plan, frame: Frame) -> Frame:
-    """The frame as rank 0 needs it."""
+    """Return the frame without the texts that rank 0 does not need."""
     tables = [table for table in plan.tables if table.phase == frame.phase and gathered(plan, table)]
     texts = {name: [table for table in tables if name in table.texts] for table in tables for name in table.texts}
     extras = [table for table in tables if any(column.keeps for column in table.columns)]
@@ -42,14 +39,14 @@ def projected(plan: Plan, frame: Frame) -> Frame:
 
 
 def gathered(plan: Plan, table: TableOp) -> bool:
-    """Whether rank 0 makes the table from all ranks' rows. Not if each rank writes its own to every sink."""
+    """Whether rank 0 builds the table from all ranks' rows: false if each rank writes its own table to every sink."""
     return plan.in_code or not table.local.issuperset(table.sinks)
 
 
 def _candidates(plan: Plan, table: TableOp, frame: Frame) -> NDArray[np.bool_]:
-    """Which rows of the table's axis may be in it; with `keep: last_batch` only those of the last batch.
+    """The rows of the table's axis that may be in it, as a mask; with `keep: last_batch` only rows of the last batch.
 
-    All if its filter fails: rank 0 then says so, if it fails there.
+    All rows if the filter raises: rank 0 reports the error if the filter also raises there.
     """
     keep, last_only = np.zeros(frame.count(table.axis), bool), table.keep == "last_batch"
     spread = frame.grouping is not None and frame.grouping.split != "none"
@@ -66,7 +63,7 @@ def _candidates(plan: Plan, table: TableOp, frame: Frame) -> NDArray[np.bool_]:
 
 
 def _on(frame: Frame, axis: Axis, keep: NDArray[np.bool_], other: Axis) -> NDArray[np.bool_]:
-    """Which entries of another axis belong to the kept rows."""
+    """The entries of another axis that belong to the kept rows, as a mask."""
     if axis is other:
         return keep
     if axis > other:

@@ -1,7 +1,4 @@
-"""A rank's share of a log event: its frames, and the part that rank 0 needs, as a message.
-
-Imports the window, evaluation and the plan; torch only through the window.
-"""
+"""One rank's share of a log event: its frames, and a message with the part that rank 0 needs."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from declog.runtime.worker.local_tables import LocalTables
 
 
 class Sender:
-    """Makes the frames and the messages of one rank."""
+    """Builds the frames and the messages of one rank."""
 
     def __init__(self, plan: Plan, rank: int, failures: Failures, tables: LocalTables | None) -> None:
         self._plan = plan
@@ -30,24 +27,24 @@ class Sender:
         self._local = tables  # writes this rank's own tables
 
     def described(self, event: LogEvent) -> LogEvent:
-        """The event with the facts that a message says of its rows."""
+        """Return the event with the facts about its rows: whether they are intact, and which signals arrived."""
         return event._replace(intact=event.window.intact, arrivals=arrivals(event.window, self._plan.phases))
 
     def frames(self, event: LogEvent) -> dict[str, Frame]:
-        """This rank's frames with its local columns."""
+        """Return this rank's frames with its local columns; also write this rank's own tables."""
         frames = event.window.frames(self._plan, self._rank, self._failures.report, self._paired)
         of_mode(frames, event.mode)
         frames = with_locals(frames, self._plan)
         if self._local is not None:
             if event.back is None or event.back >= event.step:
                 self._local.write(event.step, event.mode, frames)
-            else:  # sinks keep the steps that are not taken back
+            else:  # two writes, because sinks keep only the rows up to `back`: the rewind takes back the others
                 for step, rows in zip((event.back, event.step), parted(frames, event.back), strict=True):
                     self._local.write(step, event.mode, rows)
         return frames
 
     def message(self, event: LogEvent) -> bytes:
-        """The message for rank 0. It is sent whatever fails here, because other ranks would wait for it."""
+        """Build the message for rank 0. If this rank's rows fail, the message has the error: rank 0 waits for it."""
         consumed, unused = fates.told(last=event.last)
         event = event._replace(consumed=consumed, unused=unused)
         try:

@@ -1,7 +1,7 @@
-"""How ranks send their windows to rank 0: no collectives, nothing that can interleave with training.
+"""Ranks send their windows to rank 0 through a store: no collectives, nothing that can interleave with training.
 
-``StoreComm`` is a star over a store that rank 0 opens for declog alone: its place and its secret are passed through the
-store that the training job already has. Every wait is bounded. Imports nothing of plans.
+``StoreComm`` is a star over a store that rank 0 opens for declog alone. Rank 0 passes the store's address and secret
+to the other ranks through the store that the training job already has. Every wait is bounded.
 """
 
 from __future__ import annotations
@@ -29,22 +29,24 @@ log = logging.getLogger("declog")
 
 CHUNK = 4 * 2**20  # a TCPStore value of 9 MiB kills its client; 8 MiB is the largest that works
 MOST_CHUNKS = 2**14  # 64 GiB: a message that claims to be larger is malformed
-IDLE_S = 0.05  # how often a waiting process looks for notes
-NOTICE_S = 3.0  # after this a process that waits at the start says for whom: no rank knows what another is about to do
-TOGETHER_S = 0.001  # messages that come at about the same time are collected together
-KEPT_ANSWERS = 16  # how many log events' published values may still be read
+IDLE_S = 0.05  # the period at which a waiting process calls `idle`, which looks for notes
+NOTICE_S = 3.0  # a process that waits longer at the start logs whom it waits for: ranks do not know each other's plans
+TOGETHER_S = 0.001  # messages that arrive at about the same time are collected together
+KEPT_ANSWERS = 16  # the number of log events whose published answers stay in the store
 
 
 class StoreComm(Comm):
-    """A star over a store. Messages are chunked, and deleted when read.
+    """A star over a store. Messages are sent in chunks, and deleted when read.
 
-    A rank that once missed a deadline is only checked for, so that it costs one wait, until what it missed
-    arrives: that is deleted and counted in ``late``. A rank that announced its end costs no wait at all. What a rank
-    misses of a mode that it never entered, as where rank 0 evaluates alone, says nothing of its other modes.
-    Rank 0 says which events it took; a rank whose connection breaks knows by that what was lost.
+    After a rank missed a deadline, rank 0 looks for the rank's messages without waiting for them, until one arrives. So
+    a dead rank costs one wait. Rank 0 deletes messages that arrive late, and counts them in ``late``. It does not wait
+    at all for a rank that announced its end. A rank that misses log events of a mode that it never entered, because for
+    instance rank 0 evaluates alone, is still waited for in its other modes.
 
-    ``store`` has the calls of a ``keystore.Store``. ``copy`` counts the processes of one rank. The first, 0, stands for
-    it; a ``replica`` sends nothing.
+    Rank 0 publishes which log events it took. A rank whose connection breaks then knows which of its events are lost.
+
+    ``store`` has the methods of a ``keystore.Store``. ``copy`` numbers the processes of one rank: process 0 sends for
+    the rank, the others are replicas and send nothing.
     """
 
     def __init__(self, store: Any, rank: int, world_size: int, *, copy: int = 0) -> None:
@@ -56,12 +58,12 @@ class StoreComm(Comm):
         self.process = _process(rank, copy)
         self.late = 0
         self._store = store  # None when this rank has left
-        self._connection = store  # what is interrupted and closed
-        self._missed: dict[tuple[int, str], deque[Event]] = {}  # by rank and mode
+        self._connection = store  # `interrupt` and `close` use this reference
+        self._missed: dict[tuple[int, str], deque[Event]] = {}  # the events that a rank missed, by rank and mode
         self._suspects: set[tuple[int, str]] = set()  # ranks that missed an event of a mode
-        self._silent: set[int] = set()  # ranks that have sent nothing since they missed one
+        self._silent: set[int] = set()  # ranks that have sent nothing since they missed an event
         self._unacknowledged: deque[Event] = deque()
-        self._taken: dict[str, int] = {}  # rank 0's latest event of each mode
+        self._taken: dict[str, int] = {}  # by mode: the latest event that rank 0 took
         self._answers: deque[Event] = deque()
         self._latest = math.inf  # when the current wait ends
         self._stopped = False
@@ -71,7 +73,11 @@ class StoreComm(Comm):
 
     @classmethod
     def connect(cls, rank: int, world_size: int, job_store: Any, deadline_s: float, namespace: str) -> StoreComm:
-        """Open rank 0's store, and tell the others where it is. Of processes that share a rank, the first is used."""
+        """Connect a process: on rank 0 open the store and publish its address, on other ranks connect to it.
+
+        Of processes that share a rank, the first one sends for the rank. Raises ``CommError`` if rank 0 publishes no
+        address within ``deadline_s``, or cannot be reached there.
+        """
         copy = int(job_store.add(f"declog/{namespace}/rank/{rank}", 1)) - 1
         key = f"declog/{namespace}/place"
         if rank == 0 and not copy:
@@ -94,7 +100,7 @@ class StoreComm(Comm):
             client = Client(bytes.fromhex(address["secret"]), address["hosts"], address["port"], min(deadline_s, 10.0))
         except OSError as error:
             if copy:
-                # the run is over already, and this process would not be heard anyway
+                # a replica sends nothing, and the run may be over already
                 return cls(None, rank, world_size, copy=copy)
             where = " or ".join(address["hosts"])
             raise CommError.of("DL603.port", rank=rank, port=address["port"], where=where) from error
@@ -117,7 +123,7 @@ class StoreComm(Comm):
                     raise CommError.of("DL603.ranks", missing=absent(), deadline_s=f"{deadline_s:g}")
                 return [self._store.get(key).decode() for key in keys]
         except CommError:
-            if not self.replica:  # rank 0 waits for the ranks that are heard; the others may come when the run is over
+            if not self.replica:  # rank 0 does not wait for replicas, which may start when the run is over
                 raise
             return [text] * self.world_size
 
@@ -131,7 +137,7 @@ class StoreComm(Comm):
             chunks = [data[at : at + CHUNK] for at in range(0, len(data), CHUNK)] or [b""]
             for index, chunk in enumerate(chunks[1:], 1):
                 self._store.set(_key(event, self.rank, index), chunk)
-            # the first chunk says that all are there, and how many
+            # the first chunk is sent last: it has the number of chunks, and tells that all have been sent
             self._store.set(_key(event, self.rank, 0), len(chunks).to_bytes(4, "little") + chunks[0])
             taken = json.loads(self._store.get(TAKEN))
             waiting = [one for one in self._unacknowledged if one.number > taken.get(one.mode, -1)]
@@ -155,13 +161,13 @@ class StoreComm(Comm):
         return self._stopped or time.monotonic() >= min(end, self._latest)
 
     def _pause(self, keys: Sequence[str], end: float) -> None:
-        """Wait until one of these keys is there, or for a moment."""
+        """Wait until the store has one of ``keys``, but only for a moment."""
         self.idle()
         self._store.wait(keys, max(0.0, min(IDLE_S, min(end, self._latest) - time.monotonic())), every=False)
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[None]:
-        """A block that uses the store; once the connection broke, it raises that ``CommError`` in every block."""
+        """Guard a block that uses the store. Once the connection has broken, every block raises that ``CommError``."""
         if self._store is None and self._broken is None:
             self._broken = CommError.of("DL603.left", rank=self.rank)
         if self._broken is not None:
@@ -215,7 +221,7 @@ class StoreComm(Comm):
         self._suspects.discard((rank, mode))
 
     def _drop_late(self) -> None:
-        """Delete messages that came too late; a rank that sends one is alive, and is waited for again."""
+        """Delete late messages. A rank that sent one is alive, so rank 0 waits for the rank again."""
         for (rank, mode), missed in self._missed.items():
             while missed and self._message(missed[0], rank) is not None:
                 missed.popleft()
@@ -223,7 +229,7 @@ class StoreComm(Comm):
                 self._heard(rank, mode)
 
     def _message(self, event: Event, rank: int) -> bytes | None:
-        """Take a message out of the store; None if there is none, empty bytes if it is damaged."""
+        """Take a rank's message out of the store; None if it is not there, empty bytes if it is damaged."""
         first: bytes | None = self._store.pop(_key(event, rank, 0))  # the chunk that is sent last
         if first is None:
             return None
@@ -259,13 +265,13 @@ class StoreComm(Comm):
         self._latest = min(self._latest, time.monotonic() + seconds)
 
     def interrupt(self) -> None:
-        """Shut this rank's connection only: a call to a process that is stopped, not dead, would wait for ever."""
+        """Shut this rank's connection: a call to a process that is suspended, not dead, would wait for ever."""
         self._stopped = True
         if self._connection is not None:
             self._connection.interrupt()
 
     def close(self) -> None:
-        """Close; rank 0 keeps its store open until the others have left, for a limited time."""
+        """Announce this rank's end and close; rank 0 first waits up to 5 s for the other ranks to leave."""
         if self._store is None:
             return
         if self.late:
@@ -280,14 +286,17 @@ class StoreComm(Comm):
                     keys = [_departure(rank) for rank in range(1, self.world_size) if rank not in self._silent]
                     self._store.wait(keys, 5.0)
             except OSError:
-                pass  # the other side has gone, so there is nobody to tell
+                pass  # the other side has gone
         self._stopped = True
         self._store = None
         self._connection.close()
 
 
 def _noticed(wait: Callable[[float], bool], deadline_s: float, who: Callable[[], str]) -> bool:
-    """Wait for something, given a function that waits so many seconds; after a while say who waits for whom."""
+    """Call ``wait(seconds)`` for up to ``deadline_s`` in all; return its result.
+
+    After ``NOTICE_S`` logs a warning that says, by ``who``, which rank waits for whom.
+    """
     if deadline_s > NOTICE_S:
         if wait(NOTICE_S):
             return True
@@ -319,21 +328,21 @@ def _answer(event: Event) -> str:
     return f"answer/{event}"
 
 
-TAKEN = "taken"  # the last event of each mode that rank 0 took
+TAKEN = "taken"  # the key under which rank 0 publishes the last event that it took, by mode
 _LOOPBACK = ("127.0.0.1", "::1")
 _ANYWHERE = ("::", "0.0.0.0")
 _ROUTED = ("192.0.2.1", "2001:db8::1")  # reserved addresses: the route to them is the route out of this host
 
 
 def _one_host() -> bool:
-    """Whether all ranks are on this host: then no other host can reach the store."""
+    """Whether all ranks are on this host; the store then listens on the loopback address only."""
     master = os.environ.get("MASTER_ADDR")
     local, world = os.environ.get("LOCAL_WORLD_SIZE"), os.environ.get("WORLD_SIZE")
     return master in ("localhost", *_LOOPBACK) or (local is not None and local == world)
 
 
 def _addresses() -> list[str]:
-    """The addresses at which other ranks may reach this host, as numbers, so that no name must be resolved."""
+    """The numeric addresses at which other ranks may reach this host; other ranks need not resolve a name."""
     addresses = list(_LOOPBACK)
     if not _one_host():
         for host in (os.environ.get("MASTER_ADDR"), *_ROUTED):
@@ -342,14 +351,14 @@ def _addresses() -> list[str]:
 
 
 def _own_addresses(towards: str) -> list[str]:
-    """This host's addresses on the route to another one."""
+    """This host's addresses on the routes to the host ``towards``."""
     addresses = []
     with contextlib.suppress(OSError):  # a name that cannot be resolved here
         for family, _, _, _, target in socket.getaddrinfo(towards, 9, type=socket.SOCK_DGRAM):
             with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
                 probe.connect(target)  # connecting a datagram socket sends nothing
                 address = str(probe.getsockname()[0])
-                # a link-local address means another host on each link
+                # a link-local address means a different host on each link
                 addresses += [] if address.startswith("fe80") else [address]
     return addresses
 
@@ -362,10 +371,10 @@ def connect(
     namespace: str = "0",
     deadline_s: float = 60.0,
 ) -> Comm:
-    """The communication of this process: none, an initialised process group, or torchrun's environment.
+    """Connect this process: alone, through an initialised process group, or through torchrun's environment.
 
-    ``rank`` and ``world_size`` are the data-parallel ones if they differ from the job's. Of several processes that pass
-    the same rank, one is heard.
+    Pass the data-parallel ``rank`` and ``world_size`` if they differ from the job's. Of several processes that pass the
+    same rank, only the first one sends rows.
     """
     import torch.distributed as dist
 
@@ -378,7 +387,7 @@ def connect(
         raise UsageError.of("DL510.rank", rank=rank, world_size=world_size)
     if world_size == processes == 1:
         return Comm()
-    # torchrun's store outlives a restart of the workers: entries of an earlier attempt are not ours
+    # torchrun's store outlives a restart of the workers: the attempt's number keeps entries of earlier attempts apart
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     store = _job_store(grouped)
     return StoreComm.connect(rank, world_size, store, deadline_s, f"{namespace}.{attempt}")

@@ -1,9 +1,7 @@
-"""One binary container: a JSON header and arrays of numbers. What ranks send and what a capture holds. Never pickle.
+"""One binary container: a JSON header and arrays of numbers. Ranks send containers, captures hold them. Never pickle.
 
-    b"DECLOG"  version:u16  header length:u32  crc32 of what follows:u32
+    b"DECLOG"  version:u16  header length:u32  crc32 of the rest:u32
     header (JSON)  buffers, each aligned to 8 bytes
-
-Imports numpy and errors only.
 """
 
 from __future__ import annotations
@@ -36,17 +34,17 @@ class Packer:
     buffers: list[NDArray[Any]] = field(default_factory=list)
 
     def put(self, array: NDArray[Any]) -> dict[str, Any]:
-        """Add an array; what stands for it in the header."""
+        """Add an array; return the item that refers to it in the header."""
         shape = array.shape
         array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
         self.buffers.append(array)
         return {"at": len(self.buffers) - 1, "dtype": array.dtype.str, "shape": shape}
 
     def seal(self, header: Mapping[str, Any]) -> bytes:
-        """The container as bytes; ``header`` is JSON-able and has no key `sizes`."""
+        """Return the container as bytes; ``header`` is JSON-serialisable and has no key ``sizes``."""
         text = json.dumps(
             {**header, "sizes": [array.nbytes for array in self.buffers]}, ensure_ascii=False
-        ).encode("utf-8", "surrogatepass")  # a broken text is logged, too  # fmt: skip
+        ).encode("utf-8", "surrogatepass")  # texts with lone surrogates are logged too  # fmt: skip
         parts = [text, b"\0" * (-(_HEAD.size + len(text)) % 8)]
         for array in self.buffers:
             parts += [array.tobytes(), b"\0" * (-array.nbytes % 8)]
@@ -57,7 +55,10 @@ class Packer:
 
 
 class Container:
-    """A container that was read: its header, and its arrays as views of the bytes."""
+    """A container read from bytes: its header, and its arrays as views of the bytes.
+
+    Raises ``CommError`` for bytes that are no complete container.
+    """
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -72,7 +73,7 @@ class Container:
             raise CommError.of("DL603.bytes", count=len(data), end=end)
 
     def get(self, item: Mapping[str, Any]) -> NDArray[Any]:
-        """The array that an item of the header stands for."""
+        """Return the array that an item of the header refers to."""
         try:
             shape, start = tuple(item["shape"]), self._starts[item["at"]]
             return np.frombuffer(self._data, np.dtype(item["dtype"]), int(np.prod(shape)), start).reshape(shape)
@@ -81,7 +82,7 @@ class Container:
 
 
 def read(file: BinaryIO) -> Container | None:
-    """The next container of a file of them; None at its end, and where it was cut or damaged."""
+    """Read the next container of a file; None at the file's end, and where the file was cut or damaged."""
     try:
         head = file.read(_HEAD.size)
         length, _ = _head(head)
@@ -94,7 +95,7 @@ def read(file: BinaryIO) -> Container | None:
 
 
 def _head(data: bytes) -> tuple[int, int]:
-    """The length of the header, and the checksum."""
+    """The header's length in bytes, and the checksum."""
     try:
         magic, version, length, checksum = _HEAD.unpack_from(data)
     except struct.error as error:
@@ -107,7 +108,7 @@ def _head(data: bytes) -> tuple[int, int]:
 
 
 def _header(text: bytes) -> tuple[dict[str, Any], list[int], int]:
-    """The header, where each buffer starts, and where the container ends."""
+    """The header, the offset of each buffer, and the offset at which the container ends."""
     header: dict[str, Any] = json.loads(text)
     at = _HEAD.size + len(text) + -(_HEAD.size + len(text)) % 8
     starts = []
