@@ -1,4 +1,4 @@
-"""What runs beside training: the recorder, the open batches, the worker, ranks.
+"""Everything that runs during training: the recorder, open batches, the worker, and the exchange between ranks.
 
-Imports torch, the plan, the engine and the sinks; nothing of the configuration.
+The runtime knows the compiled plan, and nothing of the config that it was compiled from.
 """

@@ -1,4 +1,6 @@
-"""One binary container: a JSON header and arrays of numbers. Ranks send containers, captures hold them. Never pickle.
+"""One binary container: a JSON header and arrays of numbers. Never pickle.
+
+Ranks send containers, and captures consist of them. The layout:
 
     b"DECLOG"  version:u16  header length:u32  crc32 of the rest:u32
     header (JSON)  buffers, each aligned to 8 bytes

@@ -1,7 +1,6 @@
-"""The recorder's methods for integrations with trainers, in which mistakes must not stop training.
+"""The recorder's methods for integrations with trainers.
 
-Inside such a trainer, mistakes of the training code are reported, and the values left out. Imports the session and
-what runs behind it.
+A mistake must not stop training there: a mistake of the training code is reported, and its values are left out.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _NOTHING = nullcontext()
 
 
 class _Inside(threading.local):
-    """The number of guards around this thread's current call; the outermost one reports a failure."""
+    """The number of guards around this thread's current call."""
 
     guards = 0
 
@@ -33,19 +32,19 @@ class InTrainer:
         self.plan = session.plan
         self._session = session
         self._background = background
-        self._caller: Callable[[], str] | None = None  # says whose code calls; None: mistakes are raised
+        self._caller: Callable[[], str] | None = None  # names the calling code in messages; None: mistakes are raised
         self._reserved: frozenset[str] = frozenset()  # signals that only the trainer's integration observes
         self._inside = _Inside()
-        self._trains: bool | None = None  # whether a trainer trains with it now; None: no trainer says
+        self._trains: bool | None = None  # whether a trainer trains with this recorder now; None: no trainer is known
         self._idle = False
 
     @property
     def closed(self) -> bool:
-        """Whether the run is over, so that nothing is recorded any more."""
+        """Whether the run is over, so that nothing more is recorded."""
         return self._session.closed
 
     def _here(self) -> Scope | None:
-        """The current scope; in a thread without one, the trainer's generation while it runs."""
+        """The current scope; in a thread without a scope, the open batch of the trainer's generation."""
         return here(self) or self._session.generation
 
     def training(self, under_way: bool) -> None:
@@ -55,16 +54,16 @@ class InTrainer:
             self._session.main_task = origin()
 
     def attached(self, caller: Callable[[], str], signals: Collection[str] = (), phase: str | None = None) -> None:
-        """From now on, report mistakes of the training code instead of raising them, unless ``strict``.
+        """From now on, report mistakes of the training code instead of raising them, unless ``run.strict`` is set.
 
-        ``caller`` says whose code it is. ``signals`` are observed by the integration itself, so it is a mistake to
-        observe them elsewhere. The batches of ``phase`` are explicit, so a column outside of one is a mistake, too.
+        ``caller`` names the training code in messages. The integration itself observes ``signals``: observing them
+        elsewhere is a mistake. The batches of ``phase`` are explicit: a column outside such a batch is a mistake too.
         """
         self._caller, self._reserved = caller, frozenset(signals)
         self._session.intake.explicit = phase
 
     def came(self, source: str) -> bool:
-        """Whether the open batch has a signal."""
+        """Whether an open batch has the signal that is observed as ``source``."""
         session = self._session
         with session.lock:
             batches = session.batches(usable(self._here()), origin())
@@ -72,7 +71,7 @@ class InTrainer:
             return any(op.phase in batches and op.name in batches[op.phase].names for op in ops)
 
     def taking(self, column: object) -> AbstractContextManager[None]:
-        """A block that records a column of the training code; inside a trainer it is a guard."""
+        """Return a block that records a column of the training code; with an integration attached it is a guard."""
         declared = isinstance(column, str) and column in self.plan.extras
         return self._taking(f"the column `{column}`", "" if declared else "the column is left out")
 
@@ -88,16 +87,16 @@ class InTrainer:
             session.stream(here(self)).beside = numbers
 
     def pass_through(self, numbers: Beside, step: int, mode: str = "train") -> None:
-        """Give the sinks the trainer's own numbers at a step, beside its log event if it has one.
+        """Give the sinks the trainer's own numbers at a step, beside the step's log event if it has one.
 
-        The numbers are in no window. Only rank 0's reach a sink, so other ranks need not call this.
+        The numbers belong to no window. Only rank 0's numbers reach a sink, so other ranks need not call this.
         """
         if not self.closed:
             self._background.pass_through(step, mode, numbers)
 
     @contextmanager
     def idle(self, idle: bool = True) -> Iterator[None]:
-        """A block in which nothing is recorded, such as a prediction; ``idle=False`` records again inside of one."""
+        """Record nothing inside the block, for instance in a prediction; ``idle=False`` records again inside it."""
         before, self._idle = self._idle, idle
         try:
             yield
@@ -105,19 +104,19 @@ class InTrainer:
             self._idle = before
 
     def guard(self, what: str | Callable[[], str], left_out: str = "") -> Guard:
-        """A block of an integration whose errors do not reach the training code; it goes on after the block.
+        """Return a block whose errors do not reach the training code, which continues after the block.
 
         A failure is reported once, with ``what`` was done, and counted in ``failures``. The open window is then marked
-        as lacking this rank's values (``declog/ranks``), unless ``left_out`` says what is missing and no metric reads
-        it. Interrupts pass through; with ``run.strict`` all errors do. After ``close`` nothing is reported. The same
-        guard may be entered many times.
+        as lacking this rank's values (``declog/ranks``). Pass ``left_out``, a text that names the missing values, if no
+        metric reads them: then the window is not marked. Interrupts pass through; with ``run.strict`` all errors do.
+        After ``close`` nothing is reported. The same guard may be entered many times.
         """
         return Guard(self, what, left_out)
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """The blocks of ``InTrainer.guard``."""
+    """The block that ``InTrainer.guard`` returns."""
 
     recorder: InTrainer
     what: str | Callable[[], str]
@@ -136,6 +135,6 @@ class Guard:
         session = recorder._session
         with session.lock:
             if not self.left_out:
-                session.stream(here(recorder)).intact = False  # something is missing that should have come
+                session.stream(here(recorder)).intact = False  # the window lacks values
             session.failures.guarded(self.what if isinstance(self.what, str) else self.what(), error, self.left_out)
         return True

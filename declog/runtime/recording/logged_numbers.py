@@ -1,7 +1,7 @@
 """Named numbers that a loop logs, mostly for a tracker: ``Recorder.scalars``, which all tees use.
 
-If no block of the loop owns the step of a call, the call makes the step, with everything observed for it. The step's
-window stays open until a call for a later step, so that several calls can belong to one step. Imports the runtime only.
+If no block owns the step of a call, the call makes the step, with everything observed for it. The step's window stays
+open until a call for a later step, so several calls can belong to one step.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ REAL = "biuf"  # the kinds of numpy's dtypes that are real numbers
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a single number: of Python or numpy, or a tensor or array with one element, on any device."""
+    """Whether a value is one real number: of Python or numpy, or a tensor or array with one element, on any device."""
     if isinstance(value, bool | int | float | Real):
         return True
     if isinstance(value, torch.Tensor):
         return value.numel() == 1 and not value.dtype.is_complex
     if isinstance(value, np.generic | np.ndarray):
         return value.size == 1 and value.dtype.kind in REAL
-    if hasattr(type(value), "__array__") and hasattr(type(value), "dtype"):  # numpy's protocol, for instance of jax
+    if hasattr(type(value), "__array__") and hasattr(type(value), "dtype"):  # numpy's array protocol, as jax has
         return is_number(np.asarray(value))
     return False
 
@@ -39,7 +39,7 @@ def is_number(value: Any) -> bool:
 def split(
     plan: Plan, values: Mapping[str, Any], between: str = "/"
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Split a loop's values into signals by name, other numbers by name, and the rest as it was passed.
+    """Split a loop's values into signals by name, other numbers by name, and the rest, nested as it was passed.
 
     Names inside a nested mapping are joined by ``between``, unless the mapping is a declared signal (a family).
     """
@@ -65,7 +65,7 @@ def split(
 
 
 def _fits(plan: Plan, name: str, number: bool) -> bool:
-    """Whether a value fits the signals of its name: numbers fit signals per step, other values the other signals."""
+    """Whether a value fits the signals of its name: numbers fit signals per step, other values fit other signals."""
     ops = plan.sources.get(name)
     if ops is None:  # nothing needs the signal
         return number
@@ -74,7 +74,7 @@ def _fits(plan: Plan, name: str, number: bool) -> bool:
 
 
 class LoggedNumbers:
-    """Keeps the step of one recorder open while calls for it may come."""
+    """Keeps a recorder's last step open, because further calls may log numbers for it."""
 
     def __init__(self, log: Recording, session: Session) -> None:
         self._log = log
@@ -83,7 +83,10 @@ class LoggedNumbers:
         self._lock = threading.RLock()
 
     def take(self, values: Mapping[str, Any], step: int | None, between: str) -> dict[str, Any]:
-        """Record the numbers of one call, and return the rest. A refused signal does not affect the other numbers."""
+        """Record the numbers of one call, and return the other values.
+
+        A refused signal does not affect the other numbers; its error is raised after they are recorded.
+        """
         log, refused = self._log, Refused(self._session.failures)
         signals, numbers, rest = split(self._session.plan, values, between)
         with self._lock:
@@ -109,7 +112,7 @@ class LoggedNumbers:
             refused.add(error)
 
     def end(self) -> None:
-        """End the last step: no more numbers come for it, so its window is complete."""
+        """End the last step: no more numbers will be logged for it, so its window is complete."""
         session = self._session
         with self._lock:
             held, self._held = self._held, None
@@ -121,7 +124,7 @@ class LoggedNumbers:
                 self._log.flush()
 
     def _scope(self, step: int) -> tuple[Scope, bool]:
-        """The scope for the numbers of a step, and whether it is for this call only."""
+        """Return the scope for the numbers of a step, and whether the scope serves this call only."""
         session, around = self._session, here(self._log)
         opened, last = session.step, session.train.last
         for scope in (around, opened, self._held):
@@ -136,7 +139,7 @@ class LoggedNumbers:
         return self._opened(step), True
 
     def _opened(self, step: int) -> Scope:
-        """An open scope that contributes to a step but is not entered, so that no other calls go into it."""
+        """Open a scope that contributes to a step, without entering it: no other calls go into it."""
         scope = Scope(self._log, "at", step)
         self._session.open(scope, origin())
         return scope

@@ -1,4 +1,4 @@
-"""The part of a recorder that takes values: signals, numbers by name, durations, columns. Imports the session."""
+"""The part of a recorder that takes values: signals, numbers by name, durations, columns."""
 
 from __future__ import annotations
 
@@ -31,39 +31,41 @@ class Observing(InTrainer, Recording):
 
     def __init__(self, session: Session, background: Background) -> None:
         super().__init__(session, background)
-        self._special = session.meter.timed  # `observe` may not take its short cut
+        self._special = session.meter.timed  # True: `observe` must not take its short cut
         self._said_so = False
 
     def observe(self, *arguments: Argument, step: Any = None, **signals: Any) -> None:
-        """Record signals and rows of packets in the current block. A signal that comes again opens the next batch.
+        """Record signals and rows of packets in the current block. Observing a signal again opens the next batch.
 
         Pass signals by keyword, or in mappings of names to values, for names such as ``train/loss``. Values are
         tensors, arrays, lists or numbers in the shape that the config declares: [completions, tokens], [completions],
         [groups], or one number per step; a family is a mapping of members to values. A wrong shape, type or count
-        raises ``InputError``, an unknown name ``UnknownSignalError``. With ``step`` the values belong to that optimizer
-        step, or with ``"next"`` to the one that ends next on this rank, wherever the call is. Values outside of any
-        block are left out, which is counted in ``failures`` and reported once (with ``run.strict``: raised).
+        raises ``InputError``, an unknown name ``UnknownSignalError``.
+
+        With ``step=k`` the values belong to optimizer step ``k``, with ``step="next"`` to the step that ends next on
+        this rank, wherever the call is. Values outside of any block are left out, counted in ``failures`` and reported
+        once; with ``run.strict`` they are an error.
         """
         scope = innermost()
         try:
             if (
                 scope is None or scope.takes is not self or arguments or step is not None or self._special or self._idle
-                # inside a trainer only its integration, whose guard reports mistakes
+                # with an integration attached, only calls inside its guard, which reports mistakes, take the short cut
                 or (self._caller is not None and not self._inside.guards)
             ):  # fmt: skip
                 meter = self._session.meter
                 began = meter.clock()
                 self._observe_any(arguments, signals, step)
                 meter.recording += meter.clock() - began
-            else:  # a short cut for the usual call
+            else:  # the short cut for the usual call
                 session, me = self._session, origin()
                 with session.lock:
                     if scope.takes is self:
                         batches = scope.batches.get(me)  # None in an explicit batch
                         session.intake.observe(session.batches(scope, me) if batches is None else batches, signals)
                         return
-                self._observe_in(scope, (), signals)  # another thread has ended it
-        except InputError as error:  # what the caller gave: its own lines say where
+                self._observe_in(scope, (), signals)  # another thread has ended the scope
+        except InputError as error:  # a mistake of the caller, whose own lines show it: drop the inner frames
             error.__traceback__ = None
             raise
 
@@ -107,7 +109,7 @@ class Observing(InTrainer, Recording):
     def _observe_in(
         self, scope: Scope, arguments: Sequence[Argument], signals: Mapping[str, Any], *, strict: bool = True
     ) -> None:
-        """Record in this scope, whichever is the current one."""
+        """Record in the given scope, not in the current one."""
         if self._in_fork():
             return
         packets, signals = named(arguments, signals)
@@ -140,7 +142,7 @@ class Observing(InTrainer, Recording):
         self._metrics_in(self._here(), {name: value})
 
     def log_metrics(self, values: Mapping[str, Any]) -> None:
-        """``log_metric`` of several numbers at once, for integrations."""
+        """Record several numbers as ``log_metric`` does; for integrations."""
         self._metrics_in(self._here(), values)
 
     def _metrics_in(self, scope: Scope | None, values: Mapping[str, Any]) -> None:
@@ -154,16 +156,16 @@ class Observing(InTrainer, Recording):
     def scalars(
         self, values: Mapping[str, Any], step: int | None = None, *, commit: bool = False, between: str = "/"
     ) -> dict[str, Any]:
-        """Record named numbers, such as those that a loop passes to a tracker; returns the values that are no numbers.
+        """Record named numbers, such as a loop passes to a tracker; returns the values that are no numbers.
 
-        A name that the config declares as a signal is observed as that signal (see ``from: actor/kl_loss``). All others
-        are logged under their names, as by ``log_metric``. A number may be a tensor on any device; this does not wait
-        for the device. Names inside nested mappings are joined by ``between``.
+        A name that the config declares as a signal is observed as that signal (see ``from: actor/kl_loss``). Other
+        numbers are logged under their names, as by ``log_metric``. A number may be a tensor on any device; this does
+        not wait for the device. Names inside nested mappings are joined by ``between``.
 
-        All calls with the same ``step`` form one step, which also has everything observed since the step before. It
-        ends with the first call of a later step, or with ``commit``. Inside ``with log.step(k):`` and in modes the
-        numbers belong to that block. A call for an earlier step counts there if its window is still open; else it is
-        late, which is counted and reported. Without ``step`` this is the same as ``log_metric``.
+        All calls with the same ``step`` form one step, which also has everything observed since the step before. The
+        step ends with the first call for a later step, or with ``commit``. Inside ``with log.step(k):`` and in modes
+        the numbers belong to that block. A call for an earlier step counts there if its window is still open; else it
+        is late, which is counted and reported. Without ``step`` the numbers are recorded as by ``log_metric``.
         """
         if not self._records():
             return {}
@@ -177,8 +179,8 @@ class Observing(InTrainer, Recording):
         """Time a block, in seconds; blocks with the same name in one step add up. Does not wait for the device.
 
         The times feed the signal ``timers``, a family per step, if the config declares it; else they are logged as
-        ``time/{name}``. On a GPU it is the device's time from the work that is queued when the block begins to that
-        queued when it ends. The time counts for the step in which the block ends.
+        ``time/{name}``. On a GPU the time is the device's: from the end of the work queued before the block to the end
+        of the work queued in it. The time counts for the step in which the block ends.
         """
         return self._timer_in(None, name)
 
@@ -198,22 +200,22 @@ class Observing(InTrainer, Recording):
 
     @answered
     def log_extra(self, column: str, values: Any) -> None:
-        """Record a column with one value per completion of the step; a column that comes again opens the next batch.
+        """Record a column with one value per completion of the step. Recording a column again opens the next batch.
 
-        ``values`` is a list or an array. A column that the config declares as a signal is observed as one. Others go to
-        tables whose schema has `undeclared: keep`; without such a table they are dropped, which is reported once.
-        Raises ``InputError`` for values that cannot be a column, and for any column if a table has `undeclared: error`.
-        A call before the step belongs to the rows with which the step begins.
+        ``values`` is a list or an array. A column that the config declares as a signal is observed as that signal.
+        Other columns go to tables whose schema has `undeclared: keep`; without such a table they are dropped, which is
+        reported once. Raises ``InputError`` for values that cannot be a column, and for an undeclared column if a table
+        has `undeclared: error`. A column that is recorded before the step belongs to the step's first rows.
         """
         self._extra_in(self._here(), column, values)
 
     def keep(self, **columns: Any) -> None:
         """Keep columns for later questions, one value per completion each; no metric of the run needs to read them.
 
-        Values are numbers, bools or texts, in lists, arrays or tensors. ``declog add`` reads them later, as signals of
-        these names. They belong to the open batch, or to the next one of the step, and never change it: a column that
-        does not fit is left out, which is reported once. So are texts under a name that had numbers, or numbers under
-        one that had texts, and columns that come outside of any step.
+        Values are numbers, bools or texts, in lists, arrays or tensors. ``declog add`` reads the columns later, as
+        signals of these names. They belong to the step's open batch, or to its next one, and never change the batch.
+        A column is left out, which is reported once, if it does not fit the batch, if it has texts where its name had
+        numbers before (or the reverse), or if no step is open.
         """
         scope, session = self._here(), self._session
         if self.closed or self._idle or not self._records():
@@ -240,7 +242,7 @@ class Observing(InTrainer, Recording):
     # -- whether anything is recorded
 
     def _in_fork(self) -> bool:
-        """Whether this process is a fork of the run's, where nothing is recorded; the first time warns of it."""
+        """Whether this process is a fork of the run's process, where nothing is recorded; the first call warns."""
         if self._session.forked and not self._said_so:
             self._said_so = True
             log.warning("%s", UsageError.of("DL510.in_fork", process=os.getpid()))
@@ -267,7 +269,7 @@ NO_NUMBER: Any = None  # the default of `step`, so that a call without a number 
 
 
 def step_number(step: Any) -> int:
-    """A step's number as an int; raises ``UsageError`` for any other value."""
+    """Return a step's number as an int; raises ``UsageError`` for a value that is no step number."""
     if type(step) is int and -GREATEST < step < GREATEST:
         return step
     try:
@@ -289,5 +291,5 @@ def step_number(step: Any) -> int:
 
 
 def _rows(packets: Sequence[Packet], signals: Mapping[str, Any]) -> int:
-    """The number of rows in a call, as far as its values show it."""
+    """The number of rows in a call, as far as its values show it; at least 1."""
     return max(sum(packet.rows for packet in packets) + (rows_of(signals) if signals else 0), 1)

@@ -1,7 +1,6 @@
 """The recorder: the object that a training loop calls. On the training thread it only records.
 
-``start`` (in ``api.py``) makes a recorder from a plan. Other ranks than 0 have the same recorder without sinks.
-Imports the runtime only: neither the models of the YAML nor the compiler.
+``start`` (in ``api.py``) makes a recorder from a plan. Ranks above 0 have the same recorder without sinks.
 """
 
 from __future__ import annotations
@@ -96,10 +95,12 @@ class Recorder(Observing):
 
     @property
     def idle_in(self) -> frozenset[tuple[int, Path]]:
-        """This rank and the folders that a run gets which asks for one of them; empty while the loop may go on.
+        """The run's folders, each with this rank, if the run's loop has ended; empty while the loop may go on.
 
-        A loop has ended where its trainer says so; or where it has begun, no block is open, and the task of its steps
-        has ended or is the one that asks. Ranks agree on the folders: of several only rank 0 knows its run's.
+        A new run that asks for one of these folders closes this run and takes the folder. The loop has ended if its
+        trainer says so. Otherwise the task of its steps must have ended or be the current one; without a trainer the
+        loop must also have begun, with no block open. With several ranks only rank 0 knows the run's own folder, so
+        only the folder that the caller asked for counts, which all ranks know.
         """
         session, comm = self._session, self._background.comm
         blocks = self._trains is None and (self._runs or session.scopes or not session.begun)
@@ -110,7 +111,7 @@ class Recorder(Observing):
         return frozenset((comm.rank, folder) for folder in folders if folder is not None)
 
     def note(self, **facts: Any) -> None:
-        """Keep facts with the run, on the rank that has its folder; for integrations."""
+        """Store facts in the run's folder, on the rank that has it; for integrations."""
         if self._outlets.folder is not None:
             self._outlets.folder.note(**facts)
 
@@ -135,9 +136,8 @@ class Recorder(Observing):
     def close(self, *, failed: bool = False) -> None:
         """Log the last window, and wait for the worker and the sinks, each up to a deadline; idempotent.
 
-        An interrupt is raised after everything is written; a second interrupt stops the writing.
-
-        With ``run.strict`` the first of declog's own failures is raised, unless the run itself failed.
+        An interrupt is raised after everything is written; a second interrupt stops the writing. With ``run.strict``
+        raises the first of declog's own failures, unless the run itself ``failed``.
         """
         if self._session.forked or self._ended:
             return
@@ -151,7 +151,7 @@ class Recorder(Observing):
             raise
 
     def _finish(self) -> None:
-        """Hand over all steps, write and close. If this was interrupted, another call continues."""
+        """Hand over all steps, write and close. After an interrupt, another call continues."""
         if not (self._failed or self._session.begun or self._session.drives) and self._background.comm.collects:
             log.warning("%s", UsageError.of("DL513.nothing"))
         self._session.close(failed=self._failed)
@@ -176,14 +176,14 @@ class Recorder(Observing):
 
     @property
     def failures(self) -> Mapping[str, int]:
-        """The failures so far outside of the training thread, and what sinks lost: counts by message."""
+        """The failures so far outside of the training thread, and the losses of sinks: counts by message."""
         return self._background.failures
 
     @property
     def missing(self) -> Mapping[str, str]:
-        """The metrics that have no values because their signals do not come, each with the reason; on rank 0.
+        """The metrics that have no values because their signals do not arrive, each with the reason; on rank 0.
 
-        Waits until the log events so far are evaluated. A metric leaves this list when its signals come.
+        Waits until all log events so far are evaluated. A metric leaves this mapping when its signals arrive.
         """
         return self._background.missing
 
@@ -191,7 +191,7 @@ class Recorder(Observing):
     def alerts(self) -> list[tuple[int, Alert]]:
         """The last thousand alerts that fired, each with the step of its log event; on rank 0.
 
-        Waits until the log events so far are evaluated.
+        Waits until all log events so far are evaluated.
         """
         return self._background.alerts
 
@@ -199,9 +199,10 @@ class Recorder(Observing):
     def should_stop(self) -> bool:
         """Whether an alert with `do: [stop]` ends training after the open step, or after the last one if none is open.
 
-        Ask once per step on every rank, and leave the loop when it is true: that is after the same step on all ranks.
-        It waits only while the ranks agree on that step, if this one is ahead; and in one process while more than four
-        log events are behind, two seconds of a run at most: a loop without work would make hundreds of steps meanwhile.
+        Ask once per step on every rank, and leave the loop when this is true: all ranks then leave it after the same
+        step. With several ranks this waits only if this rank is ahead while the ranks agree on that step. In a single
+        process it waits while more than four log events are not evaluated yet, at most two seconds in the whole run:
+        otherwise a loop without work would make hundreds of steps before the alert stops it.
         """
         session = self._session
         open_step = None if session.step is None else session.step.number
@@ -210,17 +211,17 @@ class Recorder(Observing):
         )
 
     def _progress(self) -> tuple[int | None, int | None]:
-        """The last step and the total; read by the threads of sinks."""
+        """The last step and the total number of steps; read by the threads of sinks."""
         return self._session.train.last, self.total_steps
 
     # -- scopes
 
     @answered
     def step(self, step: int = NO_NUMBER) -> Scope:
-        """One optimizer step, as a `with` block; at the end of the block the step is complete.
+        """Return a `with` block for one optimizer step; at the end of the block the step is complete.
 
-        All that is observed inside the block belongs to the step, also from tasks that are started inside. Step numbers
-        must rise, and may have gaps; a number that is not above the last one raises ``UsageError``, and so does a step
+        Everything observed inside the block belongs to the step, also from tasks that are started inside. Step numbers
+        must rise, and may have gaps: a number that is not above the last one raises ``UsageError``. So does a step
         inside a step. The returned scope is also a handle: ``step.observe(...)`` reaches the step from any thread.
         """
         number = step_number(step)
@@ -229,15 +230,15 @@ class Recorder(Observing):
 
     @answered
     def at(self, step: int = NO_NUMBER) -> Scope:
-        """A block that contributes to step ``step``, which another block owns: for prefetches, tasks and threads.
+        """Return a block that contributes to a step that another block owns: for prefetches, tasks and threads.
 
-        It may begin before the step. The step's window waits for the block, at most ``wait_s`` seconds. Used as a
-        handle, each ``log.at(k).observe(...)`` is one batch.
+        The block may begin before the step. The step's window waits for the block, at most ``wait_s`` seconds. Without
+        a `with`, each ``log.at(k).observe(...)`` is one batch.
         """
         return Scope(self, "at", step_number(step))
 
     def commit(self, step: int = NO_NUMBER) -> None:
-        """End a step that has all calls since the last commit; for ``declog.start(..., steps="commit")``."""
+        """End the step that has all calls since the last commit; for ``declog.start(..., steps="commit")``."""
         if not self._session.commits:
             raise UsageError.of("DL510.commit")
         with self.step(step):
@@ -246,16 +247,16 @@ class Recorder(Observing):
     def rewind(self, step: int) -> None:
         """Go back to a step, for instance after a checkpoint was loaded: the next step may be ``step`` + 1.
 
-        Everything recorded so far is logged; sinks that can then drop what came behind the step, as where a run is
-        resumed there. Call it between two steps, and on every rank.
+        Everything recorded so far is logged first. Then the sinks that can do so drop their rows of later steps, as
+        when a run is resumed at that step. Call this between two steps, and on every rank.
         """
         if self._records():
             self._session.rewind(step_number(step))
 
     def restart(self) -> None:
-        """Begin again, as a second training in one run does: the next step may be any, and what was logged stays.
+        """Begin again, for a second training in one run: the next step may have any number, and logged rows stay.
 
-        Everything recorded so far is logged. Call it between two steps, and on every rank.
+        Everything recorded so far is logged first. Call this between two steps, and on every rank.
         """
         if not self._records():
             return
@@ -268,7 +269,7 @@ class Recorder(Observing):
 
     @property
     def last_step(self) -> int | None:
-        """The last optimizer step that has ended; None before the first. The next number must be above it."""
+        """The last optimizer step that has ended; None before the first. The next step needs a higher number."""
         return self._session.train.last
 
     @property
@@ -279,11 +280,11 @@ class Recorder(Observing):
 
     @answered
     def mode(self, name: str, step: int | None = None) -> Scope:
-        """A block of another mode, such as ``eval``, with its own windows and names; the end of the block logs it.
+        """Return a block of another mode, such as ``eval``, with its own windows and names; its end logs its values.
 
-        Inside, signals may be observed without a step. ``step`` is the step at which its values are logged; by default
-        the step around the block, or the last one. The block may run beside steps, as a task. If it has flushed and no
-        rank observed anything since, its end logs nothing.
+        Inside, signals may be observed without a step. The values are logged at ``step``, by default the step around
+        the block, or the last one. The block may run beside steps, as a task. If the block was flushed and no rank has
+        observed anything since, its end logs nothing.
         """
         self._records()
         if name not in self.plan.modes:
@@ -298,10 +299,10 @@ class Recorder(Observing):
         return Scope(self, "run" if name == "train" else "mode", number, name)
 
     def batch(self, phase: str | None = None, *, rows: int | None = None) -> Scope:
-        """One explicit batch, of one phase or of all: it ends with the block. Tasks started inside fill it, too.
+        """Return a block for one explicit batch, of one phase or of all; the batch ends with the block.
 
-        With ``rows``, the number of the phase's completions, a signal with another number of rows raises
-        ``InputError``, and so does a signal that is observed twice.
+        Tasks that are started inside the block fill the same batch. With ``rows``, the number of the phase's
+        completions, a signal with another number of rows raises ``InputError``. So does observing a signal twice.
         """
         self._records()
         if not self.in_step:
@@ -312,7 +313,7 @@ class Recorder(Observing):
 
     @property
     def innermost(self) -> int:
-        """The number of the open block that was made last; 0 if none is open."""
+        """The id of the open block that was made last; 0 if no block is open."""
         return max([*self._session.scopes, *self._session.runs], default=0)
 
     def _next_step(self) -> Scope:
@@ -321,9 +322,10 @@ class Recorder(Observing):
     def flush(self, wait_s: float | None = None) -> dict[str, float] | None:
         """Log everything since the last log event now; for trainers that decide when to log (`every: trainer`).
 
-        Call it on every rank. Metrics and tables with a longer `every` are logged, too. With ``wait_s`` it waits at
-        most so many seconds, and returns on every rank the scalars that rank 0 logs at this event, by name (without
-        the prefixes of sinks), with ``declog/ranks`` if ranks are missing; None if they did not come in time.
+        Call this on every rank. Metrics and tables with a longer `every` are logged too. With ``wait_s`` this waits at
+        most that many seconds, and returns on every rank the scalars that rank 0 logs at this event, by name, without
+        the prefixes of sinks, and with ``declog/ranks`` if ranks are missing. Returns None without ``wait_s``, or if
+        the scalars did not arrive in time.
         """
         if not self._records():
             return None
@@ -332,7 +334,7 @@ class Recorder(Observing):
         return None if answer is None else answer.wait()
 
     def written(self, wait_s: float = 30.0) -> bool:
-        """Wait at most ``wait_s`` seconds for the sinks; returns whether all log events so far are written."""
+        """Wait at most ``wait_s`` seconds for the sinks; return whether all log events so far are written."""
         self._alive()
         return self._background.written(wait_s)
 
@@ -350,10 +352,10 @@ class Recorder(Observing):
     def config(self, values: Mapping[str, Any]) -> None:
         """Add to the trainer's configuration: values as in ``declog.start(run_config=...)``.
 
-        They are merged into ``run_config.yaml`` in the run's folder, which the report reads: values replace those of
-        the same key, and mappings are merged. Keys that name secrets are left out. Trackers keep the configuration that
-        the run began with. Only rank 0 writes; other ranks may call it or not. Errors of the disk raise ``OSError``;
-        after ``close`` nothing is written.
+        The values are merged into ``run_config.yaml`` in the run's folder, which the report reads: a value replaces the
+        one with the same key, and mappings are merged. Keys that name secrets are left out. Trackers keep the
+        configuration that the run began with. Only rank 0 writes; other ranks may call this or not. Errors of the disk
+        raise ``OSError``; after ``close`` nothing is written.
         """
         if self.closed or self._in_fork():
             return
@@ -365,9 +367,9 @@ class Recorder(Observing):
     # -- actors
 
     def export(self) -> bytes:
-        """On an actor (``role="actor"``): the log events since the last export, for the driver's ``merge``.
+        """Return an actor's log events since the last export, for the driver's ``merge`` (``role="actor"``).
 
-        Call it between steps, and once more after ``close`` for the last window.
+        Call this between steps, and once more after ``close`` for the last window.
         """
         if self._session.forked:
             raise UsageError.of("DL510.fork")
@@ -376,12 +378,12 @@ class Recorder(Observing):
         return self._background.export()
 
     def merge(self, exports: Iterable[bytes], wait_s: float | None = None) -> None:
-        """On the driver (``role="driver"``): log the exports of actors, in one call or in many. Returns at once.
+        """Log the exports of actors, in one call or in many; on the driver (``role="driver"``). Returns at once.
 
-        A log event is finished when the parts of all actors have come. It is finished as partial, without the missing
-        parts, after ``wait_s`` seconds (default: that of ``start``), or when waiting parts exceed the plan's
+        A log event is finished when the parts of all actors have arrived. It is finished without the missing parts
+        after ``wait_s`` seconds (default: the ``wait_s`` of ``start``), or when the waiting parts exceed the plan's
         ``backlog_bytes``. An actor whose part was missing is not waited for until it exports again. Bytes that are no
-        export of this plan raise after all others have been taken.
+        export of this plan raise an error, after all other exports have been taken.
         """
         self._alive()
         if not self._in_fork():
@@ -390,24 +392,24 @@ class Recorder(Observing):
     # -- checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of this rank between two steps: open windows, and on rank 0 also totals over the run.
+        """Return this rank's state between two steps: open windows, and on rank 0 also totals over the run.
 
-        It has plain values and one uint8 tensor, for ``torch.save`` and ``torch.load(..., weights_only=True)``. Every
-        rank saves its own. When this returns, everything logged so far is in rank 0's files.
+        The state has plain values and one uint8 tensor, for ``torch.save`` and ``torch.load(..., weights_only=True)``.
+        Every rank saves its own state. When this returns, everything logged so far is in rank 0's files.
         """
         self._original()
         with self._session.lock:
             progress, frames = session_state.state(self._session, usable(here(self)), self._background.comm.rank)
             facts, data = self._background.state()
-        if (merger := self._background.merger) is not None:  # a driver makes no steps: its place is what it has logged
+        if (merger := self._background.merger) is not None:  # a driver makes no steps: it is at the last step it logged
             progress = replace(progress, step=max(progress.step, merger.step))
         return pack(self.plan, self._background.comm, progress, frames | facts, data, self.output_dir, self.run_id)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue a run where ``state_dict`` was called, with its windows, totals and files. Call it before any step.
 
-        Rows of later steps are removed from the files, so that no row is there twice. If this run has another folder
-        than the saved one, it is a branch: the saved run's files stay as they are. If the config was changed since,
+        Rows of later steps are removed from the files, so that no row is in them twice. If this run has another folder
+        than the saved run, it is a branch, and the saved run's files stay as they are. If the config was changed since,
         totals continue and open windows are dropped, with a warning.
         """
         self._original()
@@ -422,13 +424,13 @@ class Recorder(Observing):
         self._background.load(progress, frames, data, equal=equal)
 
     def in_child(self) -> None:
-        """Note that this process is a fork of the run's: it has no threads, and its locks may never be released."""
+        """Note that this process is a fork of the run's process: it has no threads, and a lock may stay locked."""
         if not self.closed:
             self._special = True
             self._session.in_child()
 
     def _original(self) -> None:
-        """Raise ``UsageError`` where there is no state: after the end of the run, and in a fork of its process."""
+        """Raise ``UsageError`` if the recorder has no state: after the run's end, and in a fork of its process."""
         self._alive()
         if self._session.forked:
             raise UsageError.of("DL510.fork")

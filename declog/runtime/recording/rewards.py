@@ -1,6 +1,6 @@
-"""Reward functions that stay passive: they return columns beside their rewards, and know of no recorder.
+"""Reward functions that return columns beside their rewards, and need no recorder.
 
-Imports the active recorder's lookup and errors only, so that a reward function's module stays cheap to import.
+This module imports little, so that a module of reward functions stays cheap to import.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ P = ParamSpec("P")
 def reward(function: Callable[P, Any]) -> Callable[P, Any]:
     """Let a reward function return ``(rewards, {"column": values})``: the trainer gets ``rewards`` alone.
 
-    The columns, one value per reward, go where ``declog.log_extra`` takes them: one that the config declares is
-    observed as a signal, others go to the tables that keep undeclared columns. Without an active recorder they are
-    left out. What else the function returns is passed on as it is. For plain and ``async`` functions, methods, and
-    objects with ``__call__``; the name, which trainers log rewards under, stays.
+    The columns, one value per reward, are recorded as by ``declog.log_extra``: a column that the config declares is
+    observed as a signal, other columns go to the tables that keep undeclared columns. Without an active recorder the
+    columns are left out. A result of any other form is returned unchanged. ``reward`` wraps plain and ``async``
+    functions, methods, and objects with ``__call__``; it keeps the name, under which trainers log rewards.
 
-    Raises ``InputError`` DL509, with the function and the column, for a column of another length than the rewards
-    or that ``log_extra`` refuses; then no column of the call is recorded that came after it. Inside a trainer that
-    declog is attached to such a column is reported and left out, and the others are recorded.
+    Raises ``InputError`` DL509, with the function and the column, for a column that has another length than the rewards
+    or that ``log_extra`` refuses; the call's later columns are then not recorded. Inside a trainer that declog is
+    attached to, such a column is reported and left out, and the other columns are recorded.
     """
     if inspect.isclass(function) or not callable(function):
         raise TypeError(f"@declog.reward takes a function or an object with `__call__`, not {function!r}")
     plain: Any = function
     while isinstance(plain, functools.partial):
         plain = plain.func
-    called = plain if inspect.isroutine(plain) else type(plain).__call__  # of an object it is a method of its class
+    called = plain if inspect.isroutine(plain) else type(plain).__call__
     name = (plain if called is plain else type(plain)).__name__
     columns_taken = nullcontext(functools.partial(_taken, name))
     wrapped = within(function, lambda: columns_taken, awaited=inspect.iscoroutinefunction(called))
@@ -44,7 +44,7 @@ def reward(function: Callable[P, Any]) -> Callable[P, Any]:
 
 
 def _taken(name: str, result: Any) -> Any:
-    """The rewards of a result; its columns are recorded."""
+    """Record the columns of a reward function's result, and return the rewards."""
     if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
         return result
     rewards, columns = result

@@ -1,4 +1,4 @@
-"""A session whose calls a capture writes down. Imports the session."""
+"""A session that passes its calls to a capture."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from declog.runtime.run.failures import Refused
 
 
 class SeenIntake(Intake):
-    """Shows the capture the calls that give values."""
+    """An intake that passes the calls that give values to a capture."""
 
     capture: CaptureLog
 
@@ -42,7 +42,7 @@ class SeenIntake(Intake):
 
 
 class SeenSession(Session):
-    """Shows ``capture`` each call that changes what will be logged, with the numbers of its scope and its task."""
+    """A session that passes the calls that change logged values to ``capture``, with the numbers of scope and task."""
 
     intakes = SeenIntake
 

@@ -1,7 +1,7 @@
 """A run on the training thread: scopes hold steps open, batches go into steps, and windows consist of steps.
 
-Users call ``recorder.py``, which finds the current scope; here every scope is an argument. This thread only records:
-``background.py`` does the rest.
+Users call ``recorder.py``, which finds the current scope; here every scope is an argument. The training thread only
+records. ``background.py`` takes over from here.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from declog.runtime.worker.background import Background
 
 
 class Session(LogEvents):
-    """A run on the training thread; calls are serialised by one lock. `SeenSession` also shows them to a capture."""
+    """A run on the training thread; one lock serialises all calls. `SeenSession` also passes them to a capture."""
 
-    intakes = Intake  # the class that takes values in
+    intakes = Intake  # the class of ``intake``
 
     def __init__(
         self, plan: Plan, clock: timing.Clock, failures: Failures, background: Background, locate: Locate | None
@@ -49,23 +49,23 @@ class Session(LogEvents):
         self.forked = False  # whether this process is a fork of the run's
         self.drives = background.merger is not None  # a driver records nothing itself
         self.modes = {"train"}  # the modes that were entered so far
-        self.open_modes: set[str] = set()  # those of open windows in the state that it went on from, of any rank
+        self.open_modes: set[str] = set()  # the modes that had open windows, on any rank, in the resumed state
         self.last_step = 0  # the last step of any mode
         self.pending = Pending(self.intake, self.batches)
 
     @property
     def now(self) -> int:
-        """The number of the open step, or of the last one."""
+        """The number of the open step, or else of the last step of any mode."""
         return self.last_step if self.step is None or self.step.number is None else self.step.number
 
     @property
     def begun(self) -> bool:
         """Whether anything was recorded yet."""
-        rows = self.pending.batches or self.train.with_rows  # also of steps that they name
+        rows = self.pending.batches or self.train.with_rows  # also rows for steps that have not begun
         return bool(self.begun_by_mode or self.counts or rows or self.step is not None)
 
     def stream(self, scope: Scope | None) -> Stream:
-        """The stream of a scope's mode; without a scope, that of training steps."""
+        """The stream of a scope's mode; without a scope, the stream of training steps."""
         return self.train if scope is None or scope.stream is None else scope.stream
 
     # -- scopes
@@ -103,9 +103,9 @@ class Session(LogEvents):
                 raise
 
     def end(self, scope: Scope, *, failed: bool) -> None:
-        """End a scope and its batches, and hand over a window that waited for it.
+        """End a scope and its batches, and hand over a window that waited for the scope.
 
-        A refused value costs only its own batch: the first error is raised after everything else is recorded.
+        A refused value costs only its own batch. Raises the first error after everything else is recorded.
         """
         if self.forked:
             return
@@ -124,7 +124,7 @@ class Session(LogEvents):
                     self._close(scope, refused)
                     self.meter.recording += self.meter.clock() - began
                 broken = failed or (refused is not None and refused.first is not None)
-            finally:  # a failed step counts as a step, so that ranks stay at one count
+            finally:  # a failed step counts as a step, so that all ranks count the same
                 self._leave(scope)
                 self._end_windows(scope, failed=broken)
             if refused is not None:
@@ -132,7 +132,7 @@ class Session(LogEvents):
 
     def _leave(self, scope: Scope) -> None:
         """Close a scope, so that it no longer holds its step open."""
-        scope.closed, scope.takes, scope.step = True, None, None  # a handle that is kept must not keep the rows
+        scope.closed, scope.takes, scope.step = True, None, None  # a kept handle must not keep the rows alive
         if scope.stream is not None:
             scope.stream.leave(scope.id)
         if self.step is scope:
@@ -142,7 +142,10 @@ class Session(LogEvents):
         self.scopes.pop(scope.id, None)
 
     def _stream_of_step(self, scope: Scope, around: Scope | None) -> Stream:
-        """The stream that a step belongs to: the trainer's, or that of a mode around it."""
+        """The stream that a step belongs to: that of training steps, or of the mode around the step.
+
+        Raises ``UsageError`` for a step inside a step, or for a number that does not rise.
+        """
         number, stream = scope.number, self.train
         assert number is not None
         if around is not None and around.mode != "train":
@@ -157,7 +160,7 @@ class Session(LogEvents):
         return stream
 
     def _begin(self, scope: Scope, around: Scope | None, me: Origin) -> None:
-        """Begin a scope whose place has been checked."""
+        """Begin a scope, after ``open`` has checked that it may begin here."""
         kind, stream, scope.owner = scope.kind, scope.stream, me
         if kind == "batch":
             assert around is not None
@@ -180,7 +183,7 @@ class Session(LogEvents):
         self.scopes[scope.id] = scope
 
     def _stream_of_block(self, scope: Scope, around: Scope | None, me: Origin) -> Stream:
-        """The stream of a mode's block that begins; the task's open batches around it end."""
+        """Begin a mode's block: close the task's open batches around it, and return the block's stream."""
         if around is not None and me in around.batches:
             refused = Refused(self.failures)
             self.intake.close_all(around.batches[me], refused)
@@ -201,7 +204,7 @@ class Session(LogEvents):
             self.intake.begin(batches, scope.phase, scope.rows)
 
     def _end_windows(self, scope: Scope, *, failed: bool) -> None:
-        """End the windows that end with a scope, after its batches are closed."""
+        """End the windows that end with a scope; called after its batches are closed."""
         kind, stream, number = scope.kind, scope.stream, scope.number
         assert stream is not None and number is not None
         if kind in ("step", "mode"):
@@ -212,14 +215,14 @@ class Session(LogEvents):
             self.step_ended(stream, number, failed=failed)
         elif kind == "mode":
             if stream.mode not in self.streams and not self.closed:
-                # also if nothing came since a flush: on another rank something may have
+                # also if this rank recorded nothing since a flush: another rank may have
                 step = number if stream.last is None else stream.last
                 self.log(stream, step or 0, stream.upto(None), failed=failed)
         elif kind == "at" and stream.ends:
             self.advance(stream)
 
     def batches(self, scope: Scope | None, me: Origin) -> OpenBatches:
-        """The open batches of a task or thread in a scope; without a scope, those of the step that ends next."""
+        """The open batches of a task or thread in a scope; without a scope, its batches for the step that ends next."""
         by_origin = self.pending.batches if scope is None else scope.batches
         key = me if scope is None or scope.kind != "batch" else scope
         batches: OpenBatches | None = by_origin.get(key)
@@ -236,7 +239,7 @@ class Session(LogEvents):
     # -- closing
 
     def _close(self, scope: Scope, refused: Refused) -> None:
-        """Close a scope's batches; its own task's come last, since columns of other tasks may need their rows."""
+        """Close a scope's batches. Those of its own task close last: columns of other tasks may need their rows."""
         if scope.kind == "batch":
             for batches in scope.batches.values():
                 self.intake.close_all(batches, refused, only=scope.phase)
@@ -258,7 +261,7 @@ class Session(LogEvents):
         scope.batches = {}
 
     def _absorb_logged(self, refused: Refused) -> None:
-        """Add the numbers that ``log_metric`` recorded between two steps to the last step."""
+        """Move the numbers that ``log_metric`` recorded between two steps to the last step."""
         if self.logged is not None and self.pending.batches:
             self.pending.absorb(self.train.step(self._label(self.train)), refused, only=self.logged)
 
@@ -267,7 +270,10 @@ class Session(LogEvents):
     def take(
         self, batches: OpenBatches, packets: Sequence[Packet], signals: Mapping[str, Any], *, strict: bool = True
     ) -> None:
-        """Record a call: its signals in the open batch, each packet in its own batch. Each can be refused alone."""
+        """Record a call: its signals in the open batch, each packet in its own batch.
+
+        A refused part does not affect the others; raises the first error after all parts are recorded.
+        """
         refused = Refused(self.failures)
         taking.take(
             self.intake, batches, packets, signals, refused, strict=strict,
@@ -299,7 +305,7 @@ class Session(LogEvents):
     # -- log events
 
     def rewind(self, step: int, *, restart: bool = False) -> None:
-        """Log everything; the next step may be ``step`` + 1. ``restart``: the run begins anew, and nothing is lost."""
+        """Log everything and go back: the next step may be ``step`` + 1. With ``restart`` sinks keep what is logged."""
         with self.lock:
             stream = self.train
             if self.step is not None:
@@ -311,7 +317,7 @@ class Session(LogEvents):
             stream.rewind(step)
 
     def flush(self, scope: Scope | None, answer: Answer | None = None) -> None:
-        """Log everything since the last log event, in the mode of a scope."""
+        """Log everything since the last log event, in the mode of ``scope``; ``answer`` gets the logged scalars."""
         with self.lock:
             self._flush(scope, answer)
 
@@ -328,7 +334,7 @@ class Session(LogEvents):
             if block is not None:
                 for batches in block.batches.values():
                     self.intake.close_all(batches, refused)
-        finally:  # a failed flush counts as a log event, so that ranks stay at one count
+        finally:  # a failed flush counts as a log event, so that all ranks count the same
             label = self._label(stream) if stream.last is not None or scope is None else scope.number or 0
             self.finish_windows(stream)
             in_step = stream.ordered and self.step is not None
@@ -338,7 +344,7 @@ class Session(LogEvents):
         refused.check()
 
     def close(self, *, failed: bool) -> None:
-        """Hand over the last windows. If this is interrupted, it can be called again."""
+        """Hand over the last windows. May be called again after an interrupt."""
         with self.lock:
             if self._finished:
                 return
@@ -351,7 +357,7 @@ class Session(LogEvents):
         self.deliver()
         refused = Refused(self.failures)
         self._close_open(failed, refused)
-        if refused.first is not None:  # for instance columns that came after the last rows
+        if refused.first is not None:  # for instance columns that were recorded after the last rows
             self.failures.report(refused.first)
         if self.drives:
             self._background.end_merging()
@@ -360,12 +366,12 @@ class Session(LogEvents):
         modes = self.modes | self.open_modes
         for mode in sorted(modes, key=lambda mode: (mode != "train", mode)):  # in the same order on all ranks
             for stream in self._open_streams(mode):
-                self.finish_windows(stream)  # then all windows end, also those longer than the config's `every`
+                self.finish_windows(stream)  # then the last log event ends all windows, also with a longer `every`
                 label = self._label(stream, ahead=True)
                 self.log(stream, label, stream.upto(None), failed=failed, last=True)
 
     def _end_steps_ahead(self) -> None:
-        """End the steps that rows named, one by one, in a run that began no step."""
+        """End, one by one, the steps that rows were recorded for, in a run that began no step."""
         steps = self.train.with_rows
         if self.train.last == self.start and len(steps) > 1:
             self.dropped.never_ended(steps)
@@ -374,14 +380,14 @@ class Session(LogEvents):
                 self.step_ended(self.train, step, failed=False)
 
     def _open_streams(self, mode: str) -> Sequence[Stream]:
-        """The open streams of a mode when the run ends; an empty one if there is none."""
+        """The open streams of a mode when the run ends; a new empty stream if none is open."""
         if mode in self.streams:
             return [self.streams[mode]]
         blocks = [scope for scope in self.scopes.values() if scope.kind == "mode" and scope.mode == mode]
         return [scope.stream for scope in blocks if scope.stream is not None] or [Stream(mode)]
 
     def _close_open(self, failed: bool, refused: Refused) -> None:
-        """Close what is open when the run ends: batches and timers of scopes, and values that wait for a step."""
+        """Close everything open when the run ends: batches and timers of scopes, and values that wait for a step."""
         within = Refused(self.failures, failing=True)
         waiting = Refused(self.failures, failing=failed or bool(self.scopes))
         if self.step is not None and self.step.step is not None:
@@ -397,17 +403,17 @@ class Session(LogEvents):
         self.pending.end(refused)
 
     def _label(self, stream: Stream, *, ahead: bool = False) -> int:
-        """The step of a log event that is made now; ``ahead``: that of the last rows, if they are later."""
+        """The step at which a log event is logged now; with ``ahead`` the step of the last rows, if that is later."""
         step = self.last_step if stream.last is None else stream.last
         if stream.ordered and self.step is not None and self.step.number is not None:
             step = self.step.number
         return max([step, *stream.with_rows]) if ahead else step
 
     def cut_logged(self) -> None:
-        """Add the numbers that ``log_metric`` recorded between two steps to the window of the last one."""
+        """Move the numbers that ``log_metric`` recorded between two steps to the last step, without raising errors."""
         self._absorb_logged(Refused(self.failures, failing=True))
 
     def in_child(self) -> None:
-        """Note that this process is a fork of the run's: it has no threads, and the lock may never be released."""
+        """Note that this process is a fork of the run's process: it has no threads, and its lock may stay locked."""
         self.forked = True
         self.lock = threading.RLock()

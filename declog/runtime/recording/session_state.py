@@ -1,4 +1,4 @@
-"""Where a session is in its run, for a checkpoint, and a session that goes on from there. Imports the session."""
+"""Saves a session's position in its run for a checkpoint, and restores it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from declog.runtime.run.checkpoint import RecorderState
 
 
 def state(session: Session, scope: Scope | None, rank: int) -> tuple[RecorderState, dict[str, Frame]]:
-    """Where this rank is, and the rows of its open windows up to the last step; between two steps only.
+    """Return this rank's position in the run, and the rows of its open windows up to the last step.
 
-    Other tasks may be under way: what they record is not in it.
+    Raises ``UsageError`` inside a step. Leaves out the rows that other tasks are still recording.
     """
     if session.step is None:
         session.cut_logged()
@@ -43,7 +43,10 @@ def load(
     frames: Mapping[str, Frame],
     ranks: Mapping[str, Mapping[str, int]] | None,
 ) -> None:
-    """Continue where ``state`` was called; ``ranks`` is what is known of all ranks: see ``checkpoint.of_all``."""
+    """Continue from a position that ``state`` returned; ``ranks`` has all ranks' counts, from ``checkpoint.of_all``.
+
+    ``ranks`` is None if only this rank's counts are known.
+    """
     train = session.train
     with session.lock:
         session.last_step, session.intake.order = progress.step, progress.order

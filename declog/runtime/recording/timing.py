@@ -1,6 +1,6 @@
-"""The clock of a run, and how long blocks of a step take, without making the device wait.
+"""The clock of a run, and the durations of blocks in a step, measured without waiting for the device.
 
-Blocks are timed by CUDA events where there is a GPU. Imports torch only.
+On a GPU, CUDA events time the blocks.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ import torch
 
 from declog.runtime.values.streams import capturing
 
-Seconds = Callable[[], float]  # tells a duration; on a GPU it waits for the block's end: called by the worker
+Seconds = Callable[[], float]  # returns a duration; on a GPU it waits for the block's end, so the worker calls it
 
 
 class Clock:
     """The seconds since the recorder's start, which expressions read as ``elapsed``.
 
-    A capture's clock stands still during a call, and that of a replay at a recorded time.
+    A capture's clock stands still during a call. A replay's clock stands at the recorded time.
     """
 
     def __init__(self) -> None:
         self._started = time.perf_counter()
 
     def elapsed(self) -> float:
-        """The seconds until now."""
+        """The seconds from the recorder's start until now."""
         return time.perf_counter() - self._started
 
     def resume(self, elapsed: float) -> None:
@@ -36,8 +36,8 @@ class Clock:
 
 
 def begin() -> Callable[[], Seconds]:
-    """Start a clock; what is returned stops it, and gives the way to read it."""
-    # a graph that is being captured runs later, and its events tell no time
+    """Start a clock; return a function that stops it, and returns a function that reads the duration."""
+    # a CUDA graph that is being captured runs later, so its events measure nothing
     if not torch.cuda.is_initialized() or capturing():
         started = time.perf_counter()
 
@@ -68,9 +68,9 @@ class Timed:
         self._parts: list[Seconds] = []
 
     def add(self, part: Seconds) -> None:
-        """One more block of the name."""
+        """Add the duration of one more block."""
         self._parts.append(part)
 
     def seconds(self) -> float:
-        """Their sum. Called by the worker."""
+        """The sum of the durations. Called by the worker."""
         return sum(read() for read in self._parts)

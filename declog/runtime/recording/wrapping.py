@@ -1,7 +1,4 @@
-"""``log.wrap``: a step function, plain or ``async def``, whose calls are steps and whose result is observed.
-
-Imports the scopes and errors only.
-"""
+"""``log.wrap``: makes each call of a step function, plain or ``async def``, a step, and observes its result."""
 
 from __future__ import annotations
 
@@ -20,7 +17,10 @@ _USES = "return a mapping, a dataclass, a named tuple, (loss, mapping), a number
 
 
 def wrap(recorder: Recording, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, observed; raises ``UsageError`` for a generator, whose calls are no steps."""
+    """Wrap a step function: each call is a step, and its result is observed.
+
+    Raises ``UsageError`` for a generator function, because its calls are no steps.
+    """
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise UsageError.of("DL510.wrap_generator", name=function.__name__)
 
@@ -33,7 +33,7 @@ def wrap(recorder: Recording, function: Callable[..., Any]) -> Callable[..., Any
 
 
 def observed(recorder: Recording, function: Callable[..., Any], result: Any) -> Any:
-    """What a step function returned, which is observed; raises ``UsageError`` for what has no names."""
+    """Observe a step function's result, and return it; raises ``UsageError`` for a result without names."""
     signals = fields_of(result)
     if signals is None:
         name = function.__name__ if inspect.isroutine(function) else type(function).__name__
@@ -47,7 +47,7 @@ def observed(recorder: Recording, function: Callable[..., Any], result: Any) -> 
 
 
 def fields_of(result: Any) -> Mapping[str, Any] | None:
-    """What a step function returned, by name; None where it has none."""
+    """Return the values of a step function's result by name; None if the result has no names."""
     if result is None:
         return {}
     if isinstance(result, Mapping):
@@ -67,7 +67,7 @@ def fields_of(result: Any) -> Mapping[str, Any] | None:
 
 
 def _is_number(value: Any) -> bool:
-    """A number, or a tensor or array of one."""
+    """Whether a value is a number but no bool, or a tensor or array with one element."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return True
     return hasattr(value, "item") and hasattr(value, "shape") and all(size == 1 for size in value.shape)
