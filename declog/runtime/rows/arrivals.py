@@ -1,7 +1,4 @@
-"""Which signals came in a window, and at which steps: what a rank tells rank 0 of them.
-
-Imports the window and the plan.
-"""
+"""The arrivals of a window: which signals were observed, and at which steps. A rank sends them to rank 0."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from declog.runtime.rows.window import Window
 
 
 def arrivals(window: Window, phases: Mapping[str, PhaseOp]) -> dict[str, dict[str, Span]]:
-    """The steps of each phase's batches, and of each signal and each column of log_extra that came with them.
+    """Return, by phase, the steps of its batches, and of each signal and column of log_extra observed with them.
 
     Called by the worker.
     """

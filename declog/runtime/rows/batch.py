@@ -1,7 +1,7 @@
 """A batch of signals: the training thread's side of ``observe``, kept short.
 
-The values of a call are copied at once, and tokens are folded (``folds.py``), so that no tensor of the trainer is kept.
-Nothing else is computed here, and nothing is copied to the host. Imports torch and the plan.
+A batch copies the values of a call at once and folds tokens (``folds.py``), so that it keeps no tensor of the trainer.
+It computes nothing else, and copies nothing to the host.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ class Batch:
     """The signals of one phase since its last batch closed.
 
     The last statement of `take` adds a call, so that after an interrupt the batch has all of the call or nothing.
-    Copies and calls stay as they came until the worker packs them. ``order`` is the batch's position among all batches
-    of this rank, 0 before it is open. ``size`` is the number of its completions, if it was announced.
+    Copies and calls stay as they are until the worker packs them. ``order`` is the batch's position among all batches
+    of this rank, 0 before it is open. ``size`` is the announced number of completions; None: not announced.
     """
 
-    names: Set[str] = frozenset()  # the signals that came
+    names: Set[str] = frozenset()  # the observed signals
     copies: Sequence[Copy] = ()  # copied columns that are not in packs yet
     calls: Sequence[Observation] = ()  # calls that have more than columns
-    extras: Mapping[str, list[Any] | Tensor] = MappingProxyType({})
-    astray: Set[str] = frozenset()  # signals that came with these, and are read in other phases only
-    beside: Set[str] = frozenset()  # signals that came in a call with those of another phase
+    extras: Mapping[str, list[Any] | Tensor] = MappingProxyType({})  # columns of log_extra
+    astray: Set[str] = frozenset()  # signals that the batch's calls observed, but only other phases read
+    beside: Set[str] = frozenset()  # the batch's signals that were observed in one call with another phase's signals
     loose = False  # undeclared columns decide the number of rows if no signal does
     order = 0
     # set when the batch closes:
@@ -50,11 +50,11 @@ class Batch:
     number = -1  # its position among the batches of its phase in the step
     rows = 0
     elapsed = 0.0
-    block: int | None = None  # the explicit batch that it is of
-    partial = False  # other tasks observe in its step, too, so it need not have all signals
+    block: int | None = None  # the id of the explicit batch that it belongs to
+    partial = False  # it need not have all signals, because other tasks also observe in its step
     bytes = 0  # its approximate size
     ready: Mapping[torch.device, Any] | None = None  # with CUDA: by device the event after which its data is complete
-    misfits: Sequence[InputError] = ()  # errors of columns that were left out
+    misfits: Sequence[InputError] = ()  # errors for columns that were left out
     packs: Sequence[Pack] = ()
     numbers: Numbers = NOTHING
     texts: Texts = NOTHING
@@ -63,39 +63,42 @@ class Batch:
         self.phase = phase
         self.size = size
         self.counts: Mapping[str, int] = {} if size is None else {"completions": size}  # the number of entries by axis
-        self.labels: Mapping[str, str] = {} if size is None else {"completions": "rows"}  # the signal that set it
+        self.labels: Mapping[str, str] = {} if size is None else {"completions": "rows"}  # the signal that set each
         self.folds = folds
         self.unfolded = folds.nothing
         self._streams = NO_STREAMS
 
     def copied(self) -> Batch:
-        """A copy that may be changed: attributes are always replaced, never changed in place."""
+        """Return a copy that may be changed. The copy is shallow: attributes are replaced, never changed in place."""
         batch = object.__new__(Batch)
         batch.__dict__ = self.__dict__.copy()
         return batch
 
     def with_columns(self, packs: Sequence[Pack], texts: Texts, numbers: Numbers) -> Batch:
-        """A copy with other columns."""
+        """Return a copy with other columns."""
         batch = self.copied()
         batch.packs, batch.texts, batch.numbers = packs, texts, numbers
         return batch
 
     @property
     def completions(self) -> int | None:
-        """The number of completions; None as long as it is not known."""
+        """The number of completions; None until a signal or the announced size sets it."""
         return self.counts.get("completions")
 
     @property
     def position(self) -> tuple[int, int]:
-        """Its step, and its number there."""
+        """The batch's step, and its number in the step."""
         return self.step, self.number
 
     def again(self, call: Observation) -> Set[str]:
-        """The signals of a call that the batch has already."""
+        """The signals of a call that the batch already has."""
         return repeated(call, self.names, self.calls)
 
     def take(self, call: Observation) -> None:
-        """Copy a call's values, and fold its tokens. Raises ``InputError`` if it has another number of rows."""
+        """Copy a call's values, and fold its tokens.
+
+        Raises ``InputError`` if the call has another number of rows than the batch.
+        """
         if call.devices:
             _not_captured(call.names, self.phase)
         counts, labels, names = self.counts, self.labels, self.names | call.names
@@ -117,15 +120,16 @@ class Batch:
                 copies = [*copies, *part.copies]
             if part.numbers or part.texts or part.members:
                 calls = [*calls, part]
-        # no interrupt comes within such a statement
+        # an interrupt cannot divide this one assignment
         self.names, self.counts, self.labels, self.copies, self.calls, self.unfolded = (
             names, counts, labels, copies, calls, unfolded
         )  # fmt: skip
 
     def take_stack(self, call: LearnedCall, stack: Stack, data: Tensor | Array) -> bool:
-        """Take a call of one stack of columns on the host, as `take` would; False if it has another number of rows.
+        """Take a call of one stack of columns on the host, as `take` would.
 
-        This is the most frequent call: without this method, eight calls of one column take 1.4 times as long.
+        Returns False, and takes nothing, if the call has another number of rows than the batch. This is the most
+        frequent call: without this method, eight calls of one column take 1.4 times as long.
         """
         counts, labels, what = self.counts, self.labels, stack.counted
         if what is not None:
@@ -139,7 +143,10 @@ class Batch:
         return True
 
     def add_extra(self, column: str, values: list[Any] | Tensor) -> None:
-        """Add a column of log_extra, which has been copied already."""
+        """Add a column of log_extra that has been copied already.
+
+        Raises ``InputError`` if it has another number of rows than the batch.
+        """
         if (rows := self.completions) not in (None, len(values)):
             signal = self.labels["completions"]
             raise InputError.of("DL509.values", column=column, count=len(values), rows=rows, signal=signal)
@@ -149,7 +156,7 @@ class Batch:
         self.extras = {**self.extras, column: values}
 
     def keep(self, call: Observation, streams: Streams) -> bool:
-        """Add copied columns that no metric reads; False if they have another number of rows than the batch."""
+        """Add copied columns that no metric reads; return False if their number of rows is not the batch's."""
         if self.completions is None or call.counts != {"completions": self.completions}:
             return False
         self.copies = [*self.copies, *call.copies]
@@ -162,11 +169,11 @@ class Batch:
         self, elapsed: float, *, first: Collection[str] | None = None, grouping: Grouping | None, partial: bool = False,
         mode: str = "train",
     ) -> None:  # fmt: skip
-        """Close the batch: fold tokens that still waited for other signals, and count its rows.
+        """Close the batch: fold tokens that still waited for other signals, and count the rows.
 
-        For the first batch of a phase, ``first`` has the signals that came in other pieces of it; then a required
-        signal that never came raises DL502. Columns of log_extra with another number of rows become ``misfits``.
-        Another call changes nothing.
+        For a phase's first batch, ``first`` has the signals of its partial batches so far; a required signal that is
+        neither there nor in this batch raises DL502. Columns of log_extra with another number of rows become
+        ``misfits``. A second call changes nothing.
         """
         if self.closed:
             return
@@ -193,7 +200,7 @@ class Batch:
         for _, data in copies:
             size += data.nbytes
         self.partial, self.elapsed, self.bytes = partial, elapsed, size
-        # no interrupt comes within such a statement
+        # an interrupt cannot divide this one assignment
         self.names, self.copies, self.calls, self.rows, self.ready, self.misfits, self.closed = (
             names, copies, calls, rows, ready, misfits, True
         )  # fmt: skip
@@ -202,7 +209,7 @@ class Batch:
     def _columns(
         self, rows: int, names: Set[str], counts: Mapping[str, int]
     ) -> tuple[Observation, Sequence[InputError]]:
-        """The columns of log_extra that have as many rows as the batch, as a call, and errors for all others."""
+        """Return the columns of log_extra that have as many rows as the batch, as a call, and errors for the others."""
         misfits = []
         texts: dict[Key, tuple[Axis, list[Any] | Pack]] = {}
         for column, values in self.extras.items():
@@ -219,7 +226,7 @@ class Batch:
         return call, misfits
 
     def missing(self, elsewhere: Collection[str]) -> list[SignalOp]:
-        """The required signals that came neither in the batch nor ``elsewhere``."""
+        """The required signals that are neither in the batch nor ``elsewhere``."""
         here = {*self.names, *elsewhere}
         return [op for op in self.phase.signals if op.required and op.name not in here]
 
@@ -252,7 +259,7 @@ class Batch:
             raise error
 
     def _on_host(self, name: str) -> list[Any] | None:
-        """A column's values; None if they are on a device, since this thread never waits for a device."""
+        """Return a column's values; None if they are on a device, because this thread never waits for a device."""
         key: Key = (name, None)
         for call in self.calls:
             if key in call.texts:
@@ -298,7 +305,7 @@ class Batch:
 
 
 def repeated(call: Observation, names: Set[str], earlier: Sequence[Observation]) -> Set[str]:
-    """The signals of a call that are among ``names``; a family counts only if a member of an earlier call is."""
+    """The signals of a call that are among ``names``; a family only if an earlier call has one of its members."""
     members = call.members
     return {
         name for name in names & call.names
@@ -308,7 +315,7 @@ def repeated(call: Observation, names: Set[str], earlier: Sequence[Observation])
 
 
 def _not_captured(names: Set[str], phase: PhaseOp) -> None:
-    """Raise ``InputError`` while a CUDA graph is captured, since nothing is computed then."""
+    """Raise ``InputError`` while a CUDA graph is captured, because nothing is computed then."""
     if capturing():
         sources = {op.name: op.source for op in phase.signals}
         shown = sorted({sources.get(name, name) for name in names})
@@ -316,7 +323,7 @@ def _not_captured(names: Set[str], phase: PhaseOp) -> None:
 
 
 def _bytes_besides(calls: Sequence[Observation]) -> int:
-    """The approximate size of calls besides their columns: the characters of texts, and 8 bytes per object."""
+    """The approximate bytes of calls without their columns: the characters of texts, and 8 bytes per object."""
     size = 0
     for _, items in chain.from_iterable([call.texts.values() for call in calls]):
         if isinstance(items, Pack):
@@ -327,7 +334,7 @@ def _bytes_besides(calls: Sequence[Observation]) -> int:
 
 
 def _rows(counts: Mapping[str, int], grouping: Grouping | None) -> int:
-    """The number of completions in a batch; if only groups were observed, computed from the group size."""
+    """The number of completions in a batch; if only groups were observed, it is computed from the group size."""
     if "completions" in counts:
         return counts["completions"]
     return 0 if grouping is None else counts.get("groups", 0) * (grouping.size or 0)

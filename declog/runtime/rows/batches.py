@@ -1,7 +1,6 @@
-"""Open batches: one per phase for each task or thread in a scope, until it closes and goes into its step.
+"""Open batches: one per phase for each task or thread in a scope, until the batch closes and goes into its step.
 
-A value goes to the open batch of its signal's phase; when a signal comes again, it opens the next batch. Imports torch
-and the plan.
+A value goes into the open batch of its signal's phase. Observing a signal again opens the next batch.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ from declog.runtime.values.streams import NO_STREAMS
 
 log = logging.getLogger("declog")
 _NONE: frozenset[str] = frozenset()
-Locate = Callable[[InputError], InputError]  # where a missing signal is declared; without fixes that the config refuses
-LEARNED = 8  # how often a call with the same names may be learned anew: after that its dtypes change too often
-CALLS = 1000  # the number of calls, by names, that are learned
+Locate = Callable[[InputError], InputError]  # adds where a missing signal is declared, drops fixes the config refuses
+LEARNED = 8  # a call with the same names is learned at most so often: after that its dtypes change too often
+CALLS = 1000  # the most calls, by names, that are learned
 
 
 class Intake:
-    """Fills open batches. ``keep`` is called with each closed one, its `OpenBatches` and its phase."""
+    """Fills open batches, and passes each closed batch to ``keep``, with its `OpenBatches` and its phase."""
 
     def __init__(
         self,
@@ -55,14 +54,14 @@ class Intake:
     ) -> None:
         self.seen: set[str] = set()  # phases whose first batch has closed
         self.order = 0  # the number of batches that were opened
-        self.explicit: str | None = None  # a phase whose rows come only in explicit batches
+        self.explicit: str | None = None  # a phase that has rows in explicit batches only
         self._plan = plan
         self._elapsed = elapsed
         self._failures = failures
         self._keep = keep
         self._kept_texts: dict[str, bool] = {}  # whether a column of `log.keep` has texts, by its name
         self._locate: Locate = locate or (lambda error: error)
-        self._pieces: dict[str, set[str]] = {}  # by phase: the signals that came in partial batches so far
+        self._pieces: dict[str, set[str]] = {}  # by phase: the signals that partial batches have had so far
         self._homes = homes_of(plan)
         # the folds of a new batch, by phase; they expect the signals that the batch before had
         functions = cache(plan.function)
@@ -70,12 +69,12 @@ class Intake:
         self._undeclared = Undeclared(plan)
         self._paired = PairedRows(plan)
         self._any = {op.axis: op for phase in plan.phases.values() for op in phase.signals if op.any}
-        self._unread = {  # signals that no metric reads and that are kept, with the names of their columns
+        self._unread = {  # kept signals that no metric reads, with the names of their columns
             source: [replace(op, name=SIGNALS + op.name) for op in ops] for source, ops in plan.unread.items()
         }
         self._calls: dict[tuple[str, ...], LearnedCalls] = {}  # learned calls by the names of their values
         self._learned: Counter[tuple[str, ...]] = Counter()  # how often calls with these names were learned
-        self._left_out: set[str] = set()  # names that cannot be kept, each reported once
+        self._left_out: set[str] = set()  # reported names of columns that cannot be kept
 
     # -- values
 
@@ -86,9 +85,9 @@ class Intake:
         raise unknown_signals(self._plan, signals)
 
     def observe(self, batches: OpenBatches, signals: Mapping[str, Any], *, strict: bool = True) -> None:
-        """Take the values of one call, all of a phase in one batch; if one value is wrong, none is taken.
+        """Take the values of one call, those of a phase into one batch; if one value is wrong, take none.
 
-        With ``strict`` a name that is no signal of the config raises an error.
+        With ``strict`` a name that is no signal of the config raises ``UnknownSignalError``.
         """
         learned = self._calls.get(tuple(signals))
         if learned is not None:
@@ -102,7 +101,7 @@ class Intake:
         self._read(batches, signals)
 
     def _take_learned(self, batches: OpenBatches, learned: LearnedCalls, values: Sequence[Any]) -> bool:
-        """Take a call that is like the learned one; False if it is not, and then nothing was taken."""
+        """Take a call that is like the learned one; return False, and take nothing, if it is not."""
         waiting, calls = observations(learned.kept, values), observations(learned.read, values)
         if waiting is None or calls is None:
             return False
@@ -112,7 +111,10 @@ class Intake:
         return True
 
     def _take_stack(self, batches: OpenBatches, call: LearnedCall, stack: Stack, values: Sequence[Any]) -> bool:
-        """Take a call of one stack, the most frequent, without an ``Observation``; False if it is another call."""
+        """Take a call of one stack, the most frequent call, without an ``Observation``.
+
+        Returns False, and takes nothing, if the call is not like the learned one.
+        """
         data = stack.copy(values)
         if data is None:
             return False
@@ -129,11 +131,11 @@ class Intake:
         return True
 
     def _read(self, batches: OpenBatches, signals: Mapping[str, Any]) -> None:
-        """Take a call's values, read one by one, and learn the call: the next with these names is probably like it."""
+        """Read and take a call's values one by one, and learn the call: the next one is probably like it."""
         sources, homes = self._plan.sources, self._homes
         chosen: list[tuple[int, SignalOp]] = []
         unread: list[tuple[int, Sequence[SignalOp]]] = []
-        # whether the names alone decide which signals are meant, not the values or earlier calls
+        # whether the names alone decide the signals, without the values or earlier calls
         alike = not self._any and self._plan.signal_names.issuperset(signals)
         earlier = {**batches} if self._any else {}
         intended: Mapping[str, Sequence[SignalOp]] | None = None
@@ -144,7 +146,7 @@ class Intake:
             if self._any and not ops and source not in self._plan.signal_names:
                 self._undeclared_signal(batches, source, value, earlier)
                 continue
-            if source not in homes and ops:  # its phase is that of the signals with which it is observed
+            if source not in homes and ops:  # the other signals of the call decide its phase
                 if intended is None:
                     intended = intended_signals(self._plan, batches, signals)
                 alike = alike and (len(ops) == 1 or not homes.keys().isdisjoint(signals))
@@ -187,7 +189,7 @@ class Intake:
             self._calls[names] = LearnedCalls(read, unread_calls, stack)
 
     def _columns(self, *ops: SignalOp) -> ReadObservation:
-        """An empty call for kept columns of signals of one phase."""
+        """Return an empty call for the kept columns of one phase's signals."""
         return ReadObservation(self._plan.phases[ops[0].phase], {op.name for op in ops})
 
     def _keep_signal(self, batches: OpenBatches, op: SignalOp, value: Any) -> None:
@@ -201,9 +203,9 @@ class Intake:
             _await_end(batches, call)
 
     def _undeclared_signal(self, batches: OpenBatches, name: str, value: Any, earlier: Mapping[str, Batch]) -> None:
-        """Keep an undeclared value: numbers and rows of numbers by name, texts for tables, families by member.
+        """Take an undeclared value: numbers and rows of numbers by name, texts for tables, mappings by member.
 
-        Another number of values than the rows of ``earlier`` calls is of other rows, in the next batch.
+        A value with another number of rows than ``earlier`` calls belongs to other rows, and opens the next batch.
         """
         if isinstance(value, Mapping):
             for member, inside in value.items():
@@ -229,11 +231,11 @@ class Intake:
                 Intake.extra(self, batches, name, plain)  # not `self.extra`: a capture must not see it as another call
                 if (batch := batches.get(self._plan.extra)) is not None:
                     batch.loose = True
-        except InputError as error:  # another number of rows than the batch's
+        except InputError as error:  # the batch has another number of rows
             self.leave_out(name, error.message)
 
     def leave_out(self, name: str, why: str) -> None:
-        """Say once of a column why it is not kept."""
+        """Log once per column why it is not kept."""
         if name not in self._left_out:
             self._left_out.add(name)
             log.warning("`%s` is left out: %s", name, why)
@@ -242,13 +244,13 @@ class Intake:
         """Take numbers of ``log_metric``, if a profile shows them."""
         op = self._plan.logged
         if op is not None:
-            # each number is a signal of its own, so that repeating one does not affect the others
+            # each number is its own signal, so that repeating one does not affect the others
             call = ReadObservation(self._plan.phases[op.phase], {*values})
             call.add(op, values)
             self._take(batches, [call])
 
     def _take(self, batches: OpenBatches, calls: Sequence[Observation]) -> None:
-        """Add one call's values to the open batches; if a signal of a phase comes again, to the phase's next batch."""
+        """Add one call's values to the open batches. A phase with a repeated signal gets its next batch."""
         taken: dict[str, Batch] = {}
         new = several = len(calls) > 1
         for call in calls:
@@ -270,7 +272,10 @@ class Intake:
             self._put(batches, taken)
 
     def _again(self, batches: OpenBatches, batch: Batch, call: Observation) -> bool:
-        """Whether a call opens the next batch: the open one has a signal of it already. Row ids join their batches."""
+        """Whether a call opens the next batch, because the open one already has one of its signals.
+
+        Raises ``InputError`` if that batch takes each signal once, unless row ids, repeated too, join the batches.
+        """
         if not (again := batch.again(call)):
             return False
         if self._plan.ids not in again and (batches.once or batch.size is not None):
@@ -282,14 +287,14 @@ class Intake:
         return True
 
     def _put(self, batches: OpenBatches, taken: Mapping[str, Batch]) -> None:
-        """Store the batches of a call in one assignment; open batches that they replace are closed before."""
+        """Store the batches of a call in one update, after closing the open batches that they replace."""
         refused: Exception | None = None
         for phase, batch in taken.items():
             if not batch.order:
                 if phase in batches:
                     try:
                         self.close(batches, phase, followed=True)
-                    except Exception as error:  # noqa: BLE001  (raised below: it concerns the batch before)
+                    except Exception as error:  # noqa: BLE001  (raised below: the new batch is not affected)
                         refused = refused or error
                 self.order += 1
                 batch.order = self.order
@@ -298,7 +303,7 @@ class Intake:
             raise refused
 
     def extra(self, batches: OpenBatches, column: str, values: Any) -> None:
-        """Take a column of ``log_extra``: as a signal if it is declared as one, else for tables that keep columns."""
+        """Take a column of ``log_extra``: as the signal that it is declared as, else for tables that keep columns."""
         if column in self._plan.extras:
             Intake.observe(self, batches, {column: values})  # not `self.observe`: a capture has seen this call already
             return
@@ -319,7 +324,7 @@ class Intake:
         self._put(batches, {phase: batch})
 
     def keep(self, batches: OpenBatches, columns: Mapping[str, Any]) -> None:
-        """Keep columns for later questions; they wait for the end of the open batch, or of the next one."""
+        """Keep columns for later questions; they wait until the open batch, or the next one, closes."""
         if self._plan.kept is None:
             return
         for name, values in columns.items():
@@ -340,7 +345,7 @@ class Intake:
             _await_end(batches, call)
 
     def _give_kept(self, batches: OpenBatches, batch: Batch) -> None:
-        """Add the waiting columns to a batch that ends; columns with another number of rows are left out."""
+        """Add the waiting kept columns to a batch that closes; leave out columns with another number of rows."""
         earlier: list[Observation] = []
         names, later = set[str](), [item for item in batches.kept if item[0].phase is not batch.phase]
         for call, streams in [item for item in batches.kept if item[0].phase is batch.phase]:
@@ -356,12 +361,12 @@ class Intake:
         batches.kept = later
 
     def packet(self, alone: OpenBatches, signals: Mapping[str, Any], refused: Refused) -> None:
-        """Take the rows of a packet, as a batch of its own."""
+        """Take the rows of a packet, as a separate batch."""
         Intake.observe(self, alone, signals, strict=False)
         self.close_all(alone, refused)
 
     def timed(self, batches: OpenBatches, timed: Mapping[str, Timed], refused: Refused) -> None:
-        """Record durations of blocks, by name: as the signal of timers, or as numbers if no signal is one."""
+        """Record durations of blocks, by name: as the signal `timers` if it is declared, else as numbers `time/...`."""
         try:
             if TIMERS in self._plan.sources:
                 self.observe(batches, {TIMERS: timed})
@@ -372,11 +377,11 @@ class Intake:
             refused.add(error)
 
     def begin(self, batches: OpenBatches, phase: str, rows: int) -> None:
-        """Open a batch with an announced number of completions; it takes each signal once."""
+        """Open a batch with an announced number of completions, which takes each signal once."""
         self._put(batches, {phase: Batch(self._plan.phases[phase], self._folds[phase], size=rows)})
 
     def _report(self, failure: RuntimeFailure) -> None:
-        """Report a fold that failed, without the frames of its traceback."""
+        """Report a failed fold, and drop the frames of its traceback, which hold tensors."""
         self._failures.report(failure)
         forget_frames(failure)
 
@@ -401,7 +406,7 @@ class Intake:
     def close(self, batches: OpenBatches, phase: str, *, partly: bool = False, followed: bool = False) -> None:
         """Close the open batch of a phase; ``partly``: the step failed midway, so signals may be missing.
 
-        ``followed``: the next batch opens, and with row ids it may have what this one lacks.
+        ``followed``: the next batch opens; if row ids join the two, it may have the signals that this one lacks.
         """
         batch = batches.get(phase)
         if batch is None:
@@ -439,6 +444,6 @@ class Intake:
 
 
 def _await_end(batches: OpenBatches, call: Observation) -> None:
-    """Copy kept columns, which wait for the end of their batch."""
+    """Copy kept columns, and let them wait until their batch closes."""
     call.copy()
     batches.kept = [*batches.kept, (call, NO_STREAMS.noted(call.devices))]

@@ -1,8 +1,8 @@
-"""Learned calls of ``observe``: after the first call with the same names, which columns are stacked together.
+"""Learned calls of ``observe``: the first call with some names decides which columns of later calls are stacked.
 
-A later call is checked as a whole, by the shape and dtype of its stacks. If it differs from the first, it is read value
-by value, as the first one was (``observation.py``), so this module never accepts or refuses anything on its own.
-Imports torch and the plan.
+A later call with the same names is checked as a whole, by the shape and dtype of its stacks. If it differs from the
+first call, it is read value by value, as the first call was (``observation.py``). So this module never accepts or
+refuses values on its own.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Chosen = Sequence[tuple[int, SignalOp]]  # the position of a value in the call, 
 
 
 class LearnedCall:
-    """The values of a call for one phase: stacks, tokens that folds read, and values that are read one by one.
+    """How to read one phase's values of a call: as stacks, as tokens for folds, or one by one.
 
-    Learned from a first call. ``alone`` is the stack of a call that has a single stack on the host and nothing else.
+    Learned from a first call. ``alone`` is the stack of a call that consists of a single stack on the host.
     """
 
     def __init__(self, first: Observation, chosen: Chosen, values: Sequence[Any]) -> None:
@@ -53,7 +53,7 @@ class LearnedCall:
         self.alone = self._stacks[0] if alone else None
 
     def read(self, values: Sequence[Any]) -> Observation | None:
-        """The values of a call; None if it must be read value by value."""
+        """Return the values of a call; None if the call must be read value by value."""
         call = self._read_single(values) if self._single else Observation(self.phase, self.names, self.labels)
         if call is None or (self._tokens and not self._take_tokens(call, values)):
             return None
@@ -76,13 +76,13 @@ class LearnedCall:
         try:
             for position, op in self._single:
                 call.add(op, values[position])
-        except InputError:  # it is raised again when all values are read
+        except InputError:  # reading value by value raises it again
             return None
         call.labels = {**self.labels}
         return call
 
     def _take_tokens(self, call: Observation, values: Sequence[Any]) -> bool:
-        """Take the values that folds read; False if they are not as in the first call."""
+        """Take the values that folds read; return False if they are not like those of the first call."""
         inputs, tokens = dict(call.inputs), call.tokens
         for position, op, dtype in self._tokens:
             value = values[position]
@@ -108,7 +108,7 @@ def _stack(items: Chosen, values: Sequence[Any]) -> Stack:
 
 
 class Stack:
-    """Columns of one axis and dtype; ``counted`` is the axis whose entries their rows count."""
+    """Columns of one axis and dtype; their number of rows is the batch's count of the axis ``counted``."""
 
     def __init__(self, items: Chosen, first: Tensor) -> None:
         places, ops = zip(*items, strict=True)
@@ -124,13 +124,13 @@ class Stack:
         self.columns = Columns((op.axis, host, -1), [one.key for one in ops])
 
     def copy(self, values: Sequence[Any]) -> Tensor | Array | None:
-        """The stacked columns; None if they are not like those of the first call."""
+        """Return the stacked columns; None if they are not like those of the first call."""
         columns, (types, dtypes) = self._take(values), self._kinds
         if [*map(type, columns)] != types or [*map(_dtype, columns)] != dtypes:
             return None
         try:
             data = torch.stack(columns)
-        except (RuntimeError, TypeError):  # other shapes, devices or layouts
+        except (RuntimeError, TypeError):  # different shapes, devices or layouts
             return None
         if data.ndim != self._ndim + 1 or not plain(data):
             return None
@@ -142,7 +142,7 @@ class Stack:
 
 
 class Column(Stack):
-    """A single column on the host, which numpy copies in half the time that torch takes."""
+    """A single column on the host; numpy copies it in half the time that torch takes."""
 
     def __init__(self, items: Chosen, first: Tensor) -> None:
         super().__init__(items, first)
@@ -154,15 +154,15 @@ class Column(Stack):
             return None
         try:
             data: Array = value.numpy().copy()
-        except (RuntimeError, TypeError):  # on a device, with gradients, or of another layout
+        except (RuntimeError, TypeError):  # on a device, with gradients, or in another layout
             return None
         return data if data.ndim == self._ndim else None
 
 
 class LearnedCalls(NamedTuple):
-    """A learned call of ``observe``, by phase: the values that metrics read, and columns that are only kept.
+    """A learned call of ``observe``: by phase, the values that metrics read, and the columns that are only kept.
 
-    ``stack`` is set if the call consists of one stack of columns on the host and nothing else.
+    ``stack`` is set if the call consists of one stack of columns on the host.
     """
 
     read: Sequence[LearnedCall]
@@ -176,7 +176,7 @@ def of_phase(chosen: Chosen, phase: str) -> Chosen:
 
 
 def observations(learned: Sequence[LearnedCall], values: Sequence[Any]) -> list[Observation] | None:
-    """The values of a call by phase, read as it was learned; None if the call is not like the learned one."""
+    """Return the values of a call by phase, read as learned; None if the call is not like the learned one."""
     calls: list[Observation] = []
     for learned_call in learned:
         call = learned_call.read(values)

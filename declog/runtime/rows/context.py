@@ -1,7 +1,7 @@
 """The open recorders, and the functions that find the current one from anywhere.
 
-The context says which recorder is meant; if it says nothing, as in a bare thread, the process's innermost one is. So a
-reward function three calls below the loop needs no reference to the recorder. Imports the scopes and the errors.
+The context's scope has the current recorder. Without a scope, as in a bare thread, it is the recorder whose block was
+opened last in the process. So a reward function three calls below the loop needs no reference to the recorder.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from declog.errors.habits import answered
 from declog.runtime.rows.scopes import Recording, here
 
 log = logging.getLogger("declog")
-_running: list[Recording] = []  # all recorders that were started and are not closed; the latest is last
+_running: list[Recording] = []  # all recorders that are started and not closed; the latest is last
 _giver: ContextVar[str | None] = ContextVar("giver", default=None)  # who passed the values that are being recorded
-_told = False  # whether this process was told that no run is open
+_told = False  # whether this process has logged the warning that no run is open
 _lock = threading.RLock()  # reentrant: a signal handler may close a recorder on the thread that it interrupts
 
 
 def know(recorder: Recording) -> None:
-    """Register a recorder: for forks of this process, and for values outside of any scope."""
+    """Register a recorder, so that forks of this process and values outside of any scope find it."""
     with _lock:
         _running.append(recorder)
 
 
 def _in_child() -> None:
-    """In a fork there is one thread: locks that other threads held are never released, so make new ones."""
+    """Renew the lock in a fork, where nobody releases the locks of other threads, and tell the recorders."""
     global _lock
     _lock = threading.RLock()
     for recorder in list(_running):
@@ -43,13 +43,13 @@ os.register_at_fork(after_in_child=_in_child)
 
 
 def forget(recorder: Recording) -> None:
-    """Unregister a closed recorder: it is not found any more, also inside a block of it that is still open."""
+    """Unregister a closed recorder: it is no longer found, not even inside one of its blocks that is still open."""
     with _lock:
         _running[:] = [one for one in _running if one is not recorder]
 
 
 def close_ended(rank: int, folders: Iterable[Path], *, but: Recording | None = None) -> None:
-    """Close the runs that hold these folders on this rank and whose loops have ended: another run wants the folder."""
+    """Close the runs that hold these folders on this rank if their loops have ended: another run wants a folder."""
     for folder in folders:
         with _lock:
             ended = [one for one in _running if one is not but and (rank, folder) in one.idle_in]
@@ -60,7 +60,7 @@ def close_ended(rank: int, folders: Iterable[Path], *, but: Recording | None = N
 
 @contextmanager
 def giving(who: str) -> Iterator[None]:
-    """A block whose values were passed by somebody, for messages."""
+    """Name the code that passes the values recorded in the block; for messages."""
     token = _giver.set(who)
     try:
         yield
@@ -69,7 +69,7 @@ def giving(who: str) -> Iterator[None]:
 
 
 def giver() -> str | None:
-    """Who passed the values that are being recorded, if that is known."""
+    """The code that passed the values that are being recorded, as ``giving`` named it; None: not named."""
     return _giver.get()
 
 
@@ -87,7 +87,7 @@ def current() -> Recording | None:
 
 
 def running() -> Recording | None:
-    """The current recorder, or else the open one that was started last."""
+    """The current recorder, else the open recorder that was started last."""
     recorder = current()
     if recorder is None:
         with _lock:

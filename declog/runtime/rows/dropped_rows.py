@@ -1,7 +1,6 @@
-"""Rows that belong to no step, or come too late: counted by kind, and each kind reported once.
+"""Rows that belong to no step, or arrive too late: counted by kind, and each kind is reported once.
 
-A logger does not stop a run: only with ``strict`` are mistakes that the caller can mend raised in the call. Imports
-errors, failures and scopes only.
+A logger does not stop a run: only with ``run.strict`` the call raises the mistakes that its caller can mend.
 """
 
 from __future__ import annotations
@@ -26,19 +25,20 @@ class DroppedRows:
         self._failures = failures
         self._meter = meter
         self._strict = strict
-        self.unentered: int | str | None = None  # of the last `log.step(k)` or `log.mode(name)`, until its block begins
-        self._loop = threading.get_ident()  # the thread that began the last block, or else the run
-        self._warned: set[str] = set()  # modes whose blocks were made and not entered
+        # the step or mode of the last call of `log.step(k)` or `log.mode(name)`, until its block begins
+        self.unentered: int | str | None = None
+        self._loop = threading.get_ident()  # the thread that made the last block, or else started the run
+        self._warned: set[str] = set()  # modes with a warning that a block was made and not entered
 
     def announce(self, block: int | str) -> None:
-        """Note that the block of a step, or of a mode other than train, is asked for; it has not begun."""
+        """Note that `log.step` or `log.mode` was called for a block, which has not begun yet."""
         before, self.unentered, self._loop = self.unentered, block, threading.get_ident()
         if isinstance(before, str) and isinstance(block, int) and before not in self._warned:
             self._warned.add(before)
             log.warning("%s", UsageError.of("DL513.unentered_mode", call=_called(before)[1], mode=before))
 
     def outside(self, rows: int) -> None:
-        """Rows observed while the run is open, but outside of any scope."""
+        """Count rows that were observed while the run is open, but outside of any scope."""
         if self._loop != threading.get_ident():
             self._wrong(rows, "DL513.outside_in_thread")
         elif self.unentered is None:
@@ -48,28 +48,28 @@ class DroppedRows:
             self._wrong(rows, "DL513.unentered", call=call, what=what)
 
     def ended(self, scope: Scope, rows: int) -> None:
-        """Rows observed in a scope that has ended, by a task that was started in it or through its handle."""
+        """Count rows that were observed in an ended scope: by a task that was started in it, or through its handle."""
         kind = {"step": "a step", "at": "an `at`", "mode": "a block of a mode", "batch": "a batch"}[scope.kind]
         self._wrong(rows, "DL513.ended", kind=kind, scope=scope)
 
     def unopened(self, scope: Scope, rows: int) -> None:
-        """Rows observed through the handle of a scope that has not begun."""
+        """Count rows that were observed through the handle of a scope that has not begun."""
         self._wrong(rows, "DL513.unopened", scope=scope)
 
     def twice(self, packet: Packet, step: int) -> None:
-        """A packet that the same step consumed once more."""
+        """Count the rows of a packet that a step consumed a second time."""
         self._note(RuntimeFailure.of("DL513.twice", step=step, call_site=packet.call_site), packet.rows)
 
     def never_bound(self, rows: int) -> None:
-        """Rows that still waited for a step when the run ended."""
+        """Count rows that still waited for a step when the run ended."""
         self._note(RuntimeFailure.of("DL513.unbound"), rows)
 
     def never_ended(self, steps: Sequence[int]) -> None:
-        """Warn that rows named steps, none of which began: all of them waited for the end of the run."""
+        """Warn that rows were recorded for steps of which none began: the rows waited for the end of the run."""
         log.warning("%s", UsageError.of("DL513.unended", count=len(steps), first=steps[0], last=steps[-1]))
 
     def late(self, step: int, rows: int, *, committed: bool) -> None:
-        """Rows of a step whose window is closed; ``committed``: a loop that logs by itself ends its steps so."""
+        """Count rows of a step whose window is closed; ``committed``: the run has ``steps="commit"``."""
         self._meter.late += rows
         failure = RuntimeFailure.of("DL513.late", step=step)
         if committed:
@@ -77,7 +77,7 @@ class DroppedRows:
         self._failures.count(failure, rows, call_site())
 
     def partial(self, edge: int, steps: list[int]) -> None:
-        """Note that a window was closed although scopes of it are open: they took longer than a window waits."""
+        """Note that a window closed while scopes of its ``steps`` were open: they took longer than a window waits."""
         self._failures.count(RuntimeFailure.of("DL513.partial", edge=edge, steps=steps[:4]), 1, call_site())
 
     def _wrong(self, rows: int, key: str, **facts: object) -> None:
@@ -91,7 +91,7 @@ class DroppedRows:
 
 
 def _called(unentered: int | str) -> tuple[str, str]:
-    """What a call of `log.step` or `log.mode` makes, and how it is written."""
+    """The kind of block that was not entered, and the call that made it, as text."""
     if isinstance(unentered, str):
         return "mode", f'log.mode("{unentered}")'
     return "step", f"log.step({unentered})"

@@ -1,7 +1,7 @@
-"""The token folds of one open batch: which have run, and which still wait for values.
+"""The token folds of one open batch: those that still wait for values, and those that can run.
 
-Tokens are folded as soon as all signals have come that folds read in the batch before. Until then copies are kept, so
-that no tensor of the trainer is. Imports torch and the plan.
+A batch's folds run as soon as it has all signals that folds read in the batch before. Until then copies of the values
+are kept, so that no tensor of the trainer is kept.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NONE: Mapping[str, Tensor] = MappingProxyType({})
 
 
 class Unfolded(NamedTuple):
-    """The folds of a batch that wait, and copies of the values that they will read."""
+    """The folds of a batch that still wait, and copies of the values that they will read."""
 
     folds: Sequence[FoldOp]
     kept: Mapping[str, Tensor] = _NONE
@@ -37,8 +37,8 @@ class Unfolded(NamedTuple):
 class Folds:
     """The folds of a phase's batches.
 
-    ``expected`` names the signals that they wait for, so that each fold runs once; ``report`` gets failures. Instances
-    are never changed, nor is the state of a batch: each call makes the next one.
+    ``expected`` names the signals that the folds wait for, so that each fold runs once. ``report`` gets failures.
+    Neither an instance nor a batch's ``Unfolded`` state is ever changed: calls return the next one.
     """
 
     def __init__(
@@ -51,16 +51,17 @@ class Folds:
         self._report = report
 
     def next(self, names: Set[str]) -> Folds:
-        """The folds for the batch after one that had these ``names``, for which they will wait."""
+        """Return the folds for the next batch, which wait for the signals in ``names`` that folds read."""
         expected = self._phase.reads & names
         return self if expected == self._expected else Folds(self._phase, expected, self._function_of, self._report)
 
     def after(
         self, before: Unfolded, call: Observation, names: Set[str], streams: Streams
     ) -> tuple[Unfolded, Observation | None]:
-        """Fold what can be folded with the values of a call; ``names`` are all signals of the batch then.
+        """Run the folds that can run with the values of a call; ``names`` are the batch's signals with the call's.
 
-        Raises ``InputError`` if tokens have different shapes.
+        Returns the next state, and the results as a call. Raises ``InputError`` if tokens have different shapes, or
+        contradict the lengths of packed tokens.
         """
         tokens = call.tokens if before.tokens is None else before.tokens.joined(call.tokens)
         self._check_lengths(before, call, tokens)
@@ -69,7 +70,7 @@ class Folds:
         return self._run(before, inputs, names, tokens)
 
     def at_last(self, before: Unfolded, names: Set[str]) -> Observation | None:
-        """Run the folds that still wait, with the signals that came: the others never will."""
+        """Run the folds that still wait, with the signals that the batch has: it closes, so no others will arrive."""
         return self._run(before, before.kept, names, before.tokens, last=True)[1]
 
     def _check_lengths(self, before: Unfolded, call: Observation, tokens: Tokens | None) -> None:
@@ -91,7 +92,7 @@ class Folds:
         self, before: Unfolded, inputs: Mapping[str, Tensor], names: Set[str], tokens: Tokens | None, *,
         last: bool = False,
     ) -> tuple[Unfolded, Observation | None]:  # fmt: skip
-        """Run folds that have all their signals (at the ``last``: all); keep copies of what the others have."""
+        """Run the folds that have all their signals, with ``last`` all folds; keep copies of the others' values."""
         lengths = self._phase.lengths
         placed = self._expected <= names and tokens is not None and (lengths is None or lengths in inputs)
         ready, waiting = before.folds, list[FoldOp]()
@@ -117,7 +118,10 @@ class Folds:
         return after, self._columns(token_fold.run(ready, inputs, shape, device, lengths, self._function_of))
 
     def _columns(self, folded: token_fold.Folded) -> Observation:
-        """The results of folds as a call: statistics are columns, a histogram covers the whole batch."""
+        """Return the results of folds as a call: statistics are columns, a histogram covers the whole batch.
+
+        Reports the folds that failed.
+        """
         for what, error in folded.failed.values():
             failure = RuntimeFailure.of("DL605.tokens", what=what, phase=self._phase.name, error=error_text(error))
             failure.__cause__ = error
@@ -137,7 +141,7 @@ class Folds:
         return call
 
     def _known_tokens(self, inputs: Mapping[str, Tensor], tokens: Tokens | None) -> Tokens | None:
-        """The tokens that exist: as the values came or, if none came, as lengths on the host say."""
+        """The shape of the batch's tokens: from values per token or, without any, from lengths on the host."""
         name = self._phase.lengths
         if name is None or (tokens is not None and name in inputs):
             return tokens

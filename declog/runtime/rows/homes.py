@@ -1,7 +1,4 @@
-"""The phase that a signal is of where its name alone does not say so: the call says it, or the batches that are open.
-
-Imports torch and the plan.
-"""
+"""The phase of a signal whose name alone does not decide it: the call decides, or the open batches."""
 
 from __future__ import annotations
 
@@ -20,11 +17,11 @@ from declog.runtime.rows.batch import Batch
 def intended_signals(
     plan: Plan, batches: Mapping[str, Batch], signals: Iterable[str]
 ) -> Mapping[str, Sequence[SignalOp]]:
-    """For the signals of a call that may be of several phases: those that are meant, by name."""
+    """Return, for each name of a call that may belong to several phases, the signals that it stands for."""
     sources, homes = plan.sources, plan.homes
     asked = {source: sources[source] for source in signals if source not in homes and source in sources}
     here = {homes[source] for source in signals if source in homes}
-    if here:  # signals of these phases; or values per step, whose rows cannot belong to another phase
+    if here:  # signals of the call's phases; else values per step, which have no rows of another phase
         return {
             source: [op for op in ops if op.phase in here]
             or [op for op in ops if op.axis is Axis.STEP and here.isdisjoint(op.homes)]
@@ -40,7 +37,7 @@ def intended_signals(
 
 
 def fitting(ops: Sequence[SignalOp], value: Any) -> Sequence[SignalOp]:
-    """Of several signals with one observed name, some per step and some with rows, those that the value fits."""
+    """Return those of several signals with one observed name that a value fits: per step, or with rows."""
     if len({op.axis is Axis.STEP for op in ops}) == 1:
         return ops
     rows = isinstance(value, list | tuple | Mapping) or (
@@ -50,7 +47,7 @@ def fitting(ops: Sequence[SignalOp], value: Any) -> Sequence[SignalOp]:
 
 
 def homes_of(plan: Plan) -> Mapping[str, str]:
-    """The phase of each name whose phase does not depend on the call; of all names if there is only one phase."""
+    """The phase of each name whose phase does not depend on the call; with a single phase, of all names."""
     logged = set() if plan.logged is None else {plan.logged.phase}
     phases = {*plan.homes.values(), *plan.phases} - logged
     return (

@@ -1,9 +1,8 @@
-"""Columns that are kept for later: one value per completion, which no metric of the run reads.
+"""Kept columns: one value per completion that no metric of the run reads, kept for later questions.
 
-They are declared signals of which no metric reads rows, and columns of `log.keep`. They are passive: they never open,
-close or refuse a batch. A column that does not fit is left out, which is reported once. The training thread copies
-them; each rank redacts texts before it sends them; rank 0 writes them beside the rows. Imports numpy, frames and the
-plan.
+They are declared signals of which no metric reads rows, and columns of `log.keep`. They never open, close or refuse a
+batch: a column that does not fit the batch is left out, which is reported once. The training thread copies them, each
+rank redacts their texts before it sends them, and rank 0 writes them beside the rows.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from declog.language.patterns import redacted
 from declog.plans.ops import Plan
 from declog.sinks._shared import clean_text
 
-PREFIX = KEPT  # the prefix of their names in frames
-SIGNALS = PREFIX + "signals/"  # the prefix of those that are signals
+PREFIX = KEPT  # the prefix of kept columns' names in frames
+SIGNALS = PREFIX + "signals/"  # the prefix of kept columns that are signals
 TEXT, FLOAT = "text", "float"
 BESIDE = ": call `log.keep` in `with log.step(k):`, once beside the `log.observe` of each batch"
-# the dtype in the words of signals, by the kind of numpy's dtype
+# the type of a signal, by the kind of numpy's dtype
 _TYPES = {"b": "bool", "i": "int", "u": "int", "f": FLOAT}
 
 
@@ -38,19 +37,22 @@ def plain_name(name: str) -> str:
 
 
 def type_of(dtype: np.dtype[Any]) -> str:
-    """The dtype with which a signal of such values would be declared."""
+    """The type that a signal with values of this dtype would be declared with."""
     return _TYPES.get(dtype.kind, TEXT)
 
 
 def redacted_texts(plan: Plan, name: str, values: NDArray[Any]) -> NDArray[Any]:
-    """The texts of a column, redacted as the config says for the signal of its name."""
+    """Return the texts of a column, redacted as the config redacts the signal of its name."""
     patterns = tuple(plan.redactions.get(plain_name(name), ()))
     texts = [None if item is None else clean_text(str(item)) for item in values]
     return texts_of([redacted(item, patterns) if item is not None and patterns else item for item in texts])
 
 
 def with_kept_groups(frame: Frame) -> Frame:
-    """The frame with group ids as a kept column, if ids came that no metric reads; their texts are not sent."""
+    """Return the frame with group ids as a kept column, if it has ids that no metric reads.
+
+    Texts of ids become digests, so the texts are not sent.
+    """
     names = [] if frame.grouping is None else [name for of in frame.grouping.of if frame.has(name := SIGNALS + of)]
     ids = next((ids for name in names if (ids := frame.column(name, exact=True)) is not None), None)
     if ids is None:
@@ -63,5 +65,5 @@ _WITHOUT_KEPT = Projection(lambda layout, name, dtype: None if name.startswith(P
 
 
 def without_kept(frames: Mapping[str, Frame]) -> dict[str, Frame]:
-    """The frames as metrics read them, without kept columns."""
+    """Return the frames without kept columns, as metrics read them."""
     return {name: _WITHOUT_KEPT.of(frame) for name, frame in frames.items()}

@@ -1,7 +1,4 @@
-"""The checked values of one call of ``observe`` for one phase. A batch takes all of them, or none.
-
-Imports torch and the plan.
-"""
+"""The checked values of one call of ``observe`` for one phase. A batch takes all of them, or none."""
 
 from __future__ import annotations
 
@@ -24,21 +21,24 @@ from declog.runtime.values.tensors import HALF
 
 Tensor = torch.Tensor
 Array = np.ndarray[Any, Any]
-PackKey = tuple[Axis, torch.dtype, int]  # a key: columns of one axis, dtype and device are packed together
-Lists = tuple[tuple[int, ...], str]  # the number of tokens of each completion, and the signal that set it
+PackKey = tuple[Axis, torch.dtype, int]  # axis, dtype and device: columns with equal keys are packed together
+Lists = tuple[tuple[int, ...], str]  # the number of tokens of each completion, and the signal that set these numbers
 NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 
 class Tokens(NamedTuple):
-    """The shape of values per token, which all of a batch have, the signal that set it, and its device."""
+    """The shape that all values per token of a batch have, the signal that set it, and its device."""
 
     shape: torch.Size
     source: str
     device: torch.device
-    lists: Lists | None = None  # if tokens came as lists
+    lists: Lists | None = None  # the lists' lengths, if a signal's tokens were passed as lists
 
     def joined(self, other: Tokens | None, call: Beside = ()) -> Tokens:
-        """These and those of another signal; ``InputError`` if they differ, of which ``call`` has all values."""
+        """Join these tokens with those of another signal; raises ``InputError`` if shapes or lists' lengths differ.
+
+        ``call`` has all signals of the call with their values, for the error's fix.
+        """
         if other is None:
             return self
         if self.shape != other.shape:
@@ -49,13 +49,13 @@ class Tokens(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """The columns of a copy, which are stacked."""
+    """The keys of the columns that are stacked in one copy."""
 
     pack_key: PackKey
     keys: Sequence[Key]
 
 
-Copy = tuple[Columns, Tensor | Array]  # on the host it may be an array
+Copy = tuple[Columns, Tensor | Array]  # an array only on the host
 Numbers = Mapping[Key, float | int | Timed]
 Texts = Mapping[Key, tuple[Axis, list[Any] | Pack]]  # a pack if the values were a tensor
 
@@ -76,10 +76,10 @@ class Observation:
         self.names = names
         self.counts: dict[str, int] = {}  # the number of entries by axis
         self.labels = labels  # the signal that set each count
-        self.copies: list[Copy] = []  # data that later training code cannot change
+        self.copies: list[Copy] = []  # copied data, which later training code cannot change
 
     def put(self, axis: Axis, keys: Sequence[Key], data: Tensor) -> None:
-        """Copy columns on their device; half-precision floats become float32."""
+        """Add stacked columns, on their device; half-precision floats become float32."""
         if data.is_cuda:
             self.devices = {*self.devices, data.device}
         data = data.float() if data.dtype in HALF else data
@@ -94,16 +94,16 @@ class Observation:
     def uneven(
         self, what: str, first: tuple[int, str], other: tuple[int, str], beside: Set[str] = frozenset()
     ) -> InputError:
-        """The error for a value with another number of rows than those before: a batch describes the same rows.
+        """Return the error for a value with another number of rows than an earlier value of the batch.
 
-        ``beside`` has signals of the batch that came in a call with those of another phase.
+        ``beside`` has the batch's signals that were observed in one call with another phase's signals.
         """
         (fewer, few), (more, many) = sorted((first, other))
         phase, both = self.phase.name, f"`{first[1]}` has {first[0]} {what}, `{other[1]}` has {other[0]}"
         if what == "completions" and any(op.source == first[1] and op.name in beside for op in self.phase.signals):
             return InputError.of("DL505.beside", phase=phase, both=both, name=first[1])
         of_tokens = {op.source for op in self.phase.signals if op.axis is Axis.TOKEN}
-        texts = {op.source for op in self.phase.signals if op.dtype in (DType.TEXT, DType.OBJECT)}  # as of a prompt
+        texts = {op.source for op in self.phase.signals if op.dtype in (DType.TEXT, DType.OBJECT)}  # such as a prompt
         if what != "completions" or not few.isidentifier() or fewer < 2:
             return InputError.of("DL505.counts", phase=phase, both=both)
         if more % fewer:
@@ -120,11 +120,11 @@ class Observation:
 
 
 class ReadObservation(Observation):
-    """Values that are read one by one; ``add`` raises ``InputError`` for a value that does not fit its declaration."""
+    """A call whose values are checked one by one."""
 
     def __init__(self, phase: PhaseOp, names: Set[str], beside: Beside = ()) -> None:
         super().__init__(phase, names)
-        self.beside = beside  # all values of the call, for what an error says
+        self.beside = beside  # all signals and values of the call, for the fixes of errors
         self.labels: dict[str, str] = {}
         self.numbers: dict[Key, float | int | Timed] = {}
         self.texts: dict[Key, tuple[Axis, list[Any] | Pack]] = {}
@@ -133,7 +133,7 @@ class ReadObservation(Observation):
         self.columns: dict[PackKey, tuple[list[Key], list[Tensor]]] = {}
 
     def add(self, op: SignalOp, value: Any) -> None:
-        """Check and add a signal's value."""
+        """Check and add a signal's value; raises ``InputError`` if it does not fit the declaration."""
         if not op.family:
             self._put(op, op.key, op.source, value)
             return
@@ -214,7 +214,10 @@ class ReadObservation(Observation):
 
 
 def of_other_tokens(first: Tokens, other: Tokens, call: Beside = ()) -> InputError:
-    """The error for values per token of another shape than those before; ``call`` has all values of their call."""
+    """Return the error for values per token whose shape differs from an earlier signal's.
+
+    ``call`` has all signals of the call with their values.
+    """
     beside = {op.source: value for op, value in call if op.axis is Axis.TOKEN}
     shape, name, other_shape, other_name = tuple(first.shape), first.source, tuple(other.shape), other.source
     fix = "observe signals of the same tokens together"
@@ -241,7 +244,10 @@ def of_other_tokens(first: Tokens, other: Tokens, call: Beside = ()) -> InputErr
 
 
 def of_other_lists(first: Lists, other: Lists) -> InputError:
-    """The error for lists of other lengths than those before: padded to equal lengths, tokens would be missing."""
+    """Return the error for token lists whose lengths differ from an earlier signal's.
+
+    Padding to equal lengths would hide that tokens are missing.
+    """
     (counts, name), (other_counts, other_name) = first, other
     row = next(index for index, (one, two) in enumerate(zip(counts, other_counts, strict=True)) if one != two)
     return InputError.of(

@@ -3,7 +3,7 @@
     packet = declog.rows(reward=rewards, version=version)   # in a worker: another task, thread or process
     log.observe(packet)                                      # in the step that trains on them
 
-A packet can be pickled; it counts once in a step, whatever copies of it there are. Imports torch when one is made.
+A packet can be pickled. It counts once in a step, however many copies of it exist.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from declog.errors import InputError, UsageError
 from declog.runtime.rows import context
 from declog.runtime.rows.scopes import call_site
 
-REMEMBERED = 100_000  # ids of packets that were consumed
+REMEMBERED = 100_000  # the most ids of consumed packets that are remembered
 
 
 class Fate(NamedTuple):
-    """A packet that waits to be consumed: its id, the call that made it, and its number of rows."""
+    """A packet that nobody has consumed yet: its id, the call that made it, and its number of rows."""
 
     id: str
     call_site: str
@@ -33,20 +33,20 @@ class Fate(NamedTuple):
 
 
 class Fates:
-    """Tracks by id which packets of a process were consumed; consuming one counts for all its copies.
+    """Tracks by id which packets of a process were consumed; consuming a packet consumes all its copies.
 
-    Another process to which a packet was sent is responsible for it from then on. Ranks and actors say in their
-    messages which packets they consumed, and at their end which they did not. Packets that are left when the last
-    collecting recorder ends are lost.
+    A process that receives a packet is responsible for it from then on. Ranks and actors list in their messages the
+    packets that they consumed, and at their end the packets that they did not consume. Packets that still wait when
+    the last collecting recorder ends are lost.
     """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._waiting: dict[str, Fate] = {}
-        self._consumed: dict[str, None] = {}  # the ids that were consumed last
-        self._news: list[str] = []  # consumed ids that other processes were not told yet
-        self._senders: set[int] = set()  # recorders that tell other processes
-        self._collectors: set[int] = set()  # recorders that other processes tell
+        self._consumed: dict[str, None] = {}  # the ids of the latest consumed packets
+        self._news: list[str] = []  # consumed ids that are not in a message yet
+        self._senders: set[int] = set()  # recorders that send messages to another process
+        self._collectors: set[int] = set()  # recorders that collect the messages of other processes
 
     def open(self, recorder: int, *, collects: bool) -> None:
         """Note that a recorder begins."""
@@ -54,9 +54,10 @@ class Fates:
             (self._collectors if collects else self._senders).add(recorder)
 
     def close(self, recorder: int, *, certain: bool) -> list[Fate]:
-        """Note that a recorder ends; returns the lost packets, if no other recorder may still hear of them.
+        """Note that a recorder ends; return the lost packets, unless another recorder still collects.
 
-        They are told once. Unless all others said how they ended, it is not ``certain`` that a packet was lost.
+        Each lost packet is returned once. Returns none if it is not ``certain`` that a packet was lost, because not all
+        ranks have sent their last message.
         """
         with self._lock:
             lost = self.lost(recorder)
@@ -65,12 +66,12 @@ class Fates:
             return lost if certain else []
 
     def lost(self, recorder: int) -> list[Fate]:
-        """The packets that nobody can consume any more after this recorder has ended; told once."""
+        """Return, once, the packets that nobody can consume after a recorder ends; none if another one collects."""
         with self._lock:
             return [] if self._collectors - {recorder} else self._take()
 
     def came(self, fate: Fate) -> None:
-        """Note a packet that was made in this process, or came to it."""
+        """Note a packet that this process made or received."""
         with self._lock:
             if fate.id not in self._consumed:
                 self._waiting[fate.id] = fate
@@ -81,7 +82,7 @@ class Fates:
             self._waiting.pop(id, None)
 
     def consumed(self, ids: Iterable[str], *, here: bool = True) -> None:
-        """Note packets that were consumed, or discarded on purpose, ``here`` or elsewhere."""
+        """Note packets that were consumed or discarded, ``here`` or in another process."""
         with self._lock:
             for id in ids:
                 self._waiting.pop(id, None)
@@ -92,13 +93,13 @@ class Fates:
                 del self._consumed[next(iter(self._consumed))]
 
     def told(self, *, last: bool) -> tuple[list[str], list[Fate]]:
-        """For a message to who collects: ids that were consumed since the one before; at the ``last`` what waits."""
+        """Return, for a message, the ids consumed since the last message; in the ``last`` one also what still waits."""
         with self._lock:
             news, self._news = self._news, []
             return news, self._take() if last else []
 
     def heard(self, consumed: Iterable[str], waiting: Iterable[Fate]) -> None:
-        """Note what another process has told this one."""
+        """Note the packets that another process lists in a message: consumed ids, and packets that still wait."""
         self.consumed(consumed, here=False)
         for fate in waiting:
             self.came(fate)
@@ -108,8 +109,8 @@ class Fates:
         return [*waiting.values()]
 
     def in_child(self) -> None:
-        """Start empty in a fork: it is not responsible for its parent's packets, whose lock may be held."""
-        self.__init__()  # type: ignore[misc]  # it is as new
+        """Start empty in a fork, which is not responsible for its parent's packets; their lock may be held."""
+        self.__init__()  # type: ignore[misc]  # start as a new object
 
 
 fates = Fates()
@@ -123,21 +124,21 @@ class Packet:
         self.signals = {name: copied(value) for name, value in signals.items()}
         self.id = uuid.uuid4().hex  # equal for all copies
         self.call_site = call_site()
-        self.rows = rows_of(signals)  # as far as its values show it
+        self.rows = rows_of(signals)  # the number of rows, as far as the values show it
         self._note()
 
     def discard(self) -> None:
-        """Discard its rows on purpose: that nobody observes them is then no failure."""
+        """Discard the packet's rows on purpose: then it is no failure that nobody observes them."""
         fates.consumed([self.id])
 
     consumed = discard
 
     def _note(self) -> None:
-        if context.running() is not None:  # else a loss would not be noticed
+        if context.running() is not None:  # without a recorder nothing reports a loss
             fates.came(Fate(self.id, self.call_site, self.rows))
 
     def __getstate__(self) -> dict[str, Any]:
-        torch = sys.modules.get("torch")  # where nobody imported it, there is no tensor
+        torch = sys.modules.get("torch")  # a process that has not imported torch has no tensors
 
         def host(value: Any) -> Any:
             if torch is not None and isinstance(value, torch.Tensor):
@@ -161,7 +162,10 @@ Argument = Packet | Mapping[str, Any]  # positional arguments
 
 
 def named(arguments: Sequence[Argument], signals: Mapping[str, Any]) -> tuple[Sequence[Packet], Mapping[str, Any]]:
-    """The positional arguments as packets, and as signals of mappings joined with the keyword ones."""
+    """Split positional arguments into packets, and mappings, which are joined with the keyword signals.
+
+    Raises ``UsageError`` for any other argument, and for a signal that is given twice.
+    """
     if not arguments:
         return (), signals
     packets, together = [], dict(signals)
@@ -181,15 +185,18 @@ def named(arguments: Sequence[Argument], signals: Mapping[str, Any]) -> tuple[Se
 def rows(*mappings: Mapping[str, Any], **signals: Any) -> Packet:
     """Rows without a step, as a packet: they belong to the step that observes it.
 
-    Observe it by ``log.observe(packet)``. Signals, by keyword or in mappings of names to values, have the shapes that
-    ``Recorder.observe`` takes. They are copied now and checked when they are observed. A packet can be pickled, for
-    queues between processes; it counts once per step.
+    Observe the packet with ``log.observe(packet)``. Pass signals by keyword, or in mappings of names to values, in the
+    shapes that ``Recorder.observe`` takes. They are copied now, and checked when they are observed. A packet can be
+    pickled, for queues between processes; it counts once per step.
     """
     return Packet(named(mappings, signals)[1])
 
 
 def copied(value: Any) -> Any:
-    """A copy that later code of the caller cannot change."""
+    """Return a copy that the caller cannot change later; objects of other types are returned as they are.
+
+    Raises ``InputError`` for a tensor inside a transform of torch.func.
+    """
     if isinstance(value, np.ndarray):
         return value.copy()
     if isinstance(value, Mapping):
@@ -207,7 +214,7 @@ def copied(value: Any) -> Any:
 
 
 def rows_of(value: Any) -> int:
-    """The number of rows that a value, or those of a mapping, seem to have; at least 1."""
+    """The number of rows that a value, or the longest value of a mapping, seems to have; at least 1."""
     if isinstance(value, Mapping):
         return max([1, *map(rows_of, value.values())])
     if isinstance(value, str | bytes) or not hasattr(value, "__len__"):

@@ -1,8 +1,8 @@
-"""Compares the batches of one step: rows in parts that cannot be paired, and rows that came twice. Warns once of each.
+"""Compares the batches of one step, and warns once of rows that cannot be paired and of rows that count twice.
 
-If one task makes a call for each reward function, the calls form one batch. If several tasks do, or if a value of a
-batch never came, nothing says which rows belong together, and each batch counts as rows of its own. So do values that
-come with the rollout and again with the micro-batches of its update. Imports the plan and closed batches.
+If one task makes a call for each reward function, the calls form one batch. If several tasks do so, or if a batch lacks
+a value, nothing tells which rows belong together, and each batch counts as separate rows. So do values that are
+observed with the rollout, and again with the micro-batches of its update.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from declog.plans.ops import Plan
 from declog.runtime.rows.batch import Batch
 
 log = logging.getLogger("declog")
-STEPS = 10  # in the first steps of a run with several batches it is seen what comes twice
+STEPS = 10  # the first steps with several batches, in which rows that count twice are looked for
 
 
 class PairedRows:
     """Compares the batches of a phase within a step."""
 
     def __init__(self, plan: Plan) -> None:
-        # a number per step has no rows to pair
+        # without signals per step, which have no rows to pair
         signals = {
             name: [op for op in phase.signals if op.axis is not Axis.STEP] for name, phase in plan.phases.items()
         }
@@ -37,27 +37,27 @@ class PairedRows:
         self._required = {
             name: frozenset(op.name for op in ops if op.required and not op.family) for name, ops in signals.items()
         }
-        self._read_together = cache(self._of_values_and_tables)  # asked only where batches of a step differ
+        self._read_together = cache(self._of_values_and_tables)  # called only if batches of a step differ
         self._by_id, self._tokens = {*signals}, {*signals}
         self._paired = {*signals}
         self._sources = {op.name: op.source for ops in signals.values() for op in ops}
         self._plan = plan
         self._once = {*signals}
-        self._steps = Counter[str]()  # by phase, how many steps had several batches
+        self._steps = Counter[str]()  # by phase, the number of steps with several batches
 
     def compare(self, phase: str, before: Batch, batch: Batch, came: set[Set[str]]) -> None:
-        """Compare two batches of a step; a ``partial`` one need not have all required signals.
+        """Compare a batch with the one before in its step; a ``partial`` batch need not have all required signals.
 
-        ``came`` has the signals of the step's batches, each set of them once, and gets those of this one.
+        ``came`` has the sets of signals that the step's batches have had so far; this adds the batch's set.
         """
         if phase in self._once and not (before.partial or batch.partial):
             self._compare_names(phase, before, batch)
-        if phase not in self._paired or self._plan.ids in before.names & batch.names:  # ids say which rows are the same
+        if phase not in self._paired or self._plan.ids in before.names & batch.names:  # row ids pair the rows
             return
         families, required = self._families[phase], self._required[phase]
         different = []
         if families and (members := before.members) and (second := batch.members):
-            # undeclared values of another number of rows, or beside none, are of other rows
+            # undeclared values belong to other rows if the numbers of rows differ, or one batch has no rows
             other_rows = self._undeclared if before.completions != batch.completions else set[str]()
             differing = [pair for pair in members ^ second if pair[0] in families and pair[0] not in other_rows]
             different = sorted(one if name in self._undeclared else f"{name}[{one!r}]" for name, one in differing)
@@ -81,9 +81,9 @@ class PairedRows:
             )  # fmt: skip
 
     def compare_ids(self, phase: str, kinds: Collection[Set[str]]) -> None:
-        """Warn if a value needs signals of two batches of a step that their row ids did not join.
+        """Warn if a value needs signals of two batches of a step that row ids did not join.
 
-        ``kinds`` has the signals of the step's batches with ids, after those of the same rows were joined.
+        ``kinds`` has the sets of signals of the step's batches with row ids; batches of the same rows are joined there.
         """
         if phase not in self._by_id or len(kinds) < 2:
             return
@@ -102,9 +102,9 @@ class PairedRows:
                 return
 
     def compare_tokens(self, phase: str, calls: Collection[Set[str]]) -> None:
-        """Warn if a value per token needs signals that several batches of a step have, and none has all.
+        """Warn if a value per token needs signals of several batches of a step, and no single batch has them all.
 
-        Row ids do not help: tokens are reduced when their batch closes.
+        Row ids cannot join these batches, because tokens are reduced when their batch closes.
         """
         if phase not in self._tokens or len(calls) < 2:
             return
@@ -129,20 +129,24 @@ class PairedRows:
                 return
 
     def _of_values_and_tables(self, phase: str) -> tuple[list[list[frozenset[str]]], list[frozenset[str]]]:
-        """The signals of a phase that each value reads, of each set one, where there are several; and each table."""
+        """Return the sets of a phase's signals that each value reads, and all such signals that each table reads.
+
+        A value needs one signal of each of its sets; values with a single set are left out.
+        """
         values = (self._of_rows(phase, clauses) for clauses in values_of(self._plan, phase))
         tables = (self._of_rows(phase, clauses) for clauses in tables_of(self._plan, phase))
         return [sets for sets in values if len(sets) > 1], [frozenset[str]().union(*sets) for sets in tables]
 
     def _of_rows(self, phase: str, clauses: Clauses) -> list[frozenset[str]]:
-        """The signals of a phase's rows in clauses."""
+        """The signals with rows of a phase that each clause names."""
         sets = (frozenset(need.name for need in clause if need.phase == phase) for clause in clauses)
         return [names for names in (one & self._names[phase] for one in sets) if names]
 
     def _apart(self, phase: str, before: Set[str], batch: Set[str], came: set[Set[str]]) -> list[str]:
-        """The signals that one of two batches of a step has, and that a value or a table's row needs from both.
+        """Return the signals that only one of two batches of a step has, and that a value or a table needs with others.
 
-        A value has all that it reads in neither batch, and in both together. Of a table each has some of the columns.
+        A value needs both batches if neither alone has all the signals that it reads, and both together have them. A
+        table needs both if each batch has some of its columns, and no column is in both.
         """
         came.add(before)
         if batch in came:
@@ -157,10 +161,11 @@ class PairedRows:
         return []
 
     def _compare_names(self, phase: str, before: Batch, batch: Batch) -> None:
-        """Warn of a batch that came with another phase's signals, and whose signals come again among more of them.
+        """Warn if signals were observed with another phase's signals, and again in a call with more of their own phase.
 
-        Its rows must be a value of something, and those of the second batch be among them. The second epoch over one
-        batch has the signals of the first, or few others beside, so it is none.
+        The second batch must have at least twice as many signals and no more rows, and a metric or a column must be
+        computable from the first batch alone. A second epoch over a batch has the signals of the first epoch, or few
+        more, so it causes no warning.
         """
         if before.number == 0:
             self._steps[phase] += 1
@@ -182,7 +187,7 @@ class PairedRows:
         )  # fmt: skip
 
     def _counted(self, phase: str, names: Set[str]) -> set[str]:
-        """The signals of which alone a metric or a table's column of the phase can be computed."""
+        """The signals that metrics and columns read, of those that can be computed from the signals ``names`` alone."""
         here = {Need(phase, name) for name in names}
         return {
             need.name for clauses in values_of(self._plan, phase)
@@ -192,17 +197,17 @@ class PairedRows:
 
 
 def _names_of(needs: Clauses, phase: str) -> frozenset[str]:
-    """The names of a phase's signals in some needs."""
+    """The names of a phase's signals in ``needs``."""
     return frozenset(need.name for clause in needs for need in clause if need.phase == phase)
 
 
 def _in_both(sets: Sequence[Set[str]], one: Set[str], other: Set[str]) -> bool:
-    """Whether two batches together have a signal of each set, and neither alone."""
+    """Whether two batches together have a signal of each set, and neither batch alone has."""
     have = [(not names.isdisjoint(one), not names.isdisjoint(other)) for names in sets]
     return all(map(any, have)) and not any(map(all, zip(*have, strict=True)))
 
 
 def _in_each(names: Set[str], one: Set[str], other: Set[str]) -> bool:
-    """Whether two batches have some of these signals each, and none is in both."""
+    """Whether each of two batches has some of these signals, and no signal is in both."""
     first, second = names & one, names & other
     return bool(first and second) and first.isdisjoint(second)

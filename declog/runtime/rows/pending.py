@@ -1,7 +1,4 @@
-"""Values that came outside of any scope: they wait for the step that ends next, and belong to it.
-
-Imports batches and steps only.
-"""
+"""Values that were recorded outside of any scope: they wait for the step that ends next, and belong to it."""
 
 from __future__ import annotations
 
@@ -18,8 +15,8 @@ from declog.runtime.run.failures import Refused
 class Pending:
     """A step without a number, with the open ``batches`` of each task or thread and the durations of their blocks.
 
-    A task or thread has an entry in ``batches`` until all its values belong to a step. ``batches_of`` makes the open
-    batches of a task or thread in a scope or, without one, here.
+    A task or thread has an entry in ``batches`` until all its values belong to a step. ``batches_of`` returns the open
+    batches of a task or thread in a scope or, without a scope, in this object.
     """
 
     def __init__(self, intake: Intake, batches_of: Callable[[Scope | None, Origin], OpenBatches]) -> None:
@@ -31,7 +28,7 @@ class Pending:
 
     @property
     def rows(self) -> int:
-        """The number of rows that wait, including those of open batches."""
+        """The number of waiting rows, including those of open batches."""
         closed = [max(batch.rows, 1) for batches in self.step.batches.values() for batch in batches]
         still = [batch for batches in self.batches.values() for batch in batches.values() if batch.names]
         return sum(closed) + sum(batch.completions or 1 for batch in still)
@@ -43,26 +40,26 @@ class Pending:
             self._batches_of(scope, me).update(columns)
             for phase in columns:
                 del batches[phase]
-        if (pending := self.batches.get(me)) is not None and not pending:  # kept columns wait for those rows, too
+        if (pending := self.batches.get(me)) is not None and not pending:  # kept columns wait for the same rows
             batches_here = self._batches_of(scope, me)
             batches_here.kept, pending.kept = [*batches_here.kept, *pending.kept], ()
 
     def close_columns(self, refused: Refused) -> None:
-        """Close columns whose rows did not come; each is an error of the code that passed it."""
+        """Close columns whose rows never arrived; each is an error of the code that passed it."""
         for batches in self.batches.values():
             for phase in [phase for phase, batch in batches.items() if not batch.names]:
                 self._intake.close_all(batches, refused, only=phase)
 
     def end(self, refused: Refused) -> None:
-        """Close what no step will have any more: the run ends."""
+        """Close, at the end of the run, the columns that no step will have."""
         self.close_columns(refused)
         for batches in self.batches.values():
             self._intake.leave_kept(batches)
 
     def absorb(self, step: Step, refused: Refused, *, only: str | None = None, owner: Origin | None = None) -> None:
-        """Add everything to a step that ends now, or ``only`` one phase if a window ends.
+        """Move everything to a step that ends now, or with ``only`` one phase.
 
-        The batches of ``owner``, who commits the step, must have all signals that the config requires.
+        The batches of ``owner``, the task that commits the step, must have all signals that the config requires.
         """
         if owner in self.batches:
             self.batches[owner].partial_step = False

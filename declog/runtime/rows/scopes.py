@@ -1,9 +1,9 @@
-"""Scopes: which block, step or mode rows belong to; one chain of scopes in each context.
+"""Scopes: the block, step or mode that rows belong to; each context has one chain of scopes.
 
-A scope holds for the code in its block, and for tasks that are started in it, which inherit the context; bare threads
-do not. One ContextVar holds the innermost scope, and each scope its parent. There are no tokens to reset: a scope that
-ends is marked as ended, wherever that happens, and a context that still holds it is corrected when it is next read.
-Imports errors and ``after`` only; asyncio and trio only if the program imported them.
+A scope holds for the code in its block, and for tasks that are started in it, because they inherit the context. Bare
+threads do not. One ContextVar holds the innermost scope, and each scope holds its parent. No ContextVar token is reset:
+a scope that ends, in any context, is marked as ended, and a context that still holds it is corrected at the next
+reading. asyncio and trio are used only if the program has imported them.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from declog.errors import UsageError
 from declog.errors.habits import answered
 from declog.imports import after
 
-if TYPE_CHECKING:  # code that only looks for the current scope does not need torch
+if TYPE_CHECKING:  # code that only looks for the current scope must not import torch
     from declog.runtime.recording.timing import Timed
     from declog.runtime.rows.steps import OpenBatches, Step, Stream
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Kind = Literal["run", "step", "at", "mode", "batch"]
-Origin = object  # the current task, or the thread if there is none; an object, not its id, since ids are used again
+Origin = object  # a task, or a thread if no task runs; the object, not its id, because Python reuses ids
 
 PACKAGE = str(Path(__file__).parents[2])
 _scope: ContextVar[Scope | None] = ContextVar("declog_scope", default=None)
@@ -66,7 +66,7 @@ _here = _Here()
 
 
 def origin() -> Origin:
-    """The current task, of asyncio or trio, else the thread.
+    """The current task, of asyncio or trio, else the current thread.
 
     Libraries import trio in programs that never run it, and asking trio takes ten times as long as everything else
     here. So trio is asked only in a thread with hooks for asynchronous generators, which every event loop sets.
@@ -84,14 +84,14 @@ def origin() -> Origin:
 
 
 def ended(task: Origin) -> bool:
-    """Whether a task or a thread has ended; of trio's tasks nobody can tell."""
+    """Whether a task or a thread has ended; always false for trio's tasks, which do not tell."""
     if isinstance(task, threading.Thread):
         return not task.is_alive()
     return bool(getattr(task, "done", bool)())
 
 
 class Recording(Protocol):
-    """A recorder as seen by the modules below it: scopes, the functions that find the current recorder, wrappers."""
+    """A recorder, as the modules below it use it: scopes, the functions that find the current recorder, wrappers."""
 
     @property
     def closed(self) -> bool:
@@ -99,20 +99,20 @@ class Recording(Protocol):
 
     @property
     def idle_in(self) -> frozenset[tuple[int, Path]]:
-        """The rank and the folders of a run whose loop has ended; empty while it may go on."""
+        """The folders of a run whose loop has ended, each with its rank; empty while the loop may go on."""
 
     def close(self) -> None:
         """Log the last window, and close the sinks."""
 
     @property
     def innermost(self) -> int:
-        """The number of the open block that was made last; 0 if none is open."""
+        """The id of the open block that was made last; 0 if no block is open."""
 
     def observe(self, *arguments: Any, step: Any = None, **signals: Any) -> None:
         """Record signals, and the rows of packets."""
 
     def log_metric(self, name: str, value: Any) -> None:
-        """Record a number under a name of its own."""
+        """Record a number under any name."""
 
     def log_extra(self, column: str, values: Any) -> None:
         """Record a column of the step's completions."""
@@ -121,7 +121,7 @@ class Recording(Protocol):
         """Keep columns of the step's completions for later questions."""
 
     def scalars(self, values: Mapping[str, Any], step: int | None = None) -> dict[str, Any]:
-        """Record numbers that the loop logs by name."""
+        """Record numbers that the loop logs by name; return the values that are no numbers."""
 
     def timer(self, name: str) -> AbstractContextManager[None]:
         """Time a block of the step."""
@@ -133,13 +133,13 @@ class Recording(Protocol):
         """Log everything since the last log event now."""
 
     def step(self, step: int) -> Scope:
-        """One optimizer step."""
+        """Return a block for one optimizer step."""
 
     def taking(self, column: object) -> AbstractContextManager[None]:
-        """A block that records a column of the training code."""
+        """Return a block that records a column of the training code."""
 
     def in_child(self) -> None:
-        """Note that this process is a fork of the run's."""
+        """Note that this process is a fork of the run's process."""
 
     _session: Any  # the session, in which its scopes begin and end
 
@@ -157,30 +157,30 @@ class Recording(Protocol):
 
 
 class Scope:
-    """A block of a step, of a mode or of one batch; also the handle that reaches it from anywhere.
+    """A block of a run, a step, a mode or one batch; also the handle that reaches the block from anywhere.
 
-    ``with log.step(3) as step:`` and then ``step.observe(...)``, also from a bare thread. ``async with`` works in the
-    same way.
+    Enter it with ``with log.step(3) as step:``, then call ``step.observe(...)``, also from a bare thread.
+    ``async with`` works in the same way.
     """
 
     closed = False
     takes: Recording | None = None  # its recorder, while the scope is open
     parent: Scope | None = None
     owner: Origin | None = None  # the task or thread that opened it; None: not opened yet
-    origin = 0  # the number of its step
-    block: Scope | None = None  # of a batch: the scope around it
-    phase: str | None = None  # of a batch: its only phase; None: all phases
-    rows: int | None = None  # of a batch: the announced number of completions
-    stream: Stream | None = None  # the stream whose windows its rows are in
+    origin = 0  # for captures: the number of the task or thread that opened it
+    block: Scope | None = None  # for a batch: the scope around it
+    phase: str | None = None  # for a batch: its only phase; None: all phases
+    rows: int | None = None  # for a batch: the announced number of completions
+    stream: Stream | None = None  # the stream whose windows have its rows
     step: Step | None = None  # the step that its rows belong to
     began = 0.0  # seconds since the recorder's start
-    inside = 0.0  # the seconds of steps and modes inside it, which count for their own windows
+    inside = 0.0  # the seconds of steps and modes inside it, which count in their own windows
     timed: dict[str, Timed] | None = None  # the durations of blocks in it, by name
 
     def __init__(self, recorder: Recording, kind: Kind, number: int | None = None, mode: str = "train") -> None:
         self.recorder = recorder
         self.kind = kind
-        self.number = number  # its step's number; None: that of the place where it begins
+        self.number = number  # its step's number; None: the number of the step around it, or of the last step
         self.mode = mode
         self.id = next(_ids)
         self.batches: dict[Origin, OpenBatches] = {}  # the open batches of each task and thread
@@ -209,7 +209,7 @@ class Scope:
         try:
             self.recorder._session.end(self, failed=kind is not None)
         finally:
-            if _scope.get() is self:  # else there is nothing to reset: a scope that has ended is passed over
+            if _scope.get() is self:  # otherwise nothing must be reset: an ended scope is passed over
                 _scope.set(self.parent)
 
     async def __aenter__(self) -> Scope:
@@ -230,11 +230,14 @@ class Scope:
 
     @property
     def outermost(self) -> Scope:
-        """The scope itself; of a batch the block around it."""
+        """The scope itself, or for a batch the block around it."""
         return self if self.block is None else self.block.outermost
 
     def seconds(self, now: float) -> float:
-        """How long a step or block that ends now took, without the steps and blocks inside it."""
+        """The seconds that a step or block took that ends ``now``, without the steps and blocks inside it.
+
+        Adds its whole duration to the ``inside`` of the step or mode around it.
+        """
         seconds, around = now - self.began, self.parent
         while around is not None and around.kind not in ("step", "mode"):
             around = around.parent
@@ -245,7 +248,7 @@ class Scope:
     # -- what is recorded in it, from anywhere
 
     def observe(self, *arguments: Any, **signals: Any) -> None:
-        """``Recorder.observe`` into this scope, from any task or thread; each of them has its own batches."""
+        """``Recorder.observe`` into this scope, from any task or thread; each task and thread has its own batches."""
         self.recorder._observe_in(self, arguments, signals)
 
     @answered
@@ -264,14 +267,15 @@ class Scope:
         return self.recorder._timer_in(self, name)
 
 
-innermost = _scope.get  # the scope of this context; it may have ended, and may belong to any recorder
+innermost = _scope.get  # the scope of this context; it may have ended, and belongs to any recorder
 
 
 def here(recorder: object | None = None) -> Scope | None:
     """The innermost open scope of this context, of one recorder or of any.
 
-    In the context that opened it, a scope that has ended is passed over. In a context that inherited it, it is
-    returned: rows of a task that outlives its scope belong nowhere, not to the scope around it.
+    In the task or thread that opened it, a scope that has ended is passed over. In a context that inherited the scope,
+    it is returned although it has ended: rows of a task that outlives its scope belong nowhere, and must not go to the
+    scope around it.
     """
     return nearest(_scope.get(), recorder)
 
@@ -283,7 +287,7 @@ def in_step() -> bool:
 
 
 def nearest(scope: Scope | None, recorder: object | None) -> Scope | None:
-    """The scope, or the first one around it that `here` may return."""
+    """Return the first scope that `here` may return: ``scope`` itself, or one around it; else None."""
     me = None
     while scope is not None:
         if scope.recorder is recorder or (recorder is None and not scope.recorder.closed):
@@ -307,9 +311,9 @@ def within(
     function: Callable[..., Any], block: Callable[[], AbstractContextManager[Callable[[Any], Any]]], *,
     awaited: bool | None = None,
 ) -> Callable[..., Any]:  # fmt: skip
-    """Wrap a function so that each call runs in a block, which says what becomes of its result.
+    """Wrap a function so that each call runs in a block, which gives a function that is applied to the call's result.
 
-    ``awaited``: calls are awaited; by default those of ``async def`` functions are.
+    ``awaited``: calls are awaited; by default only calls of ``async def`` functions are.
     """
     if inspect.iscoroutinefunction(function) if awaited is None else awaited:
 
@@ -331,7 +335,8 @@ def within(
 def bind(function: Callable[P, R]) -> Callable[P, R]:
     """Bind a function to the current scope, for executors and bare threads, which inherit none.
 
-    What it records belongs to the step in which it was bound. For plain functions and ``async def``.
+    The function's records belong to the step in which it was bound. ``bind`` takes plain and ``async def`` functions,
+    and raises ``UsageError`` for generator functions.
     """
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise UsageError.of("DL510.bind")
@@ -350,7 +355,7 @@ def bind(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def call_site() -> str:
-    """The file and line of the call: the innermost one that is not declog's own."""
+    """The file, line and function of the call into declog: the innermost frame that is not declog's own."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
         frame = frame.f_back

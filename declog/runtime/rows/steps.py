@@ -1,11 +1,10 @@
-"""The steps of a mode: which batches each step has, and up to which step everything has come.
+"""The steps of a mode: the batches of each step, and the step up to which everything is recorded.
 
 A step is an object that outlives its block. Every batch is added to its step once, and each scope that still works for
-the step holds it open. A window has all steps up to its end, as soon as none of them is open. Values that come before
-their step has a number are in a step without one, which the next step that ends absorbs.
+the step holds it open. A window has all steps up to its end, as soon as none of them is open. Values that are recorded
+before their step has a number are in a step without a number; the next step that ends absorbs it.
 
 Each change is one assignment, or can be repeated: after an interrupt at any line, each batch is whole and in one step.
-Imports batches, windows and streams only.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ _NO_PACKETS: frozenset[str] = frozenset()
 
 
 class Step:
-    """The batches of one step that are not handed over yet, by phase, and how many each phase has had.
+    """The batches of one step that are not handed over yet, by phase.
 
-    ``packets`` has the ids of the packets that it consumed, ``bytes`` the approximate size of the batches, ``names``
-    by phase the signals that batches came with, each set of them once.
+    ``counts`` has the number of batches that each phase has had, ``packets`` the ids of the consumed packets, ``bytes``
+    the approximate size of the batches, and ``names`` by phase the sets of signals that its batches have had.
     """
 
     __slots__ = ("batches", "bytes", "counts", "names", "number", "packets")
 
     def __init__(self, number: int | None = None) -> None:
-        self.number = number  # None: not known yet
+        self.number = number  # None: the step has no number yet
         self.batches: dict[str, list[Batch]] = {}
         self.counts: dict[str, int] = {}
         self.bytes = 0
@@ -53,7 +52,7 @@ class Step:
             count = self.counts.get(phase, 0)
             batch.step, batch.number, self.counts[phase] = self.number, count, count + 1
         batches = self.batches.get(phase)
-        if not batches:  # empty if an interrupt came while batches were moved
+        if not batches:  # an interrupt while batches were moved leaves an empty list
             self.batches[phase] = [batch]
         elif batches[-1] is batch:
             return
@@ -62,7 +61,7 @@ class Step:
         self.bytes += batch.bytes
 
     def absorb(self, pending: Step, only: str | None = None) -> None:
-        """Take the batches that waited for this step's number; only those of one phase, if ``only`` names it."""
+        """Take the batches that waited for this step's number, of all phases or of the phase ``only``."""
         for phase in [phase for phase in pending.batches if only in (None, phase)]:
             batches = pending.batches[phase]
             while batches:
@@ -76,7 +75,7 @@ class Step:
 
 @dataclass(eq=False)
 class WindowEnd:
-    """The end of a window, or of a ``part`` of a long window whose rows are handed over before its end."""
+    """The end of a window, or with ``part`` a step before its end, up to which a long window's rows are handed over."""
 
     step: int
     count: int  # the number of the mode's steps until here
@@ -91,8 +90,8 @@ class Stream:
     """The steps of a mode that are not logged yet; in a mode that logs once per block, the steps of one block.
 
     ``ordered``: step numbers rise, as optimizer steps do. ``last`` is the last step that ended. Windows are closed up
-    to the step ``watermark``; values that come later for such a step are late. ``sent`` has the number of log events
-    by mode that were handed over when a block, or the end of an ordered window, began.
+    to the step ``watermark``: a value that arrives later for such a step is late. ``sent`` has, by mode, the number of
+    log events that were handed over when the block began; an ordered stream has this number in each ``WindowEnd``.
     """
 
     def __init__(
@@ -101,26 +100,26 @@ class Stream:
     ) -> None:  # fmt: skip
         self.mode = mode
         self.ordered = ordered
-        self.every = every  # the number of steps in a window; 0: not counted
+        self.every = every  # the number of steps in a window; 0: steps do not end windows
         self.sent = sent
-        self.event = event  # the number of the window's log event, if it is known before the end
+        self.event = event  # the number of the window's log event, if it is known before the window ends
         self.last: int | None = None
         self.watermark: int | None = None
-        self.intact = True  # False: something that should have been recorded was not
+        self.intact = True  # False: the window lacks values that should have been recorded
         self.beside = _NO_NUMBERS  # the trainer's own numbers, for the next log event
         self.earlier: dict[str, Frame] = {}  # rows of the open window from before a checkpoint
-        self.back: int | None = None  # the step behind which the run went back the last time
+        self.back: int | None = None  # the step that the last rewind went back to
         self.ends: deque[WindowEnd] = deque()  # ends of windows that wait for scopes
-        self.held: int | None = None  # a step that ended, but whose numbers the loop may still log at any time
+        self.held: int | None = None  # a step that has ended, but for which the loop may still log numbers
         self.spent = 0.0  # the seconds that steps and blocks took
         self.counted = 0.0  # the part of `spent` that log events have
-        self.holds: dict[int, int] = {}  # by open scope: the number of the step that it holds open
-        self._open: dict[int, Step] = {}  # steps above the watermark that have rows here or may get some
+        self.holds: dict[int, int] = {}  # by the id of an open scope: the number of the step that it holds open
+        self._open: dict[int, Step] = {}  # steps above the watermark that have rows or may get some
         self._in_parts: dict[int, Step] = {}  # steps of the open window whose rows were handed over in a part
 
     @property
     def next_step(self) -> int:
-        """The number after the last step's; 0 before the first step."""
+        """The number after the last step's number; 0 before the first step."""
         return 0 if self.last is None else self.last + 1
 
     @property
@@ -129,7 +128,7 @@ class Stream:
         return [step.number for step in self.upto(None) if step.batches and step.number is not None]
 
     def check_rises(self, number: int) -> None:
-        """Raise ``UsageError`` DL510 unless a step that begins has a higher number than the last one."""
+        """Raise ``UsageError`` DL510 unless a step that begins has a higher number than the last step."""
         if self.last is not None and number <= self.last:
             if self.back == self.last:
                 raise UsageError.of("DL510.kept", step=number, last=self.last, next=self.last + 1, back=number - 1)
@@ -137,14 +136,14 @@ class Stream:
             raise UsageError.of("DL510.rises", step=number, last=self.last, fix=fix, back=number - 1)
 
     def step(self, number: int) -> Step:
-        """The step with a number; a new one if it is not open."""
+        """Return the open step with a number, or open it."""
         step = self._open.get(number)
         if step is None:
             step = self._open[number] = self._in_parts.get(number) or Step(number)
         return step
 
     def leave(self, scope: int) -> None:
-        """Note that a scope no longer holds its step open."""
+        """Note that a scope no longer holds its step open; forget a step that nothing was recorded for."""
         number = self.holds.pop(scope, None)
         if number is None or number in self.holds.values():
             return
@@ -158,13 +157,13 @@ class Stream:
 
     @property
     def complete(self) -> int:
-        """The step up to which everything has come; may be read after the first step has ended."""
+        """The step up to which no scope can add rows any more; may be read only after the first step has ended."""
         assert self.last is not None
         held = [number - 1 for number in self.holds.values() if not self.late(number)] if self.holds else ()
         return min(self.last, *held) if held else self.last
 
     def waits(self, wait_s: float) -> float | None:
-        """The seconds that the next window still waits for open scopes; None: until one of them ends."""
+        """The seconds that the next window still waits for open scopes; None: until the scope of ``held`` ends."""
         end = self.ends[0]
         if self.held is not None and self.held <= end.step:
             return None
@@ -175,29 +174,29 @@ class Stream:
         return [self._open[one] for one in sorted(self._open) if number is None or one <= number]
 
     def ended(self, logged: str | None) -> tuple[Sequence[Step], str | None]:
-        """The steps that have ended, and None: with all phases.
+        """Return the ended steps, and None, which means all their phases.
 
-        Before the first step ends: the steps that have numbers logged by name, and the phase ``logged`` of these
-        numbers. Other rows that came ahead belong to a step that is still to be made.
+        Before the first step ends, returns the steps that have numbers logged by name, and ``logged``, the phase of
+        these numbers: other rows that are already recorded belong to steps that have not begun.
         """
         if self.last is not None or not self.ordered:
             return self.upto(self.last if self.ordered else None), None
         return [step for step in self.upto(None) if logged in step.batches], logged
 
     def window(self, steps: Sequence[Step], only: str | None = None) -> Window:
-        """The rows of steps, in order, of all phases or ``only`` one; they stay here until they are handed over."""
+        """Return a window with the rows of steps, of all phases or ``only`` one; ``handed_over`` forgets them later."""
         rows = [step.batches if only is None else {only: step.batches[only]} for step in steps]
         return Window(rows, self.earlier, self.intact, self.beside, sum([step.bytes for step in steps]))
 
     def seconds(self, end: WindowEnd | None) -> float:
-        """The seconds that steps up to an end (None: all) took, without those that log events have."""
+        """The seconds that steps up to an end (None: all) took, without the seconds that log events already have."""
         return (self.spent if end is None else end.spent) - self.counted
 
     def handed_over(self, steps: Sequence[Step], only: str | None, end: WindowEnd | None, closed: int | None) -> None:
-        """Forget the rows that a log event has: those of ``steps``, of one phase ``only``, and the time up to ``end``.
+        """Forget the rows that a log event has: those of ``steps``, of all phases or ``only`` one, up to ``end``.
 
-        Steps up to ``closed`` are closed from now on. After a block of another mode all its steps are forgotten, so
-        that their numbers may come again.
+        The time up to ``end`` (None: all) counts as logged. Steps up to ``closed`` are closed from now on. A window of
+        another mode that ends forgets all its steps, so that their numbers may be used again.
         """
         if closed is not None:
             self.watermark = closed if self.watermark is None else max(self.watermark, closed)
@@ -222,7 +221,7 @@ class Stream:
         self.counted = self.spent if end is None else end.spent
 
     def rewind(self, number: int) -> None:
-        """Go back to a step: later steps are made again. Rows for steps that were not made yet stay with these."""
+        """Go back to a step: later steps will be made again. Rows for steps after the last one stay."""
         last = self.last if self.last is not None else number
         self.last = self.back = number
         self.watermark = None if self.watermark is None else min(self.watermark, number)
@@ -237,11 +236,12 @@ class Stream:
 class OpenBatches(dict[str, Batch]):
     """The open batches of one task or thread that works for a step, by phase.
 
-    ``partial_step``: others observe in the step, too, so no batch needs to have all signals. ``once``: this is an
-    explicit batch, which takes each signal once. ``stream`` None: the step is the one that ends next. ``scope`` and
-    ``origin`` are the numbers of the block and of the task or thread, for captures. ``kept`` has columns for later
-    questions that wait for the end of their batch: copies, with the CUDA streams that made them. Of several with one
-    name, the first belongs to the batch that ends first.
+    ``partial_step``: other tasks also observe in the step, so no batch needs to have all signals. ``once``: this is an
+    explicit batch, which takes each signal once. ``stream`` is None for the step that ends next. For captures,
+    ``scope`` and ``origin`` are the numbers of the block and of the task or thread.
+
+    ``kept`` has columns for later questions that wait until their batch closes: copies, with the CUDA streams that made
+    them. Of several columns with one name, the first belongs to the batch that closes first.
     """
 
     __slots__ = ("kept", "once", "origin", "partial_step", "scope", "step", "stream")
@@ -256,7 +256,7 @@ class OpenBatches(dict[str, Batch]):
         self.kept: Sequence[tuple[Observation, Streams]] = ()
 
     def adopt(self, other: OpenBatches) -> None:
-        """Move columns of another task without rows to the open batches here, if they fit the rows."""
+        """Move another task's columns that have no rows into these open batches, if the numbers of rows fit."""
         for phase, batch in list(other.items()):
             main_batch = self.get(phase)
             if batch.names or main_batch is None or main_batch.completions is None:

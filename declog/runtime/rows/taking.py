@@ -1,4 +1,4 @@
-"""A call of ``observe``: signals go into the open batch, the rows of each packet into a batch of their own."""
+"""A call of ``observe``: signals go into the open batch, the rows of each packet into a separate batch."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from declog.runtime.rows.packets import Packet
 from declog.runtime.rows.steps import OpenBatches
 from declog.runtime.run.failures import Refused
 
-Twice = Callable[[Packet, int | None], None]  # reports a packet that its step has consumed already
+Twice = Callable[[Packet, int | None], None]  # reports a packet that its step has already consumed
 
 
 def take(
     intake: Intake, batches: OpenBatches, packets: Sequence[Packet], signals: Mapping[str, Any], refused: Refused,
     twice: Twice, *, strict: bool,
 ) -> None:  # fmt: skip
-    """Take in the signals and the packets of a call; what is refused of it does not affect the rest."""
+    """Take the signals and the packets of a call; a refused part goes to ``refused``, and does not affect the rest."""
     for packet in packets if strict else ():
         intake.check(packet.signals)
     if signals or not packets:
@@ -30,7 +30,7 @@ def take(
 
 
 def _consume(intake: Intake, batches: OpenBatches, packet: Packet, refused: Refused, twice: Twice) -> None:
-    """Record a packet's rows in the step; a packet counts once per step."""
+    """Record a packet's rows in the step; report a packet that the step has already consumed."""
     packet.consumed()
     step = batches.step
     if packet.id in step.packets:

@@ -1,7 +1,4 @@
-"""Names that the training code observes and that are no signal of the config: what each was meant to be.
-
-Imports torch and the plan.
-"""
+"""Observed names that are no signals of the config: the error, with an edit for each name."""
 
 from __future__ import annotations
 
@@ -22,13 +19,13 @@ from declog.runtime.values.inputs import words_of
 
 TEE = "tee"  # the preset of a logger's own numbers, whose config is named where the logger is
 EVALUATIONS = frozenset({"eval", "evaluation", "val", "valid", "validation", "test", "dev"})
-SURE = 0.8  # how like a signal a name is that misspells it; one that is less so may be a signal of the user's own
+SURE = 0.8  # the similarity from which a name is surely a misspelt signal; below, it may be the user's own signal
 
 
 def unknown_signals(plan: Plan, signals: Mapping[str, Any]) -> UnknownSignalError:
-    """The error of a call with names that are no signals of the plan: all of them, each with its edit."""
+    """Return the error for a call with names that are no signals of the plan, with an edit for each name."""
     names = [name for name in signals if name not in plan.signal_names]
-    candidates = plan.signal_names - signals.keys()  # a name that the call observes as well is not meant
+    candidates = plan.signal_names - signals.keys()  # a name that the call also observes cannot be the misspelt one
     near = {name: nearest(name, candidates) for name in names}
     sources = {op.name: op.source for op in plan.signals}
     computed = signals_of(plan)
@@ -45,7 +42,7 @@ def unknown_signals(plan: Plan, signals: Mapping[str, Any]) -> UnknownSignalErro
             drop = f"drop `{name}`: `{plan.name}` computes it, from {', '.join(sorted(needs))}"
             if absent:
                 last.append(f"or {drop}; observe {absent} then, without which it is absent")
-            elif words_of(signals[name]) == "step":  # the mean of what the loop had at hand
+            elif words_of(signals[name]) == "step":  # probably the loop's own mean of a batch
                 last.append(f"or {drop}, of all rows of a log event at once: another number than a mean of batches")
             else:
                 fixes.append(drop)
@@ -57,7 +54,7 @@ def unknown_signals(plan: Plan, signals: Mapping[str, Any]) -> UnknownSignalErro
             undeclared.append(name)
     undeclared = [name for name in undeclared if WORD.match(name) and name not in RESERVED and not iskeyword(name)]
     if undeclared:
-        phase = "rollout" if plan.project == TEE else "any"  # a logger's tables are phases, too, and have rows apart
+        phase = "rollout" if plan.project == TEE else "any"  # a logger's tables are phases too, with their own rows
         in_config, overrides = _declarations({name: words_of(signals[name]) for name in undeclared}, phase)
         call = f"wandb = declog.tee(wandb, {TEE!r}, {overrides})" if plan.project == TEE else overrides
         fixes += [f"one of your own, in the config: {in_config}", f"or as overrides: {call}"]
@@ -69,7 +66,7 @@ def unknown_signals(plan: Plan, signals: Mapping[str, Any]) -> UnknownSignalErro
 
 
 def _of_mode(name: str, plan: Plan) -> str | None:
-    """The call for a signal with the name of a mode before its own, `eval/reward`; None for another name."""
+    """The call that observes a name such as `eval/reward` in its mode; None if the name has no mode before a signal."""
     parts = re.fullmatch(r"([a-z]+)[_/.](\w+)", name)
     if parts is None or parts[2] not in plan.signal_names:
         return None
@@ -83,7 +80,7 @@ def _of_mode(name: str, plan: Plan) -> str | None:
 
 
 def _not_observed(plan: Plan, clauses: Collection[Clause], signals: Mapping[str, Any]) -> str:
-    """The signals that a metric needs of the phases of a call, and that the call does not observe."""
+    """The signals of the call's phases that a metric needs and the call does not observe, as text."""
     sources = {(name, op.name): op.source for name, phase in plan.phases.items() for op in phase.signals}
     homes = [{op.phase for op in plan.sources[name]} for name in signals.keys() & plan.sources.keys()]
     here = {phase for phases in homes if len(phases) == 1 for phase in phases}
@@ -97,14 +94,14 @@ def _not_observed(plan: Plan, clauses: Collection[Clause], signals: Mapping[str,
 
 
 def _declarations(words: Mapping[str, str], phase: str) -> tuple[str, str]:
-    """The edits that declare and log signals of a phase, as lines of a config and as overrides of a preset."""
+    """The edits that declare and log signals of a phase, once as lines of a config and once as overrides."""
     metrics = {name: f"mean({name})" for name, said in words.items() if not said.endswith(("text", "object"))}
     sections = {"signals": {phase: words}, "metrics": metrics} if metrics else {"signals": {phase: words}}
     lines = ", ".join(f"{name}: {in_flow(value)}" for name, value in sections.items())
     overrides = [f"signals.{phase}.{name}={said}" for name, said in words.items()]
     overrides += [f"metrics.{name}={reduction}" for name, reduction in metrics.items()]
     hydra = sys.modules.get("hydra.core.hydra_config")
-    if hydra is not None and hydra.HydraConfig.initialized():  # an application: on its command line
+    if hydra is not None and hydra.HydraConfig.initialized():  # in a Hydra application: overrides of its command line
         pairs = [line.partition("=")[::2] for line in overrides]
         texts = [(key, value if re.fullmatch(r"[\w ]+", value) else f'"{value}"') for key, value in pairs]
         return lines, " ".join(shlex.quote(f"+declog.{key}={value}") for key, value in texts)

@@ -1,7 +1,6 @@
-"""The closed batches since the last log event, and how they get to the host.
+"""The closed batches since the last log event, and their way to the host.
 
-With CUDA, the hand-off starts one copy to pinned memory on the training thread, and the worker waits for it. Imports
-torch and the plan.
+With CUDA, the training thread starts one copy to pinned memory at the hand-off, and the worker waits for the copy.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from declog.runtime.rows.paired_rows import PairedRows
 from declog.runtime.values.packs import Pack, land
 
 Report = Callable[[BaseException], None]
-Position = tuple[int, int]  # a batch: its step, and its number there
+Position = tuple[int, int]  # of a batch: its step, and its number in the step
 
 
 @dataclass
@@ -40,8 +39,8 @@ class Window:
 
     steps: Sequence[dict[str, list[Batch]]] = ()
     earlier: dict[str, Frame] = field(default_factory=dict)  # rows from before a checkpoint, on the host
-    intact: bool = True  # False: something that should have been recorded was not
-    beside: Beside = field(default_factory=Beside)
+    intact: bool = True  # False: the window lacks values that should have been recorded
+    beside: Beside = field(default_factory=Beside)  # the trainer's own numbers
     bytes: int = 0  # the approximate size of the rows
 
     def hand_off(self) -> None:
@@ -57,7 +56,7 @@ class Window:
             land(device, packs)
 
     def batches(self) -> dict[str, list[Batch]]:
-        """The packed batches of all steps, by phase. Called by the worker."""
+        """Pack the batches of all steps, and return them by phase. Called by the worker."""
         by_phase: dict[str, list[Batch]] = {}
         for phase, batches in chain.from_iterable(map(dict.items, self.steps)):
             by_phase.setdefault(phase, []).extend(batches)
@@ -66,11 +65,10 @@ class Window:
         return by_phase
 
     def frames(self, plan: Plan, rank: int, report: Report, paired: PairedRows | None = None) -> dict[str, Frame]:
-        """The window on the host: one frame per phase that had a batch; ``report`` gets the errors of what is left out.
+        """Return the window on the host, one frame per phase that had a batch. Called by the worker.
 
-        ``paired`` is told which batches of a step their row ids did not join.
-
-        Called by the worker.
+        ``report`` gets an error for each batch or column that is left out. ``paired``, if given, warns of batches of a
+        step that row ids did not join.
         """
         phases, grouping = plan.phases, plan.grouping
         frames = {name: frame.with_group_ids() for name, frame in self.earlier.items() if name in phases}
@@ -87,13 +85,13 @@ class Window:
 def _of_steps(
     plan: Plan, phase: PhaseOp, batches: Sequence[Batch], rank: int, report: Report, paired: PairedRows | None
 ) -> list[Frame]:
-    """The frames of batches, in which those of a step that are of the same rows are one."""
+    """Return the frames of batches; batches of one step that row ids mark as the same rows are joined."""
     values = _values(plan, phase, batches) if plan.ids is not None and len(batches) > 1 else {}
     groups = {op.name for op in phase.signals if op.axis is Axis.GROUP}
     steps = _of_same_rows(str(plan.ids), batches, values)
-    kinds: dict[int, set[frozenset[str]]] = {}  # by step: the signals of its batches, those of the same rows together
+    kinds: dict[int, set[frozenset[str]]] = {}  # by step: the sets of signals of its batches, after joining
     for step in {batch.step for batch in batches if batch.step in steps and not groups.isdisjoint(batch.names)}:
-        steps.remove(step)  # values per group are of the groups of their batch
+        steps.remove(step)  # values per group belong to the groups of their batch, so these batches are not joined
         kinds[step] = {
             frozenset(batch.names) for batch in batches if batch.step == step and plan.ids in batch.names
         }  # fmt: skip
@@ -113,7 +111,7 @@ def _joined_by_ids(
     plan: Plan, phase: PhaseOp, batches: Sequence[Batch], parts: Sequence[Frame],
     values: Mapping[Position, frozenset[Key]], kinds: dict[int, set[frozenset[str]]], report: Report,
 ) -> Frame:  # fmt: skip
-    """The frame of some of the batches in which those of the same rows are one; ``kinds`` gets their signals."""
+    """Merge the frames ``parts`` and join batches of the same rows; ``kinds`` gets the signals of joined batches."""
     per_step = {op.name for op in phase.signals if op.axis is Axis.STEP}
     came: dict[Position, Came] = {}
     by_position = {batch.position: batch for batch in batches}
@@ -142,7 +140,7 @@ def _batches(frame: Frame) -> list[Position]:
 
 
 def _values(plan: Plan, phase: PhaseOp, batches: Sequence[Batch]) -> dict[Position, frozenset[Key]]:
-    """The values of each batch: signals, without those that only mark rows and tokens, and members of families."""
+    """The values of each batch: members of families, and other signals with rows, without ids and masks."""
     no_values = marks(plan) | {op.name for op in phase.signals if op.axis is Axis.STEP}
     families = {op.name for op in phase.signals if op.family}
     values = {}
@@ -155,9 +153,10 @@ def _values(plan: Plan, phase: PhaseOp, batches: Sequence[Batch]) -> dict[Positi
 
 
 def _of_same_rows(ids: str, batches: Sequence[Batch], values: Mapping[Position, frozenset[Key]]) -> set[int]:
-    """The steps in which two batches with row ids have no value in common, and may be of the same rows.
+    """The steps in which two batches with row ids may have the same rows.
 
-    So may two of one explicit batch, which takes each value of a row once.
+    Two batches may if they have no value in common, or belong to one explicit batch, which takes each value of a row
+    once.
     """
     by_step: dict[int, list[Batch]] = {}
     for batch in batches if values else ():
@@ -175,7 +174,7 @@ def _of_same_rows(ids: str, batches: Sequence[Batch], values: Mapping[Position, 
 def _frames(
     phase: PhaseOp, batches: Sequence[Batch], rank: int, grouping: Grouping | None, report: Report
 ) -> list[Frame]:
-    """The frames of consecutive batches with equal layouts, in order."""
+    """Return the frames of batches, in order: one for each run of consecutive batches with equal layouts."""
     runs: list[list[Batch]] = []
     before: Any = None
     for batch in batches:
@@ -191,9 +190,9 @@ def _frames(
 def _readable(
     phase: PhaseOp, batches: Sequence[Batch], rank: int, grouping: Grouping | None, report: Report
 ) -> list[Frame]:
-    """The frame of batches with one layout; if that fails, one frame per batch, without those that cannot be read.
+    """Return the frame of batches with one layout; if that fails, one frame per batch that can be read.
 
-    Batches that cannot be read are reported.
+    Reports batches that cannot be read.
     """
     try:
         return [_joined(phase, batches, rank, grouping)]
@@ -209,7 +208,7 @@ def _readable(
 def _counted(
     phase: PhaseOp, batches: Sequence[Batch], rank: int, grouping: Grouping | None, report: Report
 ) -> Sequence[Batch]:
-    """The batches, without values per group whose number is not that of the groups in the batch; this is reported."""
+    """Return the batches without values per group if their number is not the batch's number of groups; report this."""
     if grouping is None or not any(signal.axis is Axis.GROUP for signal in phase.signals):
         return batches
     names = set(grouping.of)
@@ -247,7 +246,7 @@ def _counted(
 
 
 def _group_counts(batch: Batch) -> dict[str, int]:
-    """The number of values of each signal per group in a batch."""
+    """The number of values that each signal per group has in a batch."""
     packs = {name: pack.rows for pack in batch.packs if pack.axis is Axis.GROUP for name, _ in pack.keys}
     texts = {
         name: len(values) if isinstance(values, list) else values.rows
@@ -257,7 +256,7 @@ def _group_counts(batch: Batch) -> dict[str, int]:
 
 
 def _layout(batch: Batch) -> tuple[object, ...]:
-    """A key: columns of batches with equal keys can be concatenated."""
+    """Return a key; the columns of batches with equal keys can be concatenated."""
     return (
         [pack.layout for pack in batch.packs],
         [(key, type(number)) for key, number in batch.numbers.items()],
@@ -266,7 +265,7 @@ def _layout(batch: Batch) -> tuple[object, ...]:
 
 
 def _joined(phase: PhaseOp, batches: Sequence[Batch], rank: int, grouping: Grouping | None) -> Frame:
-    """The frame of batches with one layout, in order."""
+    """Return one frame of batches with equal layouts, in order."""
     first = batches[0]
     blocks = []
     for index, pack in enumerate(first.packs):
@@ -298,5 +297,5 @@ def _items(key: Key, axis: Axis, values: list[Any] | Pack) -> list[Any]:
     array = values.on_host()[0]
     if axis is Axis.STEP:  # a histogram covers all tokens of the batch
         return [sketch.sparse(array)]
-    items: list[Any] = list(array.copy()) if key[0].endswith(TRACE) else array.tolist()  # rows of tokens stay arrays
+    items: list[Any] = list(array.copy()) if key[0].endswith(TRACE) else array.tolist()  # traces of tokens stay arrays
     return items
