@@ -1,9 +1,8 @@
 """Captures: every call of a recorder with its arguments, in a file that ``declog.replay`` plays.
 
-One file per rank, of containers: first a description of the run, then one container per call. A step, a block of
-another mode or a flush is whole when its last call is written; parts that were cut off by a crash, a full disk or a
-full queue are not read. The training thread copies the arguments and goes on; one thread writes. Imports the runtime
-only.
+Each rank has one file of containers: first a description of the run, then one container per call. A part (a step, a
+block of another mode, or a flush) is complete when its last call is written. Parts that a crash, a full disk or a full
+queue cut off are not read. The training thread copies the arguments and goes on; one other thread writes.
 """
 
 from __future__ import annotations
@@ -36,22 +35,21 @@ log = logging.getLogger("declog")
 
 FORMAT = 2
 SUFFIX = ".declog"
-CLOSE_S = 60.0  # how long the end of a run waits for data that is still to be written
-_DEPTH = {"begin": 1, "enter": 1, "end": -1, "leave": -1}  # calls that open and close parts, which must be whole
-# the calls with which a scope begins and ends, by its kind
+CLOSE_S = 60.0  # the seconds that the end of a run waits for the capture to be written
+_DEPTH = {"begin": 1, "enter": 1, "end": -1, "leave": -1}  # calls that open and close parts
+# the calls that begin and end a scope, by the kind of the scope
 BEGINS = {"step": "begin", "at": "at", "mode": "enter", "batch": "batch"}
 ENDS = {"step": "end", "at": "unat", "mode": "leave", "batch": "unbatch"}
 OBSERVING = frozenset({"observe", "packet"})
-_ALWAYS = frozenset({"rewind", "close"})  # calls of the run itself, kept whatever they fall into
-_LAST = frozenset({"end", "leave", "flush", "rewind", "close"})  # calls with which parts end
+_ALWAYS = frozenset({"rewind", "close"})  # calls of the run itself, which are kept in every log event
+_LAST = frozenset({"end", "leave", "flush", "rewind", "close"})  # calls that may end a part
 
 
 @dataclass
 class Call:
     """One call of a recorder: its name, its arguments, and the seconds since the start.
 
-    ``part`` numbers steps, blocks and flushes; ``last`` says that the part is whole. ``failed``: the call raised an
-    error.
+    ``part`` numbers the parts; with the ``last`` call a part is complete. ``failed``: the call raised an error.
     """
 
     name: str
@@ -66,37 +64,37 @@ class Call:
 
 
 def file_of(folder: Path, rank: int) -> Path:
-    """The file of a rank."""
+    """The capture file of a rank."""
     return folder / f"rank-{rank:05d}{SUFFIX}"
 
 
 def free_folder(folder: Path, rank: int) -> Path:
-    """The folder, or the next free one beside it, so that a resumed run does not overwrite its earlier capture."""
+    """Return the folder, or the next free one beside it, so that a resumed run keeps its earlier capture."""
     beside = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
     return next(one for one in itertools.chain([folder], beside) if not file_of(one, rank).exists())
 
 
 class CaptureLog(Clock):
-    """Writes the calls of one rank's recorder; also its clock, which stands still during a call."""
+    """Writes the calls of one rank's recorder. It is also the recorder's clock, which stands still during a call."""
 
     def __init__(self, plan: Plan, op: CaptureOp, folder: Path, rank: int, world_size: int) -> None:
         super().__init__()
         self._plan = plan
         self._op = op
         self._now = 0.0
-        self._calls = 0  # the calls under way; one may make another, as when a block's end observes its timers
+        self._calls = 0  # the nested calls under way: for instance a block's end observes its timers
         self._depth = 0
         self._part = 0
-        self._kept = False  # whether any call of this part was written
-        self._broken = False  # whether a call of this part could not be written: then none of it is read
-        self._scopes: dict[int, bool] = {}  # open scopes, and whether they are kept
+        self._kept = False  # whether any call of this part is kept
+        self._broken = False  # whether a call of this part could not be copied: then the whole part is not read
+        self._scopes: dict[int, bool] = {}  # by the id of an open scope: whether its calls are kept
         self._reported = False
-        self._step: tuple[int, int] | None = None  # the open optimizer step's number, and its scope's
-        # whether rows came for a step that was not open: then a part that is left out may have rows of a kept one
+        self._step: tuple[int, int] | None = None  # the open optimizer step's number, and the id of its scope
+        # whether rows were recorded for a step that was not open: then a kept part may need rows of a part left out
         self._ahead = False
         self._ended = False
         self._events: Counter[str] = Counter()  # the number of log events by mode
-        # modes whose blocks are parts of their own
+        # modes that log once per block
         self._blocks = {name for name, op in plan.modes.items() if name != "train" and not op.every}
         self.writer = _Writer(file_of(folder, rank), op.limit, plan, _run(plan, op, rank, world_size))
 
@@ -105,9 +103,10 @@ class CaptureLog(Clock):
 
     @contextmanager
     def call(self, name: str, what: tuple[Any, ...], scope: int = 0, origin: int = 0) -> Iterator[None]:
-        """A block around a call that changes what will be logged; the numbers are its scope's and its task's.
+        """Record a call that changes the logged values, which runs inside the block.
 
-        The call's arguments are copied before it runs; it is written, with whether it raised, afterwards.
+        Copies the call's arguments before it runs. Writes the call afterwards, with the numbers of its ``scope`` and
+        its task (``origin``), and whether it raised an error.
         """
         if not self._calls:
             self._now = super().elapsed()
@@ -127,7 +126,10 @@ class CaptureLog(Clock):
             self._done(name, copy, failed)
 
     def _keeps(self, name: str, what: Sequence[Any], scope: int) -> bool:
-        """Whether a call belongs to a log event that is kept: its scope says so, and for a scope the one around it."""
+        """Whether a call belongs to a kept log event: its scope decides, and for a new scope the scope around it.
+
+        Also notes the scopes that begin and end.
+        """
         if not scope:
             return self._captures("train")
         if name in BEGINS.values():
@@ -144,7 +146,7 @@ class CaptureLog(Clock):
         return self._ahead or (self._op.mode in (None, mode) and self._events[mode] % self._op.every == 0)
 
     def _follow(self, name: str, what: Sequence[Any], scope: int) -> None:
-        """Note rows that come ahead of their step: from then on no part can be left out."""
+        """Note the open step, and rows recorded ahead of their step: from then on no part can be left out."""
         if self._op.mode not in (None, "train"):
             return
         if name in ("begin", "end"):
@@ -164,7 +166,7 @@ class CaptureLog(Clock):
             )  # fmt: skip
 
     def logged(self, mode: str) -> None:
-        """Count a log event of a mode, which was handed to the worker inside a call."""
+        """Count a log event of a mode that was handed to the worker inside a call."""
         if mode not in self._blocks:
             self._events[mode] += 1
 
@@ -177,7 +179,7 @@ class CaptureLog(Clock):
             return None
         except (KeyboardInterrupt, SystemExit):  # on the training thread the error may come from a signal handler
             raise
-        except BaseException as error:  # noqa: BLE001  (whatever was given, training goes on)
+        except BaseException as error:  # noqa: BLE001  (training goes on, whatever the arguments are)
             self._leave_out(error_text(error))
             return None
         return Call(name, copies, self._now, self._part, snapshot=snapshot)
@@ -187,7 +189,7 @@ class CaptureLog(Clock):
             yield {key: snapshot.copy(value) for key, value in self._plan.taken(what[0]).items()}
         elif name == "extra" and what[0] not in self._plan.signal_names:
             yield what[0]
-            with suppress(InputError):  # the call itself raises this, if the column is kept
+            with suppress(InputError):  # the call itself raises this error if a table keeps the column
                 yield snapshot.copy(plain_column(what[0], what[1]))
         else:
             yield from (snapshot.copy(item) for item in what)
@@ -203,7 +205,7 @@ class CaptureLog(Clock):
         self._depth += step if step < 0 or not failed else 0
         last = self._depth <= 0 and name in _LAST
         if call is None and last and self._kept and not self._broken:
-            call = Call("mark", at=self._now, part=self._part)  # what ends here was left out, so the part is whole
+            call = Call("mark", at=self._now, part=self._part)  # marks the part complete: its last call is left out
         if call is not None:
             call.failed, call.last = failed, last
             self.writer.put(call)
@@ -213,7 +215,7 @@ class CaptureLog(Clock):
 
 
 class _Writer:
-    """The writing thread and its file, which begins with the description of the ``run``."""
+    """The thread that writes the capture, and its file, which begins with the description of the ``run``."""
 
     def __init__(self, path: Path, limit: int, plan: Plan, run: Mapping[str, Any]) -> None:
         self.waiting = 0  # bytes that are copied but not written
@@ -231,7 +233,7 @@ class _Writer:
         except OSError as error:
             raise SinkError.of("DL601.capture", error=error) from error
         self._over = Latch()
-        self._complete = self._file.write(Packer().seal(run))  # where the last whole part ends
+        self._complete = self._file.write(Packer().seal(run))  # the offset at which the last complete part ends
         self._file.flush()
         threading.Thread(target=self._main, name="declog-capture", daemon=True).start()
 
@@ -242,7 +244,7 @@ class _Writer:
         self._queue.put(call)
 
     def in_child(self) -> None:
-        """Drop buffered data in a fork: it is the parent's, and would be written twice."""
+        """Drop the buffered data in a fork: the parent writes it, so it would be written twice."""
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self._file.fileno())
         os.close(nowhere)
@@ -250,7 +252,7 @@ class _Writer:
     def close(self) -> None:
         """Write the waiting calls, up to a deadline."""
         self._queue.put(None)
-        # not Thread.join(): after an interrupt it says of a running thread that it has ended
+        # not Thread.join(): after an interrupt it reports a running thread as ended
         if not self._over.wait(CLOSE_S):
             log.warning("the capture %s is not whole: it could not be written within %g s", self._path, CLOSE_S)
 
@@ -261,7 +263,7 @@ class _Writer:
                 call.snapshot.wait()
                 if not self.stopped:
                     self._write(call)
-            except BaseException as error:  # noqa: BLE001  (a full disk, an object of a user's: training goes on)
+            except BaseException as error:  # noqa: BLE001  (training goes on: a full disk, or an object of the user)
                 self._stop(error_text(error))
             finally:
                 with self._lock:
@@ -289,7 +291,7 @@ class _Writer:
 
     def _encoded(self, call: Call, packer: Packer) -> list[Any]:
         if call.name in OBSERVING:
-            undeclared = self._redact.get("*")  # undeclared texts are columns, as those of log_extra
+            undeclared = self._redact.get("*")  # undeclared texts are redacted as columns of log_extra are
             redacts = {
                 key: self._redact.get(key, None if key in self._declared else undeclared) for key in call.what[0]
             }
@@ -306,7 +308,7 @@ class _Writer:
 
 
 def _run(plan: Plan, op: CaptureOp, rank: int, world_size: int) -> dict[str, Any]:
-    """The description of a run in its capture: enough to execute its config again."""
+    """Return the description of a run for its capture: enough to execute its config again."""
     run = {
         "capture": FORMAT, "name": plan.name, "rank": rank, "world_size": world_size, "time": time.time(),
         "fingerprint": plan.fingerprint, "every": op.every, "mode": op.mode, "profile": plan.config,

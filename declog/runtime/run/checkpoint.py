@@ -1,6 +1,6 @@
-"""A recorder's state for a checkpoint: its place in the run, open windows, and what rank 0 holds. Plain and portable.
+"""A recorder's state for a checkpoint: its position in the run, its open windows, and rank 0's totals.
 
-Rows are in the layout of messages between ranks. Imports that layout and torch.
+The state has plain, portable values. Its rows are encoded like messages between ranks.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from declog.runtime.ranks.message import decode, encode
 from declog.runtime.run.manifest import version_of
 
 log = logging.getLogger("declog")
-# the formats that can be read; format 4 says with which windows it goes, and by which declog it was saved
+# the formats that can be read; format 4 also has the windows that it fits, and the version of declog that saved it
 FORMATS = (3, 4)
-# what a rank counts by mode, in words
+# the fields that count by mode, with the counted things in words
 _BY_MODE = {"counts": "steps", "sent": "log events"}
 
 
 @dataclass(frozen=True)
 class RecorderState:
-    """The place of a rank in its run."""
+    """The position of a rank in its run."""
 
-    step: int
+    step: int  # the last step of any mode
     sent: dict[str, int]  # the number of log events of each mode
-    order: int
-    counts: dict[str, int]
-    seen: list[str]
-    elapsed: float
+    order: int  # the number of batches that were opened
+    counts: dict[str, int]  # the number of steps of each mode
+    seen: list[str]  # the phases whose first batch has closed
+    elapsed: float  # the seconds since the start of the run
     train: int | None = None  # the last optimizer step
     edge: int | None = None  # the step up to which everything is logged
     spent: float = 0.0  # the seconds of the steps since then
@@ -51,7 +51,7 @@ def pack(
     plan: Plan, comm: Comm, progress: RecorderState, frames: Mapping[str, Frame], collected: Mapping[str, Any] | None,
     output_dir: Path | None, run_id: str,
 ) -> dict[str, Any]:  # fmt: skip
-    """The state as numbers, texts and one uint8 tensor. Frames have names like ``window/train/rollout``."""
+    """Return the state as numbers, texts and one uint8 tensor. Frames have names like ``window/train/rollout``."""
     data = encode(frames, {"recorder": asdict(progress), "collected": collected})
     return {
         "version": FORMATS[-1],
@@ -68,7 +68,7 @@ def pack(
 
 
 def position(plan: Plan, state: Mapping[str, Any], rank: int) -> dict[str, Any]:
-    """The place of a state in its run as text, to compare it with those of other ranks."""
+    """Return the position of a state in its run as JSON values, for a comparison with other ranks."""
     progress, frames, _ = _read(plan, state, rank)
     run = {key: state[key] for key in ("run_id", "world_size", "fingerprint")}
     windows, rows = state.get("windows"), Counter(_with_rows(frames))
@@ -76,14 +76,14 @@ def position(plan: Plan, state: Mapping[str, Any], rank: int) -> dict[str, Any]:
 
 
 def _with_rows(frames: Mapping[str, Frame]) -> list[str]:
-    """The mode of each frame of an open window that has rows."""
+    """The mode of each frame that is of an open window and has rows."""
     return [name.split("/")[1] for name, frame in frames.items() if name.startswith("window/") and len(frame.batches)]
 
 
 def mismatch(places: Sequence[Mapping[str, Any] | None], world_size: int, *, alone: bool = False) -> UsageError | None:
-    """What is wrong with the states of all ranks, by rank; the same on every rank.
+    """Return the error if the states of all ranks do not fit together, else None; the same on every rank.
 
-    ``alone``: only one place is known.
+    ``places`` has the ``position`` of each rank's state. ``alone``: only this rank's position is known.
     """
     present = {rank: facts for rank, facts in enumerate(places) if facts is not None}
     for rank, facts in present.items():
@@ -109,9 +109,9 @@ def mismatch(places: Sequence[Mapping[str, Any] | None], world_size: int, *, alo
 
 
 def _compared(present: Mapping[int, Mapping[str, Any]]) -> dict[str, list[tuple[int, Any]]]:
-    """What is equal in the states of one checkpoint, by its name in an error: each rank's value.
+    """The values that must be equal in the states of one checkpoint, by their name in an error, with each value's rank.
 
-    A rank without files does not know the run, and a rank counts only the modes that it entered.
+    A rank without files does not know the run's id, and a rank counts only the modes that it entered.
     """
     words = ("run_id", "world_size", "fingerprint", "step")
     values = {word: [(rank, facts[word]) for rank, facts in present.items() if facts[word] != ""] for word in words}
@@ -123,9 +123,9 @@ def _compared(present: Mapping[int, Mapping[str, Any]]) -> dict[str, list[tuple[
 
 
 def of_all(places: Sequence[Mapping[str, Any] | None]) -> dict[str, dict[str, int]]:
-    """The counts by mode of all ranks, so that one that enters a mode after the others counts as they do.
+    """Return the counts by mode of all ranks, so that a rank that enters a mode later continues the others' counts.
 
-    ``open`` has the modes in which any rank has rows of a window that is open, which all ranks end.
+    ``open`` has the modes in which any rank has rows of an open window: all ranks must end that window.
     """
     counts: dict[str, dict[str, int]] = {key: {} for key in (*_BY_MODE, "open")}
     for facts in places:
@@ -135,7 +135,7 @@ def of_all(places: Sequence[Mapping[str, Any] | None]) -> dict[str, dict[str, in
 
 
 def joined(plan: Plan, comm: Comm, first: Mapping[str, Any]) -> dict[str, Any]:
-    """The state of a rank that is new in the run, made from rank 0's place: it begins where the others continue."""
+    """Return the state of a rank that is new in the run: by rank 0's position it begins where the others continue."""
     progress = RecorderState(**{item.name: first[item.name] for item in fields(RecorderState)})
     sent, counts = (
         {mode: count for mode, count in first[key].items() if mode == "train"} for key in ("sent", "counts")
@@ -148,7 +148,10 @@ def joined(plan: Plan, comm: Comm, first: Mapping[str, Any]) -> dict[str, Any]:
 def unpack(
     plan: Plan, comm: Comm, state: Mapping[str, Any]
 ) -> tuple[RecorderState, dict[str, Frame], dict[str, Any] | None, bool]:
-    """A rank's place in its run, frames by name, rank 0's data, and whether its windows continue under this plan."""
+    """Return a rank's position, its frames by name, rank 0's data, and whether its windows continue under this plan.
+
+    Raises ``UsageError`` if windows are open and the run continues with fewer ranks.
+    """
     progress, frames, collected = _read(plan, state, comm.rank)
     windows = state.get("windows")  # None in format 3
     equal = windows == plan.windows if windows is not None else state["fingerprint"] == plan.fingerprint
@@ -164,10 +167,10 @@ def unpack(
 def resume_point(
     plan: Plan, progress: RecorderState, frames: Mapping[str, Frame], held: Mapping[str, Collection[int]]
 ) -> ResumePoint:
-    """Where a run continues on this rank, and what its open windows are of.
+    """Return the step after which a run continues on this rank, and the config's keys with open windows, by mode.
 
-    ``held`` are the periods of windows of which rank 0 has log events, by mode. A window that this rank has rows of
-    (``frames``), or ranks have, is one of every period.
+    ``held`` has, by mode, the periods of windows for which rank 0 holds log events. If this rank has rows of an open
+    window (``frames``), or optimizer steps that are not logged, windows of every period are open.
     """
     unsent = set(_with_rows(frames))
     if progress.train is not None and (progress.edge is None or progress.edge < progress.train):
@@ -177,7 +180,7 @@ def resume_point(
 
 
 def _keys(plan: Plan, periods: Collection[int]) -> frozenset[str]:
-    """The keys of the config whose windows are of these periods."""
+    """The keys of the config whose windows have one of these periods."""
     outputs = {f"metrics.{op.key}" for op in plan.outputs if op.every in periods}
     tables = {f"tables.{op.id}" for op in plan.tables if op.every in periods}
     return frozenset(outputs | tables | {f"alerts.{op.id}" for op in plan.alerts if judged(plan, op).issubset(periods)})
@@ -186,7 +189,7 @@ def _keys(plan: Plan, periods: Collection[int]) -> frozenset[str]:
 def _read(
     plan: Plan, state: Mapping[str, Any], rank: int
 ) -> tuple[RecorderState, dict[str, Frame], dict[str, Any] | None]:
-    """The content of a state; raises ``UsageError`` for anything else, and for another rank's state."""
+    """Return the content of a state; raises ``UsageError`` for anything else, and for another rank's state."""
     if isinstance(state, str | os.PathLike):
         if os.path.isfile(state):
             raise UsageError.of("DL510.state_file", path=os.fspath(state))

@@ -1,7 +1,4 @@
-"""Failures outside of the training thread: counted, and the first of each kind reported at once.
-
-Imports errors only.
-"""
+"""Failures outside of the training thread: each is counted, and the first of each kind is logged at once."""
 
 from __future__ import annotations
 
@@ -17,27 +14,27 @@ from declog.errors import Coded, CommError, InputError, RuntimeFailure, error_te
 log = logging.getLogger("declog")
 
 
-# names in backquotes, which stay; and what varies: values in quotes, numbers
+# names in backquotes (group 1), which stay; else the parts that vary: values in quotes, and numbers
 _VALUES = re.compile(r"(`[^`]*`)|(?<!\w)(?:'[^'\n]*'|\"[^\"\n]*\")(?!\w)|\b\d+(?:[., ]+\d+)*(?:e[+-]?\d+)?\b")
 
 
 @dataclass
 class Failures:
-    """Counts failures of one kind under the message of their first; ``first`` is the first of all.
+    """Counts failures of one kind under the message of the first of them; ``first`` is the first failure of any kind.
 
-    Of failures that lost rows, the rows are counted. ``unlogged`` are codes of errors that are counted alone.
+    A failure that lost rows counts as many as the rows. Errors with a code in ``unlogged`` are counted and not logged.
     """
 
     unlogged: Collection[str] = ()
     counts: dict[str, int] = field(default_factory=dict)
     first: BaseException | None = None
-    _names: dict[str, str] = field(default_factory=dict)  # by kind
-    _times: Counter[str] = field(default_factory=Counter)  # how many failures had each name
-    _causes: set[str] = field(default_factory=set)  # that were logged
+    _names: dict[str, str] = field(default_factory=dict)  # by kind: the message of the first failure
+    _times: Counter[str] = field(default_factory=Counter)  # the number of failures by that message
+    _causes: set[str] = field(default_factory=set)  # the kinds of causes that were logged
     _guarded: dict[tuple[str, str], RuntimeFailure] = field(default_factory=dict)
 
     def report(self, error: BaseException, what: str = "a log event lacks values") -> None:
-        """Count an error; the first time, log ``what`` failed, with the traceback.
+        """Count an error; at the first of its kind log ``what`` and the error, with the traceback.
 
         Never raises, whatever a user's code raised.
         """
@@ -48,20 +45,20 @@ class Failures:
             log.error("%s: %s%s", what, name, detail)
 
     def attempt(self, call: Callable[[], object], kinds: type[BaseException] = BaseException) -> None:
-        """Call a function; an error of these kinds is reported, and costs nothing else."""
+        """Call a function; report an error of these kinds instead of raising it."""
         try:
             call()
         except kinds as error:
             self.report(error)
 
     def count(self, error: Coded, rows: int, where: str) -> None:
-        """Count the rows that a failure lost; the first time, log it with its fix and the place of the call."""
+        """Count the rows that a failure lost; at the first of its kind log it with its fix and the call's location."""
         name = f"[{error.code}] {error.message}"
         if self._is_new(error, name, rows):
             log.error("%s\n  at %s\n  fix: %s", name, where, error.fix)
 
     def _is_new(self, error: BaseException, name: str, count: int) -> bool:
-        """Count a failure, and whether its cause was not logged so far."""
+        """Count a failure; return whether its cause is logged for the first time."""
         name = self._names.setdefault(_kind(error, error.message if isinstance(error, Coded) else name), name)
         self.counts[name] = self.counts.get(name, 0) + count
         self._times[name] += 1
@@ -72,7 +69,7 @@ class Failures:
         return is_new
 
     def summary(self) -> str:
-        """How many failures there were, and how often each was; empty where there were none."""
+        """The number of failures, and of each kind, as text; empty if there were none."""
         shown = []
         for name, times in self._times.items():
             rows = f", {self.counts[name]} rows" if self.counts[name] != times else ""
@@ -80,7 +77,7 @@ class Failures:
         return f"{self._times.total()} failure(s): {'; '.join(shown)}" if shown else ""
 
     def guarded(self, what: str, error: BaseException, left_out: str) -> None:
-        """Count a failure of an integration: one message per kind of error, whatever numbers are in its text."""
+        """Count a failure of an integration; failures with one ``what`` and one type of error share a message."""
         key = what, type(error).__name__
         if key not in self._guarded:
             message = error.message if isinstance(error, Coded) else error_text(error)
@@ -92,15 +89,16 @@ class Failures:
 
 
 def _kind(error: BaseException, message: str) -> str:
-    """What failures of one kind share: their message, whatever values are in it. Of ranks, the numbers are names."""
+    """The message without its values, which failures of one kind share; numbers of ranks stay, as names of ranks."""
     return message if isinstance(error, CommError) else _VALUES.sub(lambda match: match[1] or "#", message)
 
 
 class Refused:
     """Collects the errors of parts that are recorded one by one; each error costs only its own part.
 
-    The first is raised after everything is recorded, the others are reported. ``failing``: an error of the caller is
-    under way. That one is raised, and values that are missing because of it are not reported.
+    ``check`` raises the first error after everything is recorded; the others are reported. ``failing``: an error of the
+    caller is under way and will be raised. Then no error is raised here, and an ``InputError`` is not even reported,
+    because the caller's error may have caused it.
     """
 
     __slots__ = ("_failures", "failing", "first")
@@ -127,7 +125,7 @@ class Refused:
 
 
 def raisable(error: BaseException, message: str) -> Exception:
-    """The error as ``strict`` raises it: a SystemExit in a user's reduction must not end the program."""
+    """Return the error that ``run.strict`` raises: a SystemExit in a user's reduction must not end the program."""
     if isinstance(error, Exception):
         return error
     failure = RuntimeFailure("DL605", message)
@@ -136,7 +134,7 @@ def raisable(error: BaseException, message: str) -> Exception:
 
 
 def forget_frames(error: BaseException | None) -> None:
-    """Drop the tracebacks of a reported error, because their frames keep the trainer's tensors alive."""
+    """Drop the tracebacks of a reported error and its causes: their frames keep the trainer's tensors alive."""
     while error is not None:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__

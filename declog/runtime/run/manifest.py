@@ -1,6 +1,6 @@
-"""The facts in a run's folder: versions, where its parts come from, the commit, and the effective config.
+"""The facts in a run's folder: versions, the packages of its parts, the commit, and the effective config.
 
-Reads metadata of installed packages and asks git; nothing of the environment is stored. Imports the plan and PyYAML.
+This module reads metadata of installed packages and asks git. It stores no environment variables.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _DUMPER: Any = yaml.CSafeDumper if yaml.__with_libyaml__ else yaml.SafeDumper
 def facts(
     plan: Plan, run_id: str, world_size: int, modules: Iterable[str], packages: Iterable[str], overrides: Sequence[str]
 ) -> dict[str, Any]:
-    """The facts that are known when a run starts, as plain data.
+    """Return the facts about a run at its start, as plain data.
 
-    ``modules`` are those in which the plan's functions, reductions, columns and sinks were registered, ``packages`` the
-    distributions that provided presets.
+    ``modules`` registered the plan's functions, reductions, columns and sinks; ``packages`` are the distributions that
+    provided presets.
     """
     manifest: dict[str, Any] = {
         "run_id": run_id, "name": plan.name, "started": now(), "host": socket.gethostname(), "pid": getpid(),
@@ -62,9 +62,9 @@ def yaml_text(config: Mapping[str, Any]) -> str:
 
 
 def plan_text(plan: Plan, places: Mapping[str, str], mask: Callable[[str], str]) -> str:
-    """The plan as JSON, for later readers of the run.
+    """Return the plan as JSON, for later readers of the run.
 
-    ``places`` says where each metric is declared. ``mask`` removes values of the environment from a text.
+    ``places`` has the location where each metric is declared. ``mask`` removes values of the environment from a text.
     """
     return json.dumps(_masked(described(plan, places), mask), ensure_ascii=False, indent=1) + "\n"
 
@@ -78,7 +78,7 @@ def _masked(value: Any, mask: Callable[[str], str]) -> Any:
 
 
 def version_of(package: str) -> str | None:
-    """The version of an installed package; None if it is not installed, also for a source tree."""
+    """The version of an installed package; None if it is not installed, for instance in a source tree."""
     return _version(package, tuple(sys.path))
 
 
@@ -90,9 +90,9 @@ def _version(package: str, path: tuple[str, ...]) -> str | None:
         return None
 
 
-@functools.cache  # read once: this process runs what was checked out when it began, not later commits
+@functools.cache  # read once: this process runs the code of the commit at its start, not of later commits
 def commit(folder: str) -> dict[str, Any] | None:
-    """The commit that is checked out in a folder, and whether tracked files differ from it; None if there is none."""
+    """The commit that is checked out in a folder, and whether tracked files differ from it; None without git."""
     head = _git(folder, "rev-parse", "HEAD")
     if head is None:
         return None
@@ -123,7 +123,7 @@ def _packages(plan: Plan, modules: frozenset[str], packages: Iterable[str]) -> d
 
 
 def plain(value: Any) -> Any:
-    """A value as safe YAML can hold it."""
+    """Return a value as safe YAML can hold it; values of other types become texts."""
     if isinstance(value, Mapping):
         return {
             key if isinstance(key, str | int | float | bool) else str(key): plain(item) for key, item in value.items()

@@ -1,7 +1,7 @@
-"""Opens a run: ranks agree on the plan, and get a folder, open sinks, a capture, or the state of a run to continue.
+"""Opens a run: the ranks agree on the plan and get a folder, open sinks, a capture, and the state of a resumed run.
 
-Every rank does this when a run starts, in the same order. Knows the plan, and nothing of how it was composed;
-``declog.api`` calls it.
+Every rank does this when a run starts, in the same order. ``declog.api`` calls this module, which knows the plan but
+not the config that it was compiled from.
 """
 
 from __future__ import annotations
@@ -41,16 +41,17 @@ from declog.sinks.run_folder import CONFIG, PLAN, RUN_CONFIG, Choice, Origin, Ru
 from declog.sinks.runner import SinkRunner
 
 log = logging.getLogger("declog")
-_runs = itertools.count()  # every rank starts its runs in the same order, so the number identifies them
+_runs = itertools.count()  # numbers the runs of a process; every rank starts its runs in the same order
 
 
 @dataclass(frozen=True)
 class Start:
-    """How a run is started, beside its plan.
+    """The options of a run's start, besides its plan.
 
-    ``application`` is the folder that Hydra made for it. ``modules`` registered parts of the plan; ``packages`` and
-    ``overrides`` are those that it was composed of; ``places`` says where each metric was declared, and ``mask``
-    removes values of the environment from a text. ``notes`` are on lines of the config that are hardly meant.
+    ``application`` is the folder that Hydra made for the run. ``modules`` registered parts of the plan. The plan's
+    config was composed with presets of ``packages`` and with ``overrides``. ``places`` has the location where each
+    metric was declared, and ``mask`` removes values of the environment from a text. ``notes`` are about lines of the
+    config that are probably mistakes.
     """
 
     sinks: Sequence[Sink]
@@ -67,17 +68,17 @@ class Start:
     places: Callable[[], Mapping[str, str]]
     mask: Callable[[str], str]
     notes: Sequence[str] = ()
-    commits: bool = False  # steps are committed instead of blocks
-    live: MakeLive | None = None  # metrics that are asked for while the run goes on
+    commits: bool = False  # the run has `steps="commit"`: commits end steps, not blocks
+    live: MakeLive | None = None  # makes the metrics that are added during the run
     run_config: Mapping[str, Any] = field(default_factory=dict)  # the trainer's configuration
 
 
 def open_run(plan: Plan, channel: Comm, options: Start) -> Recorder:
-    """A recorder of the plan with open sinks. A failure on one rank raises on every rank."""
+    """Open a run: return a recorder of the plan with open sinks. A failure on one rank raises on every rank."""
     start_s = options.start_s
     agree(channel, plan, start_s)
     resume = _resumed(channel, plan, options.resume, start_s)
-    # the ranks of the run that is continued
+    # the number of ranks of the resumed run
     before = 0 if options.resume is None else options.resume.get("world_size", 0)
     origin = None if resume is None else origin_of(resume)
     named, parent = _asked(plan, options)
@@ -86,7 +87,7 @@ def open_run(plan: Plan, channel: Comm, options: Start) -> Recorder:
         wanted.append(Path(origin.output_dir))
     context.close_ended(channel.rank, filter(None, wanted))
     outlets = _open(channel, plan, options, origin)
-    if not isinstance(channel, ActorComm):  # whose folder is the driver's
+    if not isinstance(channel, ActorComm):  # an actor has no folder: its driver has
         outlets.asked = named or parent
     if channel.collects:
         if (version := namesake()) is not None:
@@ -136,7 +137,7 @@ def _warn_of_namesake(version: str) -> None:
 def connect(
     plan: Plan, role: str, rank: int | None, world_size: int | None, process_group: Any, start_s: float
 ) -> Comm:
-    """How this process reaches the others; ``role`` is rank, actor or driver."""
+    """Connect this process with the others; ``role`` is rank, actor or driver."""
     if role == "rank":
         return comms.connect(rank, world_size, process_group, namespace=str(next(_runs)), deadline_s=start_s)
     if world_size is None or (role == "actor" and rank is None):
@@ -146,7 +147,10 @@ def connect(
 
 
 def _resumed(channel: Comm, plan: Plan, state: Mapping[str, Any] | None, start_s: float) -> Mapping[str, Any] | None:
-    """This rank's state, if the states of all ranks go together; ranks that are new in the run begin at its place."""
+    """Return this rank's state to resume from; None if no run is resumed. A rank that is new gets rank 0's position.
+
+    Raises ``UsageError`` if the states of all ranks do not fit together.
+    """
     saved: dict[str, Any] | None = None
     refusal: UsageError | None = None
     try:
@@ -165,7 +169,7 @@ def _resumed(channel: Comm, plan: Plan, state: Mapping[str, Any] | None, start_s
 
 
 def _rewind_others(plan: Plan, run: RunInfo, ranks: Iterable[int], step: int, start_s: float) -> None:
-    """Remove rows of later steps from the files of ranks that no longer exist."""
+    """Remove rows of later steps from the files of ranks that the resumed run no longer has."""
     for op in _local_sinks(plan):
         for rank in ranks if sink_kinds.traits(op.kind).per_rank else ():
             sink = sink_kinds.make_sink(op.kind, dict(op.options))
@@ -178,7 +182,10 @@ def _local_sinks(plan: Plan) -> list[SinkOp]:
 
 
 def _capture(channel: Comm, plan: Plan, outlets: Outlets, start_s: float) -> CaptureLog | None:
-    """The capture of this rank, in the folder that rank 0 chooses; without a common disk each has its own."""
+    """Return this rank's capture, if it makes one, in the folder that rank 0 chooses.
+
+    On disks that ranks do not share, each rank has its own folder of this path.
+    """
     op, folder = plan.capture, outlets.output_dir
     named = None if op is None else op.folder
     base = folder and folder / "capture"
@@ -198,7 +205,7 @@ def _capture(channel: Comm, plan: Plan, outlets: Outlets, start_s: float) -> Cap
 
 
 def agree(channel: Comm, plan: Plan, start_s: float) -> None:
-    """Raise on every rank if plans differ, or the versions of declog that made them."""
+    """Raise ``PlanMismatchError`` on every rank if the ranks' plans or versions of declog differ."""
     facts = {"declog": VERSION, **plan.canonical}
     if len(set(channel.agree("plan", fingerprint.digest(facts), start_s))) == 1:
         return
@@ -208,16 +215,17 @@ def agree(channel: Comm, plan: Plan, start_s: float) -> None:
 
 
 def _asked(plan: Plan, options: Start) -> tuple[Path | None, Path | None]:
-    """The folder that somebody named, and the one in which a new folder is to be."""
+    """The folder that the caller or the config named, and the base folder for a new one; None: not named."""
     path = options.output_dir or (plan.output_dir if options.base_dir is None else None)
     parent = options.base_dir or options.application
     return None if path is None else Path(path).absolute(), None if parent is None else Path(parent).absolute()
 
 
 def _folder(plan: Plan, options: Start, origin: Origin | None) -> tuple[RunFolder, Choice, str]:
-    """The run's folder, what the caller said of it, and the run's id.
+    """Return the run's folder, the caller's choice of the folder, and the run's id.
 
-    The folder is the one that was named, that of the run to continue, or a new one: Hydra's, or one under outputs/.
+    The folder is the named one, the folder of the run to continue, or a new one: by ``base_dir``, else by Hydra's
+    folder, else under ``outputs/``.
     """
     folder, parent = _asked(plan, options)
     base = parent or Path("outputs") / plan.project / time.strftime("%Y-%m-%d_%H-%M-%S")
@@ -237,10 +245,10 @@ def _folder(plan: Plan, options: Start, origin: Origin | None) -> tuple[RunFolde
 
 
 def _open(channel: Comm, plan: Plan, options: Start, origin: Origin | None) -> Outlets:
-    """Open rank 0's folder and sinks, then those on every rank; a failure on one rank raises on all."""
+    """Open rank 0's folder and sinks, then the sinks of the other ranks; a failure on one rank raises on every rank."""
     start_s = options.start_s
     outlets = Outlets()
-    # a run of one process, and one of actors, has all rows where its sinks are
+    # in a run of one process or of actors, all rows are in the process that has the sinks
     per_rank = _local_sinks(plan) if channel.world_size > 1 and not channel.by_exports else []
 
     def begin(folder: Path, run_id: str, ops: Sequence[SinkOp], sinks: Sequence[Sink] = ()) -> None:
@@ -277,7 +285,7 @@ def _open(channel: Comm, plan: Plan, options: Start, origin: Origin | None) -> O
             run = outlets.run
             text = "" if run is None else json.dumps([str(run.output_dir), run.run_id, asdict(outlets.choice)])
             opened = channel.agree("folder", text, start_s)[0]
-            # of a replica another process writes the rows
+            # another process writes the rows of a replica
             _all_or_none(channel, "each", None if channel.collects or channel.replica else other_ranks, 2 * start_s)
     except BaseException:
         outlets.abandon()
@@ -290,7 +298,7 @@ def _seconds(until: float) -> float:
 
 
 def _all_or_none(channel: Comm, topic: str, action: Callable[[], None] | None, wait_s: float) -> None:
-    """Run a function on the ranks that have one; a failure on one rank raises on all."""
+    """Run ``action`` on the ranks that have one; a failure on one rank raises on every rank."""
     failure: BaseException | None = None
     try:
         if action is not None:

@@ -20,19 +20,19 @@ from declog.sinks.run_folder import LATE, Choice, Origin, RunFolder
 from declog.sinks.runner import SinkRunner
 
 log = getLogger("declog")
-# What is said of a run that goes on in the folder of its first part, beside that.
+# How the log message ends for a run that continues in the folder of its first part.
 LOOP_GOES_ON = "; with declog.start(..., resume=state) it begins there"
 TRAINER_GOES_ON = ", where the checkpoint is from; a trainer with another `output_dir` begins a branch"
-ABANDON_S = 5.0  # how long each sink may take to close if the run did not begin
+ABANDON_S = 5.0  # the seconds that each sink may take to close if the run did not begin
 
 
 @dataclass
 class Outlets:
-    """Sinks by id and the routes to them, the run, and its folder; ``choice`` is what the caller said of the folder.
+    """Sinks by id, the routes to them, the run, and its folder; ``choice`` is the caller's choice of the folder.
 
     ``run`` is None if this process writes nothing, ``folder`` is None on ranks other than 0. ``branch``: the run
-    continues another one, whose rows stay that run's. ``asked`` is the folder that the caller named, or the one in
-    which the run's folder is to be; every rank knows it.
+    continues another run in its own folder, and the other run's rows stay as they are. ``asked`` is the folder that the
+    caller named, or the base folder for a new one; every rank knows it.
     """
 
     runners: dict[str, SinkRunner] = field(default_factory=dict)
@@ -71,10 +71,10 @@ class Outlets:
     # -- a run that goes on
 
     def go_on(self, state: Mapping[str, Any], close_s: float, *, trainer: bool) -> None:
-        """Take the id and the folder of the run to continue, or note of which run this one is a branch.
+        """Take the id and the folder of the run to continue, or note the run that this one is a branch of.
 
-        Every rank decides in the same way: what rank 0 saw of the folders is in ``choice``. ``trainer``: it is a
-        trainer that goes on, and no call of ``declog.start`` takes its state.
+        Every rank decides alike, because ``choice`` has what rank 0 saw of the folders. ``trainer``: a trainer
+        continues; it never passes its state to ``declog.start``. This decides only the words of the log message.
         """
         run, folder, origin = self.run, self.folder, origin_of(state)
         if run is None or origin is None:
@@ -99,7 +99,7 @@ class Outlets:
             folder.abandon()
 
     def rewind(self, point: ResumePoint, seconds: float) -> None:
-        """Continue behind a step: sinks drop what is logged again. A branch has none."""
+        """Continue after a step: sinks drop the rows that will be logged again. A branch has no such rows."""
         if self.branch:
             return
         for runner in self.runners.values():
@@ -109,16 +109,17 @@ class Outlets:
         self._rewind_answers(point, seconds)
 
     def go_back(self, seconds: float, step: int, live: Collection[Path] = ()) -> None:
-        """Let the sinks drop what is behind a step, after what they were given before: the run makes it again.
+        """Let the sinks drop their rows of later steps, which the run makes again, after they took the rows so far.
 
-        So it is with answers to late questions, but for those in the folders of ``live`` ones, which others write.
+        Answers to late questions drop these rows too, except those in the folders ``live``: live metrics rewind their
+        own files.
         """
         for runner in self.runners.values():
             runner.go_back(ResumePoint(step))
         self._rewind_answers(ResumePoint(step), seconds, live)
 
     def _rewind_answers(self, point: ResumePoint, seconds: float, live: Collection[Path] = ()) -> None:
-        """Drop what answers to late questions have of later steps."""
+        """Drop later steps from the files of answers to late questions, except in the folders ``live``."""
         if self.folder is None or self.run is None:
             return
         for answer in (self.folder.path / LATE).glob("*/parquet"):
@@ -131,7 +132,10 @@ class Outlets:
                 log.warning("%s has values behind step %d that the run has no more: %s", answer, point.step, error)
 
     def configure(self, values: Mapping[str, Any]) -> Callable[[], None] | None:
-        """Add to the trainer's configuration; the function writes it into the run's folder (None: not here)."""
+        """Add to the trainer's configuration; return a function that writes it into the run's folder.
+
+        Returns None if this process has no folder.
+        """
         run, folder = self.run, self.folder
         if run is None or folder is None:
             return None
@@ -141,12 +145,12 @@ class Outlets:
 
 
 def origin_of(state: Mapping[str, Any]) -> Origin | None:
-    """The run and the folder that a state was saved in; None if it was saved where they were not known."""
+    """The run and the folder that a state was saved in; None if the saving rank did not know them."""
     return Origin(state["run_id"], state["output_dir"], state["step"]) if state.get("run_id") else None
 
 
 def rewind_files(id: str, sink: Sink, run: RunInfo, point: ResumePoint, seconds: float) -> None:
-    """Let a sink that this process does not write to drop what is behind a step. Raises ``SinkError``."""
+    """Let a sink that this process does not write to drop its rows of later steps. Raises ``SinkError``."""
     runner = SinkRunner(id, sink)
     runner.open(run, seconds)
     runner.rewind(point, seconds)
@@ -154,7 +158,7 @@ def rewind_files(id: str, sink: Sink, run: RunInfo, point: ResumePoint, seconds:
 
 
 def route_to(plan: Plan, op: SinkOp, submit: Callable[[int, Records], None], *, gathers: bool) -> Route:
-    """The route to a sink of the plan; ``gathers``: there are other ranks, which write tables of their own rows."""
+    """Return the route to a sink of the plan; ``gathers``: other ranks also write tables of their own rows."""
     local = frozenset(table.id for table in plan.tables if gathers and op.id in table.local)
     kind = traits(op.kind)
     return Route(

@@ -1,7 +1,6 @@
-"""What declog itself costs: its own metrics under `declog/...`, for profiles with `self_metrics: true`.
+"""The costs of declog itself: its own metrics under `declog/...`, for profiles with `self_metrics: true`.
 
-Every rank measures itself between two log events; rank 0 shows the greatest values. docs/ranks.md says what each is.
-Imports only the names of lost rows.
+Every rank measures itself between two log events; rank 0 shows the greatest values. docs/ranks.md explains each metric.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from declog.engine.publish import DROPPED, LATE, LOST
 
 @dataclass
 class Meter:
-    """The seconds that a process spent since the last reading.
+    """The seconds that a process spent since the last reading, and the rows that it lost.
 
-    ``worker`` is written by the worker, everything else by the training thread.
+    The worker writes ``worker``, the training thread everything else.
     """
 
     timed: bool = True  # whether a profile shows the cost of recording
@@ -29,11 +28,11 @@ class Meter:
     late: int = 0
 
     def clock(self) -> float:
-        """The time in seconds, by which recording is measured; 0 where nobody asks for it: a clock takes a while."""
+        """The time in seconds, for measuring the recording; 0 if no profile shows it, because a clock costs time."""
         return time.perf_counter() if self.timed else 0.0
 
     def read(self) -> dict[str, float]:
-        """The training thread's figures since the last reading, by name: lost rows, and timings."""
+        """Return the training thread's figures since the last reading, by name: lost rows, and timings."""
         if not (self.timed or self.dropped or self.late):
             return {}
         figures: dict[str, float] = {DROPPED: self.dropped, LATE: self.late}
@@ -45,7 +44,7 @@ class Meter:
         return figures
 
     def read_worker(self) -> dict[str, float]:
-        """The worker's figures since the last reading, by name. Called by the worker."""
+        """Return the worker's figures since the last reading, by name. Called by the worker."""
         now = time.thread_time()
         figures = {"declog/worker_ms": 1e3 * (now - self.worker)}
         self.worker = now

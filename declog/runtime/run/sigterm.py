@@ -1,4 +1,4 @@
-"""SIGTERM skips what Python does at exit: an opt-in handler closes the recorder first. Standard library only."""
+"""An opt-in handler that closes the recorder on SIGTERM, because SIGTERM skips Python's own work at exit."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
-AGAIN_S = 0.01  # how long a signal that comes while declog is at work waits before it is sent again
-MOST_S = 5.0  # and how long in all
+AGAIN_S = 0.01  # the seconds after which a signal that interrupted declog itself is sent again
+MOST_S = 5.0  # the most seconds that a signal is put off in all
 _ROOT = str(Path(__file__).parents[2]) + os.sep
 _AT_WORK = tuple(f"{_ROOT}{room}{os.sep}" for room in ("runtime", "sinks", "engine"))
-_AROUND = ("wrapping.py", "rewards.py", "scopes.py", "context.py", "sigterm.py")  # functions that call code of others
+_AROUND = ("wrapping.py", "rewards.py", "scopes.py", "context.py", "sigterm.py")  # their functions call users' code
 
 
 class Closable(Protocol):
@@ -25,10 +25,11 @@ class Closable(Protocol):
 
 
 def close_on_sigterm(recorder: Closable) -> None:
-    """Close a recorder when the process gets SIGTERM; the process then ends by the same signal, as it would have.
+    """Close a recorder when the process gets SIGTERM; then the process ends by the same signal.
 
-    A signal that interrupts declog itself is sent again, so that a call is recorded as a whole and no lock is held. A
-    handler that was installed before is called afterwards. For the main thread only, as all signal handlers are.
+    A signal that interrupts declog itself is sent again later, so that declog's call is recorded completely and no lock
+    is held. A handler that was installed before is called afterwards. Call this on the main thread, as Python requires
+    for signal handlers.
     """
     first: list[float] = []
 
@@ -51,7 +52,7 @@ def close_on_sigterm(recorder: Closable) -> None:
 
 
 def at_work(frame: FrameType | None) -> bool:
-    """Whether a frame is of declog's own work, or is called by it."""
+    """Whether a frame belongs to declog's own work, or is called from it."""
     while frame is not None:
         file = frame.f_code.co_filename
         if file.startswith(_AT_WORK) and not file.endswith(_AROUND):
