@@ -1,10 +1,11 @@
-"""Folds per-token expressions on the device they live on: torch in, per-completion statistics out.
+"""Folds per-token expressions to statistics per completion, on the device of the tokens.
 
-This is the only arithmetic on the training thread. Padding is never read as a value, whatever it holds, and a
-NaN inside the mask is missing. Nothing waits for a device. Imports torch, the plan and the typed tree.
+This is the only arithmetic on the training thread. Padding is never read as a value, whatever it holds, and a NaN
+inside the mask is missing. Nothing waits for a device.
 
-Halves are computed in float32, float32 and float64 in their own precision. Integers and bools are float64 before any
-arithmetic, as the numbers per completion are, and int64 where only integers are compared: nothing wraps.
+Half-precision floats are computed in float32, float32 and float64 in their own precision. Integers and bools become
+float64 before any arithmetic, like the numbers per completion. A comparison of integers only uses int64. So no number
+wraps.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ _GPU_BLOCK = 2**24  # tokens: 64 MiB of float32; smaller blocks would mean more 
 class TokenView:
     """The signals of one batch on the device, and the values computed from them; each node is computed once.
 
-    Values per token have the layout's shape, values per completion ``[completions]``, step values ``[]``; a signal that
-    never came is NaN, ``[]``.
+    Values per token have the layout's shape, values per completion ``[completions]``, values per step ``[]``. An absent
+    signal is one NaN, ``[]``.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class TokenView:
         return self._compute(node) if absent is False else _there(absent.logical_not(), self._compute(node))
 
     def absent(self, node: Node) -> Kind:
-        """Where a value is absent, because a signal did not come with this batch."""
+        """Where a value is absent, because the batch lacks a signal."""
         if self._complete or node.op == "const":
             return False
         if node.op == "signal":
@@ -104,11 +105,11 @@ class TokenView:
         if all(part is False for part in of_args):
             return False
         absent = absence.absent(self._passed_on(node, of_args))  # a missing float is NaN
-        # for a batch without the signal one answer is enough, and needs no wait for a device
+        # one bool is enough if the whole batch lacks the signal; reading it from the host waits for no device
         return bool(absent) if isinstance(absent, Tensor) and not absent.ndim and absent.is_cpu else absent
 
     def _few(self, node: Node) -> Kind:
-        """The completions with some tokens, but too few for an aggregate."""
+        """The completions that have tokens, but too few for the aggregate."""
         least = FORMULAS[node.op].least if node.over is Axis.TOKEN else 1
         if least < 2:
             return False
@@ -117,18 +118,18 @@ class TokenView:
         return (counts > 0) & (counts < least)
 
     def statistics(self, node: Node, mask: Tensor | None, stats: Sequence[str]) -> dict[str, Tensor]:
-        """Statistics of a value over the tokens of a mask: a comparison with a missing value is missing."""
+        """Return statistics of a value over the tokens of a mask; a comparison with a missing value is missing."""
         return self.layout.fold(self._per_token(node), self._but(self.undecided(node), node, mask), stats)
 
     def nowhere(self, node: Node) -> bool:
-        """Whether nothing says which tokens a value has: no mask, no lengths, and no signal that it reads came."""
+        """Whether nothing tells which tokens a value has: no mask, no lengths, and no observed signal that it reads."""
         if node.mask or isinstance(self.layout, Packed):
             return False
         read = [leaf for leaf in walk(node) if leaf.op == "signal" and leaf.type.axis is Axis.TOKEN]
         return all(leaf.leaf not in self._signals for leaf in read)
 
     def _passed_on(self, node: Node, parts: Sequence[Kind]) -> Kind:
-        """Where an elementwise value is absent or undecided, given where its arguments are."""
+        """Where an elementwise value is absent or undecided, given in ``parts`` where its arguments are."""
         per_token = node.type.axis is Axis.TOKEN
 
         def over(position: int, value: Any) -> Any:
@@ -158,7 +159,7 @@ class TokenView:
         return cached
 
     def _gaps(self, node: Node) -> Kind:
-        """Where a value is missing; on a GPU nothing waits to learn whether any is."""
+        """Where a value is missing. On a GPU a mask, even if no value is missing: a check would wait for the device."""
         value = self.value(node)
         if not isinstance(value, Tensor) or not value.dtype.is_floating_point:
             return False
@@ -168,7 +169,7 @@ class TokenView:
         return cached
 
     def traced(self, node: Node, mask: Tensor | None) -> Tensor:
-        """The value of each token, with integers as they are; NaN outside of its own mask."""
+        """The value of each token, with integers unchanged; NaN outside of the value's own mask."""
         value, own_mask = self._per_token(node), self.mask(node.mask)
         return value if own_mask is None or own_mask is mask else _there(own_mask, value)
 
@@ -177,14 +178,14 @@ class TokenView:
         return self._but(self.absent(node), node, mask)
 
     def _but(self, out: Kind, node: Node, mask: Tensor | None) -> Tensor | None:
-        """The tokens of a mask without those marked in ``out``."""
+        """The tokens of a mask, without the tokens where ``out`` is true."""
         if isinstance(out, bool):
             return mask
         there = torch.broadcast_to(self._over(out, node.type.axis).logical_not(), self.layout.shape)
         return there if mask is None else mask & there
 
     def without(self, node: Node, masks: Collection[Node]) -> Kind:
-        """The completions of whose tokens under the masks some exist, and at all of which a value is absent."""
+        """The completions that have tokens under the masks, and whose value is absent at all of these tokens."""
         absent = self.absent(node)
         if absent is False:
             return False
@@ -199,7 +200,7 @@ class TokenView:
         if key not in self._masks:
             combined: Tensor | None = None
             for node in nodes:
-                one = _is_true(self._spread(node))  # where part of the mask is absent, tokens do not count as existing
+                one = _is_true(self._spread(node))  # a token does not exist where part of the mask is absent
                 combined = one if combined is None else combined & one
             self._masks[key] = None if combined is None else torch.broadcast_to(combined, self.layout.shape)
         return self._masks[key]
@@ -213,7 +214,7 @@ class TokenView:
         return self.layout.spread(value) if axis is Axis.COMPLETION and isinstance(value, Tensor) else value
 
     def _per_token(self, node: Node) -> Tensor:
-        """The value of a node as one value per token, on the device of the tokens."""
+        """The value of a node for each token, on the device of the tokens."""
         value = self._tensor(self._spread(node))
         value = value if value.ndim else value.to(self._device)
         return value if value.shape == self.layout.shape else value.expand(self.layout.shape)
@@ -249,14 +250,14 @@ class TokenView:
                     return torch.from_numpy(np.asarray(function.run(np, *arrays)))
             return function.run(torch, *arrays)
         arguments = torch.broadcast_tensors(*(self._tensor(item) for item in arrays))
-        # a user's function may write into its arguments, or keep them
+        # copies, because a user's function may write into its arguments, or keep them
         result = function.run(*(item.clone() for item in arguments))
         if not isinstance(result, Tensor) or result.shape != arguments[0].shape:
             raise RuntimeFailure.of("DL314.tokens", function=node.op, shape=tuple(arguments[0].shape))
         return result
 
     def _tensor(self, value: Any) -> Tensor:
-        """A constant as a tensor, with all its digits."""
+        """Return a constant as a float64 tensor, a tensor as it is."""
         if isinstance(value, Tensor):
             return value
         return torch.full((), value, dtype=torch.float64, device=self._device)
@@ -266,20 +267,20 @@ class TokenView:
         if value is None:
             return torch.tensor(math.nan, device="cpu")
         if node.type.dtype is DType.BOOL:
-            if value.dtype.is_floating_point:  # NaN is missing, and so neither true nor false
+            if value.dtype.is_floating_point:  # a NaN is missing, so it stays neither true nor false
                 return _there(value == value, value != 0)
             return value if value.dtype is torch.bool else value != 0
         return value.float() if value.dtype in HALF else value
 
 
 def _wide(node: Node) -> torch.dtype:
-    """The dtype in which an operation reads integers: at least as wide as the counts per completion."""
+    """The dtype in which an operation reads integers: int64 for comparisons of integers only, else float64."""
     exact = node.op in COMPARISONS and all(arg.type.dtype is DType.INT for arg in node.args)
     return torch.int64 if exact else torch.float64
 
 
 def _missing(value: Tensor) -> Kind:
-    """Where floats are NaN. On a CPU, a sum that is a number shows at once that none is."""
+    """Where floats are NaN. On a CPU a finite sum proves quickly that none is."""
     if value.is_cpu and math.isfinite(value.sum()):
         return False
     gaps = value != value
@@ -297,9 +298,9 @@ def _there(keep: Tensor, values: Tensor) -> Tensor:
 
 @dataclass
 class Folded:
-    """The columns of folds, their sketches, and the errors of folds that failed.
+    """The columns of folds, their sketches, and the errors of failed folds.
 
-    A column is ``[completions]``; one of first and last values is ``[completions, k]``.
+    A column is ``[completions]``; a trace, a column of first and last values, is ``[completions, k]``.
     """
 
     sums: Sums = field(default_factory=list)
@@ -316,11 +317,11 @@ def run(
     lengths: str | None = None,
     function_of: FunctionOf = DEFAULT.get,
 ) -> Folded:
-    """The statistics of tokens of one shape on a device; a fold whose signals did not come has none.
+    """Fold tokens of one shape on a device to statistics; a fold whose signals are absent has none.
 
-    ``n`` counts, ``total`` sums, ``m2`` is the sum of squared distances from the mean; without any value ``min`` and
-    ``max`` are +-inf, ``first`` and ``last`` NaN; ``hist`` is a sketch of the whole batch, ``[sketch.SIZE]``.
-    ``lengths`` names the signal that says how the tokens are packed.
+    ``n`` counts, ``total`` sums, ``m2`` is the sum of squared distances from the mean. Without any value ``min`` and
+    ``max`` are +-inf, ``first`` and ``last`` NaN. ``hist`` is a sketch of the whole batch, ``[sketch.SIZE]``.
+    ``lengths`` names the signal with the number of packed tokens of each completion; None: tokens are padded.
     """
     sums: Sums = []
     if lengths is None and device.type == "cpu":
@@ -334,7 +335,7 @@ def run(
         for name, value in signals.items()
     }
     traced = [op for op in ops if op.trace is not None]
-    if traced and len(traced) < len(ops):  # a block of their own costs the others nothing
+    if traced and len(traced) < len(ops):  # traces run separately, so that they cost the other folds nothing
         folded = run([op for op in ops if op.trace is None], here, shape, device, lengths, function_of)
         rows = run(traced, here, shape, device, lengths, function_of)
         folded.sums += sums
@@ -357,14 +358,14 @@ def run(
 
 
 def _to_device(value: Tensor, device: torch.device) -> Tensor:
-    """A copy on a device. The host does not wait, and the trainer may change its own memory at once."""
+    """Copy a tensor to a device. The host does not wait, and the trainer may change its own memory at once."""
     if value.is_cpu and device.type == "cuda":
         value = torch.empty(value.shape, dtype=value.dtype, device="cpu", pin_memory=True).copy_(value)
     return value.to(device, non_blocking=device.type != "cpu")
 
 
 def _joined(ops: Sequence[FoldOp], parts: Sequence[Folded]) -> Folded:
-    """The results of several blocks joined; a fold that failed in one of them has failed."""
+    """Join the results of several blocks; a fold that failed in one block has failed."""
     failed = {name: failure for part in reversed(parts) for name, failure in part.failed.items()}
     lost = {key for op in ops if op.name in failed for key in op.keys.values()}
     first = parts[0]
@@ -376,7 +377,7 @@ def _joined(ops: Sequence[FoldOp], parts: Sequence[Folded]) -> Folded:
 
 
 def _block(ops: Iterable[FoldOp], shape: torch.Size, device: torch.device) -> int:
-    """The number of completions that are folded at a time, if expressions need memory for intermediate values."""
+    """The number of completions to fold at a time: all, or fewer if expressions need memory for intermediate values."""
     if all(op.expr is None or op.expr.op == "signal" for op in ops):
         return shape[0]
     return max(1, (_CPU_BLOCK if device.type == "cpu" else _GPU_BLOCK) // max(shape[1], 1))
@@ -397,7 +398,7 @@ def _fold(
                 values = tuple(node for node in (op.expr, op.of) if node is not None)
                 never = any(view.absent(node) is True for node in (*op.mask, *values))
                 if never or (not op.mask and any(map(view.nowhere, values))):
-                    continue  # an optional signal did not come
+                    continue  # an optional signal is absent
             mask = view.mask(op.mask)
             what = () if op.expr is None else (op.expr,)
             if op.expr is None:
@@ -406,12 +407,12 @@ def _fold(
                 statistics = {"trace": layout.trace(view.traced(op.expr, mask), mask, *op.trace)}
             else:
                 statistics = view.statistics(op.expr, mask, op.stats)
-                # if all tokens of a completion are absent, the statistic is
+                # the statistic of a completion is absent if the value is absent at all its tokens
                 if "n" in statistics and (absent := view.without(op.expr, op.mask)) is not False:
                     statistics["n"] = _there(absent.logical_not(), statistics["n"])
         except (KeyboardInterrupt, SystemExit):  # on the training thread the error may come from a signal handler
             raise
-        except BaseException as error:  # noqa: BLE001  (a user's function may raise anything: the others go on)
+        except BaseException as error:  # noqa: BLE001  (a user's function may raise anything; other folds go on)
             folded.failed[op.name] = " and ".join(f"`{node}`" for node in what), error
         else:
             for stat, column in statistics.items():

@@ -1,7 +1,4 @@
-"""The layout of a batch's tokens in memory, padded with a mask or packed, and how they are folded per completion.
-
-Imports torch and numpy.
-"""
+"""The layout of a batch's tokens in memory, padded or packed, and their statistics per completion."""
 
 from __future__ import annotations
 
@@ -19,28 +16,28 @@ from declog.language.moments import STATS
 Tensor = torch.Tensor
 R = TypeVar("R")
 _HOST = torch.device("cpu")
-_EXTREMES = {"min": (torch.amin, math.inf), "max": (torch.amax, -math.inf)}  # and what they are of no value
+_EXTREMES = {"min": (torch.amin, math.inf), "max": (torch.amax, -math.inf)}  # each with its result for no value
 _SPREAD = frozenset({"m2", *_EXTREMES})  # statistics that need a scratch buffer
 
 
 class Layout(ABC):
-    """Where the tokens of each completion are. ``shape`` is the shape of values per token."""
+    """The positions of each completion's tokens. ``shape`` is the shape of values per token."""
 
     def __init__(self, shape: torch.Size) -> None:
         self.shape = shape
-        # what several folds need of a mask, and the mask itself, so that its id is not used again
+        # results that several folds need of a mask, with the mask itself, so that Python does not reuse its id
         self._of_masks: dict[tuple[Any, ...], tuple[Tensor | None, Any]] = {}
 
     @abstractmethod
     def spread(self, values: Tensor) -> Tensor:
-        """Values per completion, in a shape that broadcasts with values per token."""
+        """Return values per completion in a shape that broadcasts with values per token."""
 
     @abstractmethod
     def places(self, mask: Tensor) -> Tensor:
-        """The position of each token of a mask among those of its completion, from 0."""
+        """The position of each token of a mask among its completion's tokens of the mask, from 0."""
 
     def fold(self, value: Tensor, mask: Tensor | None, stats: Sequence[str]) -> dict[str, Tensor]:
-        """Statistics per completion of a value over the tokens of a mask."""
+        """Return statistics per completion of a value over the tokens of a mask."""
         moments = [stat for stat in stats if stat in STATS]
         computed: Mapping[str, Tensor] = {}
         if not value.dtype.is_floating_point and value.dtype is not torch.bool:
@@ -61,9 +58,10 @@ class Layout(ABC):
         return statistics
 
     def trace(self, value: Tensor, mask: Tensor | None, head: int, tail: int) -> Tensor:
-        """The first and the last values of the tokens of a mask, and their number: ``[completions, k]``.
+        """Return the first and last values of the tokens of a mask, and the number of tokens: ``[completions, k]``.
 
-        ``k`` is ``head + tail + 1``. A completion with at most ``head + tail`` tokens has all of them, then NaN or 0.
+        ``k`` is ``head + tail + 1``. A completion with at most ``head + tail`` tokens has all their values, followed by
+        NaN or, for integers, 0.
         """
         size = head + tail
         slots, counts = self._once("slots", mask, lambda: self._slotted(mask, value.device, head, tail), head, tail)
@@ -75,7 +73,7 @@ class Layout(ABC):
         return rows
 
     def _once(self, what: str, mask: Tensor | None, make: Callable[[], R], *kind: object) -> R:
-        """Something that several folds need of a mask, computed once; ``kind`` is what else it depends on."""
+        """Return a result that several folds need of a mask, computed once; it depends also on ``kind``."""
         key = (what, id(mask), *kind)
         if key not in self._of_masks:
             self._of_masks[key] = mask, make()
@@ -83,7 +81,10 @@ class Layout(ABC):
         return result
 
     def _slotted(self, mask: Tensor | None, device: torch.device, head: int, tail: int) -> tuple[Tensor, Tensor]:
-        """Each token's position in the result of ``trace`` (the last one for tokens left out), and the counts."""
+        """Return each token's flat position in the result of ``trace``, and the number of tokens of each completion.
+
+        Tokens that are left out have the position of their completion's last entry, which ``trace`` overwrites.
+        """
         size = head + tail
         exists = torch.ones(self.shape, dtype=torch.bool, device=device) if mask is None else mask
         places, counts = self.places(exists), self.count(mask, device).to(device)
@@ -99,28 +100,28 @@ class Layout(ABC):
 
     @abstractmethod
     def _true(self, value: Tensor, mask: Tensor | None) -> Tensor:
-        """The number of a completion's bools that are true."""
+        """The number of true bools of each completion."""
 
     @abstractmethod
     def _moments(self, value: Tensor, mask: Tensor | None, stats: Sequence[str]) -> dict[str, Tensor]:
-        """Some statistics of ``Moments``, of floats."""
+        """Return the statistics ``stats`` of floats, named as in ``language.moments``."""
 
     @abstractmethod
     def _edge(self, value: Tensor, mask: Tensor | None, *, last: bool) -> Tensor:
-        """The first or last value of each completion that is not missing."""
+        """The first or last value of each completion that is not missing; NaN if there is none."""
 
 
 class Padded(Layout):
-    """``[completions, tokens]``. What several folds need of one mask is made once: two buffers, and a scratch one.
+    """``[completions, tokens]``. Folds with one mask share its weight and its wall; all folds share a scratch buffer.
 
-    On the CPU values are taken to be plain numbers until their sums say otherwise: one is NaN or infinite if any value
-    of its row is, in the padding, too. How many such rows there are is a shape; on a GPU asking for it would wait.
+    On the CPU, values are folded as plain numbers until a row's sum is NaN or infinite: it is if any value of the row
+    is, also in the padding. On a GPU, asking for this would wait for the device.
     """
 
     def __init__(self, shape: torch.Size) -> None:
         super().__init__(shape)
         self._scratch: dict[torch.dtype, Tensor] = {}
-        self._plain = True  # no NaN and no infinity was found
+        self._plain = True  # False once a NaN or an infinity was found
 
     def spread(self, values: Tensor) -> Tensor:
         return values.unsqueeze(1) if values.ndim else values
@@ -133,7 +134,7 @@ class Padded(Layout):
         return self._fold_any(value, mask, stats) if plain is None else plain
 
     def _fold_plain(self, value: Tensor, mask: Tensor | None, stats: Sequence[str]) -> dict[str, Tensor] | None:
-        """The fold of plain numbers; None if a value is NaN or infinite, also in the padding."""
+        """Fold plain numbers; return None if a value is NaN or infinite, also in the padding."""
         weight = None if mask is None else self._weight(mask, value.dtype)
         total = value.sum(1) if weight is None else torch.mul(value, weight, out=self._buffer(value)).sum(1)
         if not np.isfinite(total.numpy()).all():
@@ -154,8 +155,8 @@ class Padded(Layout):
         return statistics
 
     def _fold_any(self, value: Tensor, mask: Tensor | None, stats: Sequence[str]) -> dict[str, Tensor]:
-        """The fold of any values and padding: values of tokens that do not exist become NaN, and NaN is left out."""
-        # three buffers at most, as above
+        """Fold any values and padding: values of tokens that do not exist become NaN, and NaN is left out."""
+        # free the buffers of `_fold_plain`, so that there are at most three
         self._of_masks = {key: item for key, item in self._of_masks.items() if key[0] not in ("weight", "wall")}
         kept = value if mask is None else _masked(value, mask)
         scratch = self._buffer(value)
@@ -181,7 +182,7 @@ class Padded(Layout):
         best, position = torch.where(exists, places if last else value.shape[1] + 1 - places, 0).max(1)
         return torch.where(best > 0, value.gather(1, position.unsqueeze(1)).squeeze(1), math.nan)
 
-    # -- what is shared
+    # -- results that several folds share
 
     def count(self, mask: Tensor | None, device: torch.device = _HOST) -> Tensor:
         if mask is None:
@@ -190,7 +191,7 @@ class Padded(Layout):
         return self._once("count", mask, lambda: _true(mask) if weighed is None else weighed.long())
 
     def _weight(self, mask: Tensor, dtype: torch.dtype) -> Tensor:
-        """1 where a token exists, else 0."""
+        """The mask as numbers: 1 where a token exists, else 0."""
         return self._once("weight", mask, lambda: _numbers(mask, dtype), dtype)
 
     def _number(self, value: Tensor, mask: Tensor | None) -> Tensor:
@@ -200,7 +201,7 @@ class Padded(Layout):
         return self._once("number", mask, lambda: self._weight(mask, value.dtype).sum(1), value.dtype)
 
     def _wall(self, mask: Tensor, dtype: torch.dtype) -> Tensor:
-        """0 where a token exists, else infinity."""
+        """Numbers to add or subtract before an extreme: 0 where a token exists, else infinity."""
         return self._once("wall", mask, lambda: torch.reciprocal(self._weight(mask, dtype)).sub_(1.0), dtype)
 
     def _buffer(self, value: Tensor) -> Tensor:
@@ -210,7 +211,7 @@ class Padded(Layout):
 
 
 class Packed(Layout):
-    """``[tokens]``: the tokens of one completion after those of another; ``lengths`` is ``[completions]``."""
+    """``[tokens]``: the tokens of one completion follow those of another; ``lengths`` is ``[completions]``."""
 
     def __init__(self, shape: torch.Size, lengths: Tensor) -> None:
         super().__init__(shape)
@@ -234,7 +235,7 @@ class Packed(Layout):
         return self._sum((value if mask is None else value & mask).long())
 
     def _moments(self, value: Tensor, mask: Tensor | None, stats: Sequence[str]) -> dict[str, Tensor]:
-        value = value.double()  # sums of many tokens, added in order
+        value = value.double()  # index_add_ adds many tokens in order, which would lose digits in float32
         exists = _exists(value, mask)
         n = self._sum(exists.long())
         total = self._sum(torch.where(exists, value, 0.0))
@@ -263,29 +264,29 @@ class Packed(Layout):
 
 
 def _exists(value: Tensor, mask: Tensor | None) -> Tensor:
-    """Where tokens exist and have a value."""
+    """Where tokens exist and their value is not missing."""
     return value == value if mask is None else (value == value) & mask
 
 
 def _numbers(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """A bool mask as 0 and 1; converting it as bytes takes a fifth of the time."""
+    """Return a bool mask as 0 and 1; converting it as bytes takes a fifth of the time."""
     return mask.view(torch.uint8).to(dtype)
 
 
 def _true(values: Tensor) -> Tensor:
-    """The number of true bools in each row; on a CPU floats are summed in a third of the time, exact up to 2**24."""
+    """The number of true bools in each row. On a CPU summing floats takes a third of the time, exact up to 2**24."""
     return _numbers(values, torch.float32).sum(1).long() if values.is_cpu and values.shape[1] < 2**24 else values.sum(1)
 
 
 def _masked(value: Tensor, mask: Tensor) -> Tensor:
-    """The value where the mask is true, else NaN: a new tensor."""
+    """Return a new tensor: the value where the mask is true, else NaN."""
     if not value.is_cpu:
         return torch.where(mask, value, math.nan)
-    return _numbers(mask, value.dtype).reciprocal_().mul_(0.0).add_(value)  # 0 * inf is NaN; quicker than choosing
+    return _numbers(mask, value.dtype).reciprocal_().mul_(0.0).add_(value)  # 0 * inf is NaN; faster than torch.where
 
 
 def _extreme(stat: str, values: Tensor) -> Tensor:
-    """The least or greatest value of each row."""
+    """The least or greatest value of each row; +-inf for rows without tokens."""
     reduce, wall = _EXTREMES[stat]
     return reduce(values, 1) if values.shape[1] else values.new_full((values.shape[0],), wall)
 
@@ -314,7 +315,7 @@ def histogram(value: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def in_blocks(signals: Mapping[str, Tensor], rows: int, step: int) -> Iterator[tuple[Mapping[str, Tensor], int]]:
-    """The signals of so many completions at a time, with the number of completions."""
+    """Yield the signals of ``step`` completions at a time, with the number of these completions."""
     if step >= rows:
         yield signals, rows
         return

@@ -1,6 +1,6 @@
 """Sums over the tokens of each completion on the host, as dot products of values and a mask of 0 and 1.
 
-numpy reads a row once, where torch multiplies into a buffer and sums that. Imports torch, numpy and the plan.
+numpy reads a row once. torch would multiply into a buffer, and then sum the buffer.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from declog.plans.ops import FoldOp
 Tensor = torch.Tensor
 Array = np.ndarray[Any, Any]
 Sums = list[tuple[torch.dtype, list[Key], Array]]  # columns, [k, completions]
-LONGEST = 8192  # tokens of a row: for longer ones the BLAS library would start threads
+LONGEST = 8192  # the most tokens of one dot product: for longer rows the BLAS library would start threads
 FLOATS = {torch.float32: np.float32, torch.float64: np.float64}
 
 
 def fold_sums(ops: Sequence[FoldOp], signals: Mapping[str, Tensor], shape: torch.Size) -> Sums | None:
-    """The columns of folds that only count and sum signals, ``[completions, tokens]``; None if a fold needs more.
+    """Return the columns of folds that only count and sum signals ``[completions, tokens]``; None if a fold needs more.
 
-    Also None if a value is NaN or infinite, even in the padding: then it must be checked which of them belong to tokens
-    that exist.
+    Also None if a value is NaN or infinite, even in the padding: then a slower fold must check which of these values
+    belong to tokens that exist.
     """
     by_mask: dict[tuple[str, torch.dtype], list[tuple[Array, FoldOp]]] = {}
     counts: dict[str, list[Key]] = {}
@@ -62,7 +62,7 @@ def fold_sums(ops: Sequence[FoldOp], signals: Mapping[str, Tensor], shape: torch
 
 
 def _dots(values: Array, weights: Array) -> Array:
-    """The dot product of each row of two matrices."""
+    """The dot products of the rows of two matrices, row by row."""
     if values.shape[1] > LONGEST:
         before, rest = (_dots(values[:, part], weights[:, part]) for part in (slice(LONGEST), slice(LONGEST, None)))
         return before + rest
