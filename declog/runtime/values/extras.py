@@ -1,7 +1,7 @@
 """Columns of ``log_extra``: checked in the call, so that a wrong column is an error on the caller's line.
 
-They are kept as plain data: numbers, texts, None, and lists and mappings of those, copied, so that later training code
-cannot change them. Imports errors, numpy, torch and the plan.
+They are kept as plain data: numbers, texts, None, and lists and mappings of these. They are copied, so that later
+training code cannot change them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _KINDS = {True: "texts", False: "numbers"}
 
 
 class Undeclared:
-    """What the tables of a plan do with columns that no schema names."""
+    """Decides whether a plan's tables keep, drop or refuse columns that no schema names."""
 
     def __init__(self, plan: Plan) -> None:
         columns = [(table.id, column) for table in plan.tables for column in table.columns]
@@ -46,7 +46,7 @@ class Undeclared:
         self._signals = {source: f"{(*ops[0].homes, 'any')[0]}.{ops[0].name}" for source, ops in plan.sources.items()}
 
     def takes(self, column: Any) -> bool:
-        """Whether a table keeps the column; ``InputError`` if one refuses it. Dropped columns are reported once."""
+        """Whether a table keeps the column; raises ``InputError`` if a table refuses it. Logs a dropped column once."""
         if not isinstance(column, str) or not column:
             raise InputError.of("DL509.name", column=column)
         if self._refusing:
@@ -60,10 +60,10 @@ class Undeclared:
 
 
 def plain_column(column: str, values: Any) -> list[Any] | torch.Tensor:
-    """The column as a list of plain data, one per completion; ``InputError`` DL509 if it is no column.
+    """Return a column as a list of plain data, one per completion; raises ``InputError`` DL509 if it is no column.
 
-    A tensor, or a list of numbers that are tensors, is copied on its device: reading its values would wait for the
-    device. Other values become ``plain_value``.
+    A tensor, or a list of tensors without dimensions, becomes a copy on its device, because reading its values would
+    wait for the device. Other values become a ``plain_value`` each.
     """
     if isinstance(values, list | tuple) and values and all(is_number(item) and item.dtype in _KEPT for item in values):
         values = _stacked(values)
@@ -85,7 +85,7 @@ def plain_column(column: str, values: Any) -> list[Any] | torch.Tensor:
 
 
 def plain_values(items: Iterable[Any]) -> list[Any]:
-    """A ``plain_value`` of each item; most are texts or numbers, which stay as they are."""
+    """Return the ``plain_value`` of each item; most items are texts or numbers, which stay as they are."""
     return [
         item
         if (kind := type(item)) is float
@@ -97,10 +97,10 @@ def plain_values(items: Iterable[Any]) -> list[Any]:
 
 
 def kept_column(name: str, values: Any, texts: dict[str, bool]) -> torch.Tensor | list[Any] | None:
-    """A copy of a column of `log.keep`: a tensor of numbers if possible, else a list of texts; None: no values came.
+    """Copy a column of `log.keep`: as a tensor of numbers if possible, else a list of texts; None if all are missing.
 
-    Raises ``InputError`` for other values, and for texts where a column of the name had numbers, or numbers where it
-    had texts: ``texts`` says which it had.
+    ``texts`` has, by name, whether a column had texts. Raises ``InputError`` for other values, and for texts where the
+    column had numbers before, or the reverse.
     """
     column = _kept(name, values)
     is_text = not isinstance(column, torch.Tensor)
@@ -130,27 +130,27 @@ def _kept(name: str, values: Any) -> torch.Tensor | list[Any]:
 
 
 def _stacked(values: Sequence[torch.Tensor]) -> Any:
-    """One tensor of numbers that have one kind and one device."""
+    """Stack tensors of one class, dtype and device; return other values as they are."""
     alike = len({(type(value), value.dtype, value.device) for value in values}) == 1
     return torch.stack([value.detach() for value in values]) if alike and not values[0].is_meta else values
 
 
 # ---- values
 
-DEPTH = 32  # how deep lists and mappings may be nested; deeper values, and those that contain themselves, become text
-SHOWN = 200  # the most characters of a value that has no form of its own
+DEPTH = 32  # the deepest nesting of lists and mappings; deeper values, and those that contain themselves, become text
+SHOWN = 200  # the most characters of a value's `repr`
 
 
 def plain_value(item: Any, above: tuple[int, ...] = ()) -> Any:
-    """A copy of a value as JSON can hold it; values that JSON does not know are made readable. Never fails.
+    """Return a copy of a value as JSON can hold it, readable for types that JSON does not have. Never fails.
 
     Tensors and arrays become lists, data classes mappings, sets sorted lists. Dates and times become ISO 8601, bytes
-    UTF-8 or hexadecimal; enums their values if plain, else their names. An image becomes a ``records.Image``, other
-    data is described. Any other value becomes its shortened `repr`.
+    UTF-8 or hexadecimal, enums their values if plain, else their names. An image becomes a ``records.Image``; long
+    binary data becomes a description. Any other value becomes its shortened `repr`.
     """
     try:
         return _copied(item, above)
-    except Exception:  # noqa: BLE001  (an object of somebody's class may raise anything)
+    except Exception:  # noqa: BLE001  (an object of a user's class may raise anything)
         return _shown(item)
 
 

@@ -1,6 +1,6 @@
-"""Edits that make observed values fit their declaration; each is tried on these very values before it is shown.
+"""Edits that make observed values fit their declaration; each is tried on the values before an error shows it.
 
-Missing values, None, NaN and pandas' NA, stay missing. Imports torch and the plan.
+Missing values (None, NaN and pandas' NA) stay missing.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import torch
 from declog.language.dtypes import Axis, DType
 from declog.plans.ops import SignalOp
 
-Accept = Callable[[SignalOp, str, Any], Any]  # raises where a value does not fit
+Accept = Callable[[SignalOp, str, Any], Any]  # raises an error if a value does not fit
 Convert = Callable[[Any], Any]
-Edit = tuple[str, Convert]  # as it is typed, and what it does
-TYPES = {  # that a signal may be declared as instead, before `object`
+Edit = tuple[str, Convert]  # the code to type, and a function that does the same
+TYPES = {  # by type of a signal: other types to try in its declaration, before `object`
     DType.FLOAT: (DType.TEXT,), DType.INT: (DType.FLOAT, DType.TEXT), DType.BOOL: (DType.FLOAT, DType.TEXT),
     DType.TEXT: (), DType.OBJECT: (),
 }  # fmt: skip
 NUMBERS: dict[DType, Convert] = {DType.FLOAT: float, DType.INT: int, DType.BOOL: bool}
-METHODS = {DType.INT: "long", DType.BOOL: "bool"}  # of tensors
+METHODS = {DType.INT: "long", DType.BOOL: "bool"}  # the methods of tensors that convert to a type
 
 
 def fix_of(op: SignalOp, label: str, value: Any, accept: Accept) -> str | None:
-    """What to write instead of a value, or how to declare its signal; None where nothing that is tried fits."""
+    """Return an edit of the value, another declaration of its signal, or both; None if nothing that is tried fits."""
 
     def fits(op: SignalOp, convert: Convert) -> bool:
         try:
@@ -41,19 +41,19 @@ def fix_of(op: SignalOp, label: str, value: Any, accept: Accept) -> str | None:
     shown = f"pass it as bool: `{label}={{}}`" if is_mask else "`{}`"
     edits = [shown.format(text) for text, convert in _edits(op, label, value) if fits(op, convert)][:1]
     types = [*TYPES[op.dtype], *([] if edits and op.dtype in NUMBERS else [DType.OBJECT])]
-    if op.family or op.axis is Axis.TOKEN:  # members are numbers, and so is what tokens have
+    if op.family or op.axis is Axis.TOKEN:  # members of families and values per token are numbers
         types = [DType.FLOAT] if op.dtype is DType.INT else []
     fitting = [type_ for type_ in types if fits(replace(op, dtype=type_), lambda value: value)][:1]
     return ", or ".join([*edits, *(f"declare `{entry_of(op, f'type: {type_}')}`" for type_ in fitting)]) or None
 
 
 def entry_of(op: SignalOp, keys: str) -> str:
-    """What declares a signal in another way in the config: ``keys`` are those of its entry that change."""
+    """Return the edit of the config that declares a signal with other ``keys``."""
     return f"signals: {{{(*op.homes, 'any')[0]}: {{{op.name}: {{{keys}}}}}}}"
 
 
 def _edits(op: SignalOp, label: str, value: Any) -> Iterator[Edit]:
-    """Edits by which a value of this kind may fit, the likeliest first."""
+    """Yield edits that may make a value of this kind fit, the likeliest first."""
     if isinstance(value, torch.Tensor) or (isinstance(value, np.ndarray) and value.dtype.kind in "fc"):
         yield from _of_array(op, label, value)
     elif op.axis is Axis.STEP:
@@ -82,7 +82,10 @@ def _edits(op: SignalOp, label: str, value: Any) -> Iterator[Edit]:
 
 
 def _of_array(op: SignalOp, label: str, value: Any) -> Iterator[Edit]:
-    """Of a tensor or an array of floats: where it has a NaN, its numbers are listed, and a mask is compared."""
+    """Yield edits of a tensor or an array of floats.
+
+    With a NaN, a mask ``[completions, tokens]`` is compared with 1, and a single row is converted item by item.
+    """
     tensor = isinstance(value, torch.Tensor)
     if value.dtype.is_complex if tensor else value.dtype.kind == "c":
         yield f"{label}.real", lambda value: value.real
@@ -108,7 +111,7 @@ def _of_array(op: SignalOp, label: str, value: Any) -> Iterator[Edit]:
 def _of_items(
     op: SignalOp, items: Sequence[Any], shown: Callable[[str], str], over: Callable[[Convert], Convert]
 ) -> Iterator[Edit]:
-    """Edits of each item ``x``, which leave out those that are missing."""
+    """Yield edits of each item ``x``; they leave missing items None."""
     guard, missing = _guard(op, items)
     came = [item for item in items if not missing(item)]
     for text, convert in _of_item(op, came):
@@ -120,7 +123,7 @@ def _of_items(
 
 
 def _guard(op: SignalOp, items: Sequence[Any]) -> tuple[str, Callable[[Any], bool]]:
-    """What is true of those items that are missing, as text and as a function."""
+    """Return the test for missing items, as code and as a function; the code is empty if no item is missing."""
     kinds = {type(item).__name__ for item in items if item is not None}
     if kinds & {"NAType", "NaTType"}:
         missing: Callable[[Any], bool] = sys.modules["pandas"].isna
@@ -135,7 +138,7 @@ def _guard(op: SignalOp, items: Sequence[Any]) -> tuple[str, Callable[[Any], boo
 
 
 def _of_item(op: SignalOp, items: Sequence[Any]) -> Iterator[Edit]:
-    """What makes one number, or one text, of one item, where that says what it means."""
+    """Yield edits that make a number or a text of one item ``x``, if that keeps its meaning."""
     texts = all(isinstance(item, str | bytes) for item in items)
     if op.dtype in NUMBERS and any(isinstance(item, complex) for item in items):
         yield "x.real", lambda item: item.real

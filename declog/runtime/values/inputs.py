@@ -1,7 +1,7 @@
 """Checks an observed value against its signal's declaration, in the call.
 
-A checked value is a tensor that can be read (NaN for None), a list of texts or objects, or a plain number. Nothing
-waits for a device. Imports torch and the plan.
+A checked value is a readable tensor (NaN for None), a list of texts or objects, or a plain number. Nothing waits for a
+device.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ Observed = Tensor | float | int | bool | list[Any] | None | Timed
 
 
 def accept(op: SignalOp, label: str, value: Any) -> Observed:
-    """The value in a form that can be recorded: a tensor of numbers (maybe the trainer's), a list or a number."""
+    """Return a value as it can be recorded: a tensor of numbers (perhaps the trainer's own), a list or a number.
+
+    Raises ``InputError``, with an edit if possible, for a value that does not fit the declaration.
+    """
     try:
         return _accepted(op, label, value)
     except InputError as error:
@@ -66,7 +69,7 @@ _KNOWN = (Tensor, np.ndarray, list, tuple, float, int, str)
 
 
 def listed(value: Any) -> Any:
-    """A sequence such as a pandas series, ``range`` or ``dict.values()`` as an array or a list.
+    """Return a sequence such as a pandas series, ``range`` or ``dict.values()`` as an array or a list.
 
     A Decimal or Fraction becomes a float; other values stay as they are.
     """
@@ -80,7 +83,7 @@ def listed(value: Any) -> Any:
 
 
 def _with_none(value: Any, array: np.ndarray[Any, Any]) -> Any:
-    """A column's ``array``, or a list with None for missing values, which numpy's integers cannot hold."""
+    """Return a column's ``array``, or a list with None for missing values, which numpy's integers cannot hold."""
     if array.ndim != 1 or not (array.dtype.kind == "O" or (array.dtype.kind == "f" and np.isnan(array).any())):
         return array
     if hasattr(type(value), "isna"):  # pandas
@@ -110,7 +113,7 @@ def _tensor(op: SignalOp, label: str, value: Tensor) -> Tensor:
     if value.ndim != ndim:
         if op.axis is Axis.STEP and value.numel() == 1:
             value = value.reshape(())
-        elif ndim == 1 and value.ndim > 1 and value.numel() == len(value):  # a column, as losses broadcast
+        elif ndim == 1 and value.ndim > 1 and value.numel() == len(value):  # a column `[n, 1]`, as of losses
             value = value.reshape(-1)
         else:
             raise InputError.of(
@@ -183,7 +186,7 @@ def _list(op: SignalOp, label: str, value: Sequence[Any]) -> Observed:
                 name=op.name,
             )  # fmt: skip
         raise InputError.of("DL504.value", label=label, declared=_declared(op), position=at, item=describe(value[at]))
-    if op.dtype is DType.INT and type(None) in types and not op.folded:  # as floats they would lose bits
+    if op.dtype is DType.INT and type(None) in types and not op.folded:  # a list, because floats would lose bits
         if any(item is not None and not -(2**63) <= item < 2**63 for item in value):
             raise _too_great(op, label)
         return list(value)
@@ -199,7 +202,7 @@ def _list(op: SignalOp, label: str, value: Sequence[Any]) -> Observed:
 
 
 def _as_tensor(item: float | None, device: torch.device) -> Tensor:
-    """A number among tensors, without waiting for its device."""
+    """Return a number as a tensor on a device, without waiting for the device; None becomes NaN."""
     value = item if isinstance(item, int) and -(2**63) <= item < 2**63 else np.nan if item is None else float(item)
     return torch.full((), value, dtype=torch.float64 if isinstance(value, float) else None, device=device)
 
@@ -209,7 +212,7 @@ def _too_great(op: SignalOp, label: str, bits: str = "64 bits") -> InputError:
 
 
 def _of_array(op: SignalOp, label: str, value: np.ndarray[Any, Any]) -> Observed:
-    """A tensor of an array with any strides and byte order; masked entries are missing."""
+    """Check an array, of any strides and byte order; masked entries are missing."""
     if value.dtype.kind == "O" and value.ndim == 1:
         return _list(op, label, list(value))
     if value.dtype.kind not in "fiub":
@@ -222,13 +225,13 @@ def _of_array(op: SignalOp, label: str, value: np.ndarray[Any, Any]) -> Observed
 
 
 def _native(value: np.ndarray[Any, Any]) -> Tensor:
-    """A copy of an array of numbers, as a tensor."""
+    """Copy an array of numbers into a tensor."""
     kept = value.astype(np.float64) if value.dtype.itemsize > 8 else np.array(value, value.dtype.newbyteorder("="))
     return torch.from_numpy(np.ascontiguousarray(kept).reshape(value.shape))
 
 
 def _unmasked(op: SignalOp, label: str, value: np.ma.MaskedArray[Any, Any]) -> np.ndarray[Any, Any]:
-    """A masked array as an array with NaN for masked entries."""
+    """Return a masked array with NaN for masked entries; raises ``InputError`` if only floats could hold the NaN."""
     if not np.ma.is_masked(value):
         return np.asarray(value.data)
     if op.dtype is DType.FLOAT:
@@ -236,12 +239,12 @@ def _unmasked(op: SignalOp, label: str, value: np.ma.MaskedArray[Any, Any]) -> n
     raise InputError.of("DL504.masked", label=label, declared=_declared(op), dtype=op.dtype)
 
 
-# the type of an empty list's items
+# the dtype for an empty list
 _EMPTY = {DType.FLOAT: torch.float64, DType.INT: torch.int64, DType.BOOL: torch.bool}
 
 
 def _tokens(op: SignalOp, label: str, value: Sequence[Any]) -> Tensor:
-    """A list with the tokens of each completion, as one tensor: packed, or padded with NaN, which means missing."""
+    """Return a list with the tokens of each completion as one tensor: packed, or padded with NaN for missing."""
     try:
         rows = [_token_row(op, label, item) for item in value]
     except (ValueError, TypeError, RuntimeError, OverflowError) as error:
@@ -250,10 +253,10 @@ def _tokens(op: SignalOp, label: str, value: Sequence[Any]) -> Tensor:
         raise InputError.of("DL503.token_lists", label=label, declared=_declared(op))
     if not rows:
         return torch.zeros((0,) if op.packed else (0, 0), dtype=_EMPTY[op.dtype], device="cpu")
-    if len({row.dtype for row in rows}) > 1:  # copies, because the first one's memory would hold the others
+    if len({row.dtype for row in rows}) > 1:  # `pad_sequence` would give all rows the first row's dtype
         wide = torch.float64 if any(row.is_floating_point() for row in rows) else torch.int64
         rows = [row.to(wide) for row in rows]
-    if op.dtype is DType.BOOL and not any(row.is_floating_point() for row in rows):  # those are refused below
+    if op.dtype is DType.BOOL and not any(row.is_floating_point() for row in rows):  # floats are refused below
         rows = [row != 0 for row in rows]
     if op.packed:
         return _tensor(op, label, torch.stack(rows) if rows[0].ndim == 0 else torch.cat(rows))
@@ -320,7 +323,7 @@ def _declared(op: SignalOp) -> str:
 
 
 def describe(value: Any) -> str:
-    """A value in a few words, for messages."""
+    """Describe a value in a few words, for messages."""
     if isinstance(value, Tensor | np.ndarray):
         return described_array(value)
     if isinstance(value, list | tuple):
@@ -330,10 +333,10 @@ def describe(value: Any) -> str:
 
 
 def undeclared(value: Any) -> tuple[Axis | None, Any]:
-    """What an undeclared value is: a number per step, a row of numbers per completion, or a column of texts.
+    """Return the axis of an undeclared value, and the value: a number per step, or one number per completion.
 
-    More axes are averaged for each row. The axis is None for a value that is no number, and the value is None for
-    nothing.
+    Further axes are averaged for each completion. Other lists are returned without an axis, as columns of texts or
+    objects. Any other value gives (None, None).
     """
     value = listed(value)
     alone = isinstance(value, Tensor | np.ndarray) and not value.ndim
@@ -354,7 +357,7 @@ def undeclared(value: Any) -> tuple[Axis | None, Any]:
 
 
 def words_of(value: object) -> str:
-    """How a signal of such a value is declared: numbers by their shape, a family, texts, or other objects."""
+    """Return the short declaration of a signal with such a value: by the shape of numbers, a family, text or object."""
     if isinstance(value, Mapping):
         return f"{words_of(next(iter(value.values()), 0.0)).split()[0]} family"
     if isinstance(value, str):

@@ -1,8 +1,8 @@
-"""Images, sounds and other data inside values: kept as what they are, not as megabytes of text.
+"""Images, sounds and other binary data inside values: kept as images or short descriptions, not as megabytes of text.
 
-An image becomes ``records.Image``: as data its size, with the picture at hand for sinks that show it. It is held as
-the training code gave it, made small and encoded when a sink asks for it or its row is sent to rank 0, never on the
-training thread. Other data is described. Pillow is imported where an image is encoded. Imports numpy and torch.
+An image becomes a ``records.Image``: a mapping with its size, and the picture for sinks that show it. The picture is
+held as the training code passed it. It is shrunk and encoded when a sink asks for it or its row is sent to rank 0,
+never on the training thread; only that imports Pillow. Other data becomes a description.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from declog.runtime.values.tensors import described_array
 
 log = logging.getLogger("declog")
 EDGE = 384  # the most pixels of a shown image's longer side
-LONG = 200  # the most characters or bytes of data that is kept as it is
-HELD_BYTES = 512 * 2**20  # the most bytes of images that are held at once; more are described instead
-SIGNATURE = re.compile(  # how encoded images begin
+LONG = 200  # the most characters or bytes of data that are kept as they are
+HELD_BYTES = 512 * 2**20  # the most bytes of images that are held at once; further images are only described
+SIGNATURE = re.compile(  # the first bytes of encoded images
     rb"(?P<png>\x89PNG\r\n\x1a\n)|(?P<jpeg>\xff\xd8\xff)|(?P<gif>GIF8)|(?P<bmp>BM.{62})|(?P<webp>RIFF.{4}WEBP)",
     re.DOTALL,
 )
 PARTS = frozenset({"image", "image_url", "input_image", "video", "video_url", "audio", "audio_url", "input_audio"})
 
-Opened = Callable[[], Any]  # a Pillow image
+Opened = Callable[[], Any]  # returns a Pillow image
 
 
 class _Held:
-    """The images that are held, counted as long as they live."""
+    """One held picture. ``total`` counts the bytes of all held pictures, as long as they live or until encoded."""
 
     total = 0
     _lock = threading.Lock()
@@ -53,7 +53,7 @@ class _Held:
 
     @staticmethod
     def room(size: int) -> bool:
-        """Whether another image fits; the first time it does not, that is said."""
+        """Whether another image fits; logs a warning at the first that does not."""
         if _Held.total + size <= HELD_BYTES:
             return True
         if not _Held._reported:
@@ -64,7 +64,7 @@ class _Held:
         return False
 
     def encoded(self) -> bytes | None:
-        """The image as PNG or JPEG with no side longer than ``EDGE``; None if it cannot be read, which is logged."""
+        """Return the image as PNG or JPEG, no side longer than ``EDGE``; None, with a warning, if it cannot be read."""
         with self._encoding:
             if self._opened is not None:
                 opened, self._opened = self._opened, None
@@ -76,7 +76,7 @@ class _Held:
         return self._encoded
 
     def _release(self) -> None:
-        kind = type(self)  # at the interpreter's end the module's names may be gone
+        kind = type(self)  # not `_Held`: when the interpreter ends, the module's names may be gone
         with kind._lock:
             kind.total -= self._size
         self._size = 0
@@ -85,7 +85,7 @@ class _Held:
 
 
 def shrunk(image: Any) -> bytes:
-    """A Pillow image, encoded: as PNG if it is transparent or has few colours, else as JPEG."""
+    """Shrink and encode a Pillow image: as PNG if it is transparent or small, else as JPEG."""
     image.draft("RGB", (EDGE, EDGE))
     if image.mode not in ("RGB", "RGBA", "L"):
         image = image.convert("RGBA" if "transparency" in image.info or "A" in image.mode else "RGB")
@@ -101,7 +101,7 @@ def shrunk(image: Any) -> bytes:
 
 
 def picture(item: Any) -> Image | None:
-    """The image in a value: Pillow's, an encoded one, or a data URL of one; None for any other value."""
+    """Return the image that a value is: a Pillow image, encoded bytes, or a data URL; None for any other value."""
     if isinstance(item, Image):
         return item
     pillow = sys.modules.get("PIL.Image")
@@ -118,7 +118,7 @@ def picture(item: Any) -> Image | None:
 
 
 def described(value: Any) -> Any:
-    """A description of data that no table should hold; other values stay as they are."""
+    """Return a description of data that is too long for a table; other values stay as they are."""
     if isinstance(value, str) and len(value) > LONG and value.startswith("data:") and ";base64," in value[:LONG]:
         return f"{value[: value.index(',') + 1]}… ({len(value)} characters)"
     if isinstance(value, bytes | bytearray | memoryview) and len(value) > LONG:
@@ -127,7 +127,7 @@ def described(value: Any) -> Any:
 
 
 def without_data(item: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    """A mapping; if it is a message's part other than text, with images, and with other data described."""
+    """Return a mapping; in a message's part other than text, with its data as images or descriptions."""
     kind = item.get("type")
     if (isinstance(kind, str) and kind in PARTS) or ("array" in item and "sampling_rate" in item):
         return {key: _short(value) for key, value in item.items()}
@@ -137,18 +137,18 @@ def without_data(item: Mapping[Any, Any]) -> Mapping[Any, Any]:
 
 
 def image_part(item: dict[str, Any]) -> dict[str, Any]:
-    """A message's part as an image, in any of the usual spellings; other mappings stay as they are."""
+    """Return a message's part with one image, in any of the usual spellings, as that image; else the mapping."""
     if item.get("type") in ("image", "image_url", "input_image"):
         images = [image for _, image in images_in(item)]
         if len(images) == 1:
-            nothing = (dict, list, type(None))  # data sets give each part all keys
+            nothing = (dict, list, type(None))  # values to drop: data sets give each part the keys of all parts
             rest = {key: value for key, value in item.items() if key != "type" and not isinstance(value, nothing)}
             return images[0].with_keys(rest)
     return item
 
 
 def _short(value: Any) -> Any:
-    """A part's value: an array is described, or becomes an image if it is one."""
+    """Return a value of a part: an array as an image if it has pixels, else described; other values may be images."""
     if not isinstance(value, torch.Tensor | np.ndarray):
         return picture(value) or value
     pixels = value.ndim > 1 and value.shape[2:] in ((), (3,), (4,))
@@ -159,14 +159,14 @@ def _short(value: Any) -> Any:
 
 
 def _base64(item: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    """A mapping with its data in base64, as chat interfaces have it."""
+    """Return a mapping with ``data`` in base64, as chat APIs have it, with an image or a description as ``data``."""
     media, data = str(item.get("media_type") or item.get("format")), item["data"]
     image = _encoded(media, len(data) * 3 // 4, lambda: _decoded(data)) if media.startswith("image/") else None
     return {**item, "data": f"… ({len(data)} characters)" if image is None else image}
 
 
 def _url(text: str) -> tuple[str, int, Callable[[], bytes]] | None:
-    """The type of image in a data URL, its bytes, and how to decode them."""
+    """The media type of the image in a data URL, its number of bytes, and a function that decodes it; else None."""
     head, comma, _ = text[:LONG].partition(";base64,")
     if not comma or not head.startswith("data:image"):
         return None

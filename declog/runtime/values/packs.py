@@ -1,6 +1,6 @@
-"""Recorded columns on their device, and their way to the host: one copy for all columns of a log event.
+"""Recorded columns on their device, and their copy to the host: one copy for all columns of a log event.
 
-The training thread collects the columns and starts the copy; the worker waits for its end. Imports torch only.
+The training thread collects the columns and starts the copy; the worker waits for its end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(slots=True)
 class Pack:
-    """Columns of one axis, dtype and device, or one tensor of any shape; each of the ``parts`` has some, in order."""
+    """Columns of one axis, dtype and device, or one tensor of any shape; the ``parts`` have them, in order."""
 
     axis: Axis
     keys: list[Key]
@@ -30,13 +30,13 @@ class Pack:
 
     @property
     def device(self) -> torch.device | None:
-        """The GPU on which the columns are; None if they are on the host, or on their way to it."""
+        """The GPU that has the columns; None if they are on the host, or on their way to it."""
         part = self.parts[0]
         return part.device if isinstance(part, Tensor) and part.is_cuda else None
 
     @property
     def layout(self) -> tuple[Axis, list[Key], object]:
-        """A key: rows of packs with equal keys can be concatenated."""
+        """A key; the rows of packs with equal keys can be concatenated."""
         return self.axis, self.keys, self.parts[0].dtype
 
     @property
@@ -47,17 +47,17 @@ class Pack:
 
     @property
     def bytes(self) -> int:
-        """The bytes of the columns."""
+        """The size of the columns in bytes."""
         return sum([part.nbytes for part in self.parts])
 
     def on_host(self) -> list[Array]:
-        """The parts as numpy arrays. Called by the worker: it waits for the device."""
+        """Return the parts as numpy arrays. Waits for the device, so only the worker calls it."""
         if self.ready is not None:
             self.ready.synchronize()
         return [part.numpy(force=True) if isinstance(part, Tensor) else part for part in self.parts]
 
     def columns(self) -> Array:
-        """The columns ``[k, rows]`` as a numpy array. Called by the worker."""
+        """Return the columns ``[k, rows]`` as a numpy array. Called by the worker."""
         flat = [part.reshape(-1) for part in self.on_host()]
         joined = flat[0] if len(flat) == 1 else np.concatenate(flat)
         return joined.reshape(len(self.keys), len(joined) // len(self.keys))
@@ -66,7 +66,7 @@ class Pack:
 def land(device: torch.device, packs: Sequence[Pack]) -> None:
     """Start the copy of one device's packs to the host, after they are complete; returns at once.
 
-    One buffer of pinned memory takes them all. It returns to torch's allocator with the last part that lies in it.
+    All packs share one buffer of pinned memory, which torch's allocator gets back when the last part is freed.
     """
     stream = torch.cuda.current_stream(device)
     for event in {id(pack.ready): pack.ready for pack in packs}.values():

@@ -1,7 +1,4 @@
-"""Values of another shape than their signal has: the edits that give it, for the errors of ``observe``.
-
-Imports torch and the plan.
-"""
+"""Edits for values whose shape does not fit their signal, for the errors of ``observe``."""
 
 from __future__ import annotations
 
@@ -17,15 +14,15 @@ from declog.plans.ops import SignalOp
 from declog.runtime.values.fixes import entry_of
 
 Beside = Sequence[tuple[SignalOp, Any]]  # signals of one call, with their values
-_OF_PARAMETERS = re.compile(r"(\w+[_/])?(lr|learning_rate|weight_decay|momentum)s?")  # one for each parameter group
-_TEXTS = ("content", "text", "completion", "response", "output", "answer")  # keys of what has a text
+_OF_PARAMETERS = re.compile(r"(\w+[_/])?(lr|learning_rate|weight_decay|momentum)s?")  # values per parameter group
+_TEXTS = ("content", "text", "completion", "response", "output", "answer")  # keys whose value is a text
 
 
 def shape_fix(op: SignalOp, label: str, value: Any, beside: Beside = ()) -> str:
-    """An edit that gives a value the expected shape; ``beside`` has the signals of its call.
+    """Return an edit that gives a value the expected shape; ``beside`` has the signals of its call.
 
-    Another axis of rows is offered for a signal that the config names as the training code does: one of another name
-    stands in an expression of a preset for values of its own axis.
+    Declaring another axis with rows is offered only if the signal's name in the config is the observed name: otherwise
+    a preset renames the signal, and its expressions need the declared axis.
     """
     ndim = 1 if isinstance(value, Sequence) else getattr(value, "ndim", 0)
     rows = rows_beside(label, beside)
@@ -53,19 +50,19 @@ def shape_fix(op: SignalOp, label: str, value: Any, beside: Beside = ()) -> str:
 
 
 def _of_step(label: str, value: Any, ndim: int) -> tuple[str, str]:
-    """The edit that makes one number of a value, and the axis that it may have instead."""
+    """Return the edit that makes one number of a value, and the axis that the signal may have instead, or ''."""
     if _OF_PARAMETERS.fullmatch(label) and ndim == 1:
         return f"`{label}[0]`, of the first parameter group", ""
-    if isinstance(value, Sequence):  # of micro-batches, never a row each
+    if isinstance(value, Sequence):  # a number per micro-batch, never per row
         return f"`sum({label}) / len({label})`", ""
     of_tokens = f", of the tokens that exist `({label} * mask).sum() / mask.sum()`" if ndim == 2 else ""
     return f"`{label}.mean()`{of_tokens}", {1: "completion", 2: "token"}.get(ndim, "")
 
 
 def _of_packed(label: str, value: Any, rows: int | None, beside: Beside) -> tuple[str, str]:
-    """The edit for tokens of all completions in one row, and the axis that its values may have instead."""
+    """Return the edit for the tokens of all completions in one row, and the axis that the signal may have instead."""
     alone = [op for op, other in beside if op.axis is Axis.TOKEN and _dimensions(other) == 1][1:] == []
-    axis = "completion" if alone and rows in (None, len(value)) else ""  # beside others, each alone would be wrong
+    axis = "completion" if alone and rows in (None, len(value)) else ""  # with several, changing one would be wrong
     if rows == len(value):
         return f"one value per token: `{label}` as before it is reduced", axis
     lengths = next((op.source for op, other in beside if _are_lengths(op, other, len(value))), None)
@@ -89,7 +86,7 @@ def _is_of_tokens(value: Any, beside: Beside) -> bool:
 
 
 def rows_beside(label: str, beside: Beside) -> int | None:
-    """The number of completions that the other values of a call have; None where none of them says it."""
+    """The number of completions that the other values of a call have; None if no other value tells it."""
     counts = {
         axis: [
             len(value) for op, value in beside
@@ -105,7 +102,10 @@ def _dimensions(value: Any) -> int | None:
 
 
 def turned(labels: Sequence[str], counts: Mapping[str, int], beside: Beside) -> str | None:
-    """Which of two signals has tokens times completions: a mask, or the one of them whose shape says so; or None."""
+    """Return which of two signals has its axes turned, [tokens, completions]; None if neither seems to.
+
+    The other signals' number of completions decides first, then a name with "mask".
+    """
     opposite = dict(zip(labels, labels[::-1], strict=True))
     fits = [
         op.source for op, value in beside
@@ -119,7 +119,7 @@ def turned(labels: Sequence[str], counts: Mapping[str, int], beside: Beside) -> 
 
 
 def text_fix(op: SignalOp, label: str, values: Any) -> str | None:
-    """An edit that makes texts of token ids, messages or lists of texts; None where values are something else."""
+    """Return an edit that makes texts of token ids, messages or lists of texts; None for other values."""
     listed = isinstance(values, list | tuple | torch.Tensor | np.ndarray)
     item = next((one for one in values if one is not None), None) if listed else None
     ids = item.flatten().tolist() if isinstance(item, torch.Tensor | np.ndarray) and item.ndim else item
@@ -135,13 +135,13 @@ def text_fix(op: SignalOp, label: str, values: Any) -> str | None:
 
 
 def array_fix(op: SignalOp, label: str, values: torch.Tensor) -> str:
-    """An edit that makes texts of numbers, and the type that these have."""
+    """Return an edit that makes texts of numbers, or declares the type of the numbers."""
     kind = "float" if values.is_floating_point() else "bool" if values.dtype is torch.bool else "int"
     return f"`[str(x) for x in {label}.tolist()]`, or declare `{entry_of(op, f'type: {kind}')}`"
 
 
 def _part(item: Any) -> str | None:
-    """The subscripts of the last text in messages; None where there is none."""
+    """Return the subscripts of the last text in messages, as code; None if the messages have no text."""
     if isinstance(item, list | tuple):
         inside = _part(item[-1]) if item and not isinstance(item[-1], str) else None
         return None if inside is None else f"[-1]{inside}"

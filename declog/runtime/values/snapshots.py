@@ -1,7 +1,7 @@
-"""Copies of arbitrary arguments of a call, and how they are written and read back.
+"""Copies of a call's arguments, of any type, and their encoding in a capture.
 
 ``Snapshot`` copies on the training thread and never waits for a device; ``encode`` and ``decode`` are for the file.
-Tensors keep their dtype, texts and conversations are JSON; anything else is only described in words. Imports torch.
+Tensors keep their dtype, texts and conversations become JSON; values of other types are only described in words.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _STORED = {
         torch.uint8, torch.bool,
     )
 }  # fmt: skip
-_BYTES = 8  # the size that a number, or a place in a list, counts as
+_BYTES = 8  # the bytes that a number or an item of a list counts as
 
 
 class Full(Exception):
-    """There is no room for the copy."""
+    """The copy would exceed the room of its snapshot."""
 
 
 class Uncaptured:
-    """Stands for a value that no capture can hold."""
+    """The description of a value that no capture can hold, in the place of the value."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -47,7 +47,7 @@ class Uncaptured:
 
 
 class Snapshot:
-    """The arguments of one call. ``room`` is the most bytes that it may have; more raises ``Full``."""
+    """The copied arguments of one call; more than ``room`` bytes raise ``Full``."""
 
     def __init__(self, room: int) -> None:
         self.bytes = 0
@@ -55,7 +55,7 @@ class Snapshot:
         self._waiting: list[tuple[Tensor, Any]] = []  # tensors that are being copied, and their events
 
     def copy(self, value: Any) -> Any:
-        """A copy that later training code cannot change."""
+        """Return a copy that later training code cannot change."""
         if isinstance(value, (*_SIMPLE, Timed)):  # `encode` reads a duration, on a thread that may wait
             self._count(len(value) if isinstance(value, str) else _BYTES)
             return value
@@ -72,7 +72,7 @@ class Snapshot:
         return Uncaptured(describe(value))
 
     def wait(self) -> None:
-        """Wait until data from devices is here; called where waiting does no harm."""
+        """Wait until data from devices is on the host; called by the thread that writes the capture."""
         for _, event in self._waiting:
             event.synchronize()
         self._waiting.clear()
@@ -116,7 +116,7 @@ class Snapshot:
 
 
 def encode(value: Any, packer: Packer, redact: Redact | None = None) -> Any:
-    """A copied value as JSON and arrays."""
+    """Return a copied value as JSON, with its arrays in ``packer``."""
     if isinstance(value, Timed):
         return {"plain": value.seconds()}
     if isinstance(value, Tensor):
@@ -137,7 +137,7 @@ def encode(value: Any, packer: Packer, redact: Redact | None = None) -> Any:
 
 
 def decode(node: Mapping[str, Any], container: Container) -> Any:
-    """The value that ``encode`` was given, with tensors on the host."""
+    """Return the value that ``encode`` was given, with tensors on the host."""
     if "plain" in node:
         return node["plain"]
     if "tensor" in node:
@@ -154,5 +154,5 @@ def decode(node: Mapping[str, Any], container: Container) -> Any:
 
 
 def _numpy(value: Tensor) -> np.ndarray[Any, Any]:
-    """The tensor's numbers; numpy has no bfloat16, so its bits are kept as integers."""
+    """Return the tensor's numbers; numpy has no bfloat16, so bfloat16 becomes its bits, as integers."""
     return (value.view(torch.int16) if value.dtype is torch.bfloat16 else value).numpy()

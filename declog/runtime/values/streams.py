@@ -1,7 +1,6 @@
 """CUDA streams: data made on one stream is read on another only when it is complete, and its memory is kept until then.
 
-The host never waits here, and a thread that waits for an event sleeps. Without a GPU none of this is used. Imports
-torch only.
+The host never waits here, and a thread that waits for one of these events sleeps. Without a GPU none of this is used.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ _RELAXED = 2  # CUDA's CU_STREAM_CAPTURE_MODE_RELAXED
 
 
 class Streams(dict[Any, Any]):
-    """The streams on which tensors were made, each with an event after the last of them. Never changed."""
+    """The streams on which tensors were made, each with an event after the last tensor. Never changed in place."""
 
     def noted(self, devices: Iterable[torch.device]) -> Streams:
-        """These streams and the devices' current ones, on which something was made just now."""
+        """Return these streams with the devices' current streams, on which a tensor was made just now."""
         after = Streams(self)
         for device in devices:
             stream = torch.cuda.current_stream(device)
@@ -28,7 +27,7 @@ class Streams(dict[Any, Any]):
         return after
 
     def join(self, tensors: Iterable[Tensor]) -> None:
-        """Make the current streams wait for the others, before tensors are read on them."""
+        """Make the current streams wait for these streams, before ``tensors`` are read on them."""
         if not self:
             return
         for stream, event in self.items():
@@ -40,7 +39,7 @@ class Streams(dict[Any, Any]):
                 tensor.record_stream(torch.cuda.current_stream(tensor.device))
 
     def ready(self) -> Mapping[torch.device, Any]:
-        """For each device an event after everything that was made, once its current stream has joined the others."""
+        """Return for each device an event after all its tensors. Call ``join`` before."""
         devices = {stream.device for stream in self}
         after = self.noted(devices)
         return {device: after[torch.cuda.current_stream(device)] for device in devices}
@@ -50,14 +49,15 @@ NO_STREAMS = Streams()
 
 
 def capturing() -> bool:
-    """Whether the work of the current stream is captured as a CUDA graph, so that nothing is computed yet."""
+    """Whether a CUDA graph captures the work of the current stream, so that nothing is computed yet."""
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def beside_graphs() -> None:
     """Let the calling thread wait for the device while another thread captures a CUDA graph.
 
-    Without this CUDA fails both of them. The setting is of the thread, and torch has no function for it.
+    Without this CUDA raises an error in both threads. The setting holds for the thread, and torch has no function for
+    it.
     """
     if torch.cuda.is_initialized() and torch.version.cuda is not None:
         ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode(ctypes.byref(ctypes.c_int(_RELAXED)))

@@ -1,7 +1,4 @@
-"""Tensors of every kind in a form that can be recorded: dense, with values, in a readable dtype.
-
-Imports torch and numpy only.
-"""
+"""Makes tensors of every kind recordable: dense, with values, in a dtype that declog reads."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import numpy as np
 import torch
 
 Tensor = torch.Tensor
-# tensors inside vmap, grad and the like, which have no values yet
+# whether a tensor is inside vmap, grad or a similar transform, where it has no values yet
 wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 HALF = (torch.bfloat16, torch.float16)
 INTEGERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool})
@@ -19,7 +16,7 @@ FLOATS = frozenset({torch.float64, torch.float32, *HALF})
 
 
 def described_array(value: Tensor | np.ndarray[Any, Any]) -> str:
-    """A tensor or an array in a few words, for messages."""
+    """Describe a tensor or an array in a few words, for messages."""
     what = "a tensor" if isinstance(value, Tensor) else "an array"
     return f"{what} of {named_dtype(value.dtype)} with shape {tuple(value.shape)}"
 
@@ -40,9 +37,10 @@ def plain(value: Any) -> bool:
 
 
 def readable(value: Tensor) -> Tensor:
-    """The same values as a plain tensor; ``ValueError`` says why there are none that can be read.
+    """Return the same values as a plain tensor; raises ``ValueError``, with the reason, if they cannot be read.
 
-    Sparse tensors become dense, quantised ones and small floats float32, unsigned integers int64. Complex tensors stay.
+    Sparse tensors become dense. Quantised tensors and floats of 8 bits become float32, uint16, uint32 and uint64 become
+    int64. Complex tensors stay.
     """
     if type(value).__torch_dispatch__ is not Tensor.__torch_dispatch__:
         raise ValueError(f"is a {type(value).__name__}, whose values only its own class can read")
@@ -74,7 +72,10 @@ def readable(value: Tensor) -> Tensor:
 
 
 def _signed(value: Tensor) -> Tensor:
-    """A uint64 tensor as int64, if all values fit; checking this on a device would wait for it."""
+    """Return a uint64 tensor as int64; raises ``ValueError`` if a value does not fit.
+
+    Also raises for a tensor on a device, because the check would wait for the device.
+    """
     signed = value.view(torch.int64)
     if not value.is_cpu:
         raise ValueError("holds uint64, which may be greater than what int64 holds")
