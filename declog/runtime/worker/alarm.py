@@ -1,4 +1,4 @@
-"""Calls back after a deadline although no other call comes; has a thread only while something waits."""
+"""An alarm that calls back at a deadline without any other call; it has a thread only while it is set."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 class Alarm:
-    """Calls ``ring`` on a thread of its own at the set time; whatever still waits then must set the alarm again."""
+    """Calls ``ring`` at the set time, on a separate thread; to ring again, the alarm must be set again."""
 
     def __init__(self, ring: Callable[[], object]) -> None:
         self._ring = ring
@@ -16,7 +16,7 @@ class Alarm:
         self._timer: threading.Timer | None = None
 
     def set(self, seconds: float) -> None:
-        """Ring within so many seconds."""
+        """Ring in ``seconds``, or earlier if an earlier time is already set."""
         due, timer = time.monotonic() + seconds, self._timer
         if timer is not None and timer.is_alive():
             if self._due <= due:
@@ -32,7 +32,7 @@ class Alarm:
         self._ring()
 
     def cancel(self) -> None:
-        """Cancel the alarm: nothing waits any more."""
+        """Cancel the alarm."""
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()

@@ -1,7 +1,4 @@
-"""Everything behind the training thread: the worker, rank 0's collector, the sinks and the run's folder.
-
-Imports the runtime only, as the recorder does.
-"""
+"""Everything behind the training thread: the worker, rank 0's collector, the sinks and the run's folder."""
 
 from __future__ import annotations
 
@@ -34,7 +31,8 @@ from declog.runtime.worker.worker import Worker
 from declog.sinks.runner import CloseReport
 
 log = logging.getLogger("declog")
-# arguments: the plan, the run, its sinks, a callback for failures, and one for lines of text
+# arguments: the plan, a function that returns the run, routes to its sinks, its failures, a callback for the lines of
+# metrics that are added later
 MakeLive = Callable[..., LiveMetrics]
 MOST_ALERTS = 1000  # the number of fired alerts that are remembered
 
@@ -42,7 +40,7 @@ MOST_ALERTS = 1000  # the number of fired alerts that are remembered
 class Background:
     """Runs the worker and its parts.
 
-    ``close_s`` is how long each sink may take at the end, ``wait_s`` how long rank 0 waits for the rows of other ranks.
+    Each sink may take ``close_s`` seconds at the end; rank 0 waits ``wait_s`` seconds for the rows of other ranks.
     """
 
     def __init__(
@@ -72,7 +70,7 @@ class Background:
                 unused=lambda: self._unused(fates.lost(id(self))), rows=rows,
                 live=metrics, go_back=partial(outlets.go_back, close_s),
             )  # fmt: skip
-        self.merger: actors.Merger | None = None  # of a driver, for its actors' exports
+        self.merger: actors.Merger | None = None  # on a driver: merges its actors' exports
         if isinstance(comm, actors.DriverComm) and self._collector is not None:
             self.merger = actors.Merger(plan, self._collector, failures, comm)
         local = [route for route in outlets.routes if route.local]
@@ -82,7 +80,7 @@ class Background:
         self._worker = Worker(
             comm, sender, self._collector, failures, self.backlog, self._stop, go_back=partial(outlets.go_back, close_s)
         )
-        self.submit = self._worker.submit  # a log event
+        self.submit = self._worker.submit  # hands over a log event
         self._alarm = Alarm(lambda: self._worker.later(self._merge))
         fates.open(id(self), collects=self._collector is not None)
 
@@ -94,32 +92,32 @@ class Background:
 
     @property
     def failures(self) -> dict[str, int]:
-        """The failures so far, and what sinks lost: counts by message."""
+        """The failures so far, and the losses of sinks: counts by message."""
         counts = dict(self._failures.counts)
         for runner in self._runners.values():
             counts |= runner.lost
         return counts
 
     def _note_missing(self, reasons: Mapping[str, str]) -> None:
-        """Store why metrics have no values, for ``missing`` and for the run's folder. Runs on the worker thread."""
+        """Store the reasons why metrics have no values, also in the run's folder. Runs on the worker thread."""
         self._missing = reasons
         if self._outlets.folder is not None:
             self._outlets.folder.note(missing=dict(reasons))
 
     @property
     def missing(self) -> Mapping[str, str]:
-        """Why metrics have no values; waits for all log events that were handed over."""
+        """The metrics without values, each with the reason; waits for all log events that were handed over."""
         if self._collector is not None:
             self.settle()
         return dict(self._missing)
 
     def _note_late(self, lines: Mapping[str, str]) -> None:
-        """Store the metrics that were asked for later and continue, for the run's folder. Runs on the worker thread."""
+        """Store, in the run's folder, the metrics that were added during the run. Runs on the worker thread."""
         if self._outlets.folder is not None:
             self._outlets.folder.note(late=dict(lines))
 
     def _note_alert(self, step: int, op: AlertOp, alert: Alert) -> None:
-        """Store an alert that fired. Runs on the worker thread."""
+        """Store an alert that fired, and ask for a stop if its config says so. Runs on the worker thread."""
         self._alerts.append((step, alert))
         if STOP in op.do and self._stop is not None:
             self._stop.ask(op.id, step)
@@ -135,21 +133,21 @@ class Background:
         """Whether an alert ends training after this step, which is the same on every rank."""
         if self._stop is None or step is None:
             return False
-        if self.comm.world_size == 1:  # of several ranks the slowest says how far training is
+        if self.comm.world_size == 1:  # with several ranks, the slowest decides how far training gets
             self.backlog.catch_up()
         return self._stop.after(step)
 
     def pass_through(self, step: int, mode: str, beside: Beside) -> None:
-        """On rank 0: give the sinks a trainer's numbers, after everything that was handed over before."""
+        """Give the sinks a trainer's numbers, after everything that was handed over before; only on rank 0."""
         if self._dispatcher is not None:
             self._worker.later(partial(self._dispatcher.pass_through, step, mode, beside))
 
     def settle(self, run: Callable[[], object] = lambda: None) -> None:
-        """Wait until everything that was handed over is done, and then ``run`` on the worker; raises its error."""
+        """Wait until everything handed over is done and the worker has called ``run``; raise the error of ``run``."""
         self._worker.call(run, self.close_s).check()
 
     def written(self, wait_s: float) -> bool:
-        """Wait for the sinks; returns whether everything that was handed over is written."""
+        """Wait for the sinks; return whether everything that was handed over is written."""
 
         def flush() -> bool:
             return all(runner.flush(wait_s) for runner in self._runners.values())
@@ -158,7 +156,7 @@ class Background:
         return task.done.is_set() and task.error is None and bool(task.result)
 
     def _unused(self, packets: Iterable[Fate]) -> int:
-        """Report packets that nobody consumed; returns how many rows they had."""
+        """Report packets that nobody consumed; return the number of their rows."""
         rows = 0
         for packet in packets:
             rows += packet.rows
@@ -166,7 +164,7 @@ class Background:
         return rows
 
     def _queued(self) -> dict[str, float]:
-        """The figures of the sinks' queues."""
+        """The figures of the sinks' queues, by name."""
         runners = self._runners.values()
         return {
             "declog/queue_bytes": sum(runner.queued_bytes for runner in runners),
@@ -174,7 +172,7 @@ class Background:
         }
 
     def wait(self) -> None:
-        """Wait until the sinks have everything that was handed over; report it if that takes too long."""
+        """Wait until the sinks have everything that was handed over; report a wait that takes too long."""
         patience = self.wait_s + self.close_s
         if not self._worker.call(lambda: None, patience).done.is_set():
             self._failures.report(RuntimeFailure.of("DL605.slow", seconds=f"{patience:g}"))
@@ -210,7 +208,7 @@ class Background:
                 raise SinkError.of("DL602.sink", sink=name, cause=error_text(cause)) from cause
 
     def _join(self) -> None:
-        """Wait for the worker while it makes progress, then stop what it waits for: a full queue, a stopped process."""
+        """Wait for the worker while it makes progress; release it from stuck sinks, at last from suspended processes."""
         patience, began, reported = self.wait_s + self.close_s, time.monotonic(), False
         finished, end = self.backlog.finished, began + patience
         while not self._worker.join(0.05):
@@ -231,7 +229,7 @@ class Background:
     # -- checkpoints
 
     def state(self) -> tuple[dict[str, Frame], dict[str, Any] | None]:
-        """Rank 0's state of earlier log events, after all of them are done: frames by name, and plain data."""
+        """Return rank 0's state after all earlier log events: frames by name, and plain data."""
         task = self._worker.call(self._collected, 2 * self.wait_s + self.close_s)
         if task.error is not None or not task.done.is_set():
             problem = task.error or "rank 0 is not done with earlier log events"
@@ -239,7 +237,7 @@ class Background:
         return task.result or ({}, None)
 
     def _collected(self) -> tuple[dict[str, Frame], dict[str, Any] | None]:
-        """Rank 0's state, after the files are written. Runs on the worker thread."""
+        """Return rank 0's state, after the files are written. Runs on the worker thread."""
         if self.merger is not None:
             self.merger.settle()
         for runner in self._runners.values():
@@ -253,7 +251,7 @@ class Background:
     def load(
         self, state: RecorderState, frames: Mapping[str, Frame], data: Mapping[str, Any] | None, *, equal: bool
     ) -> None:
-        """Restore a ``state``; only totals over the run if the plan is not ``equal`` to the saved one."""
+        """Restore a state. If the saved plan is not ``equal`` to this one, restore only totals over the run."""
         data, held = data or {}, {}
         if self._local is not None and "local" in data:
             self._local.load(data["local"])
@@ -270,20 +268,23 @@ class Background:
         self._outlets.rewind(point, self.close_s)
 
     def configure(self, values: Mapping[str, Any]) -> None:
-        """Add to the trainer's configuration; raises if it cannot be written into the run's folder."""
+        """Add to the trainer's configuration; raises ``OSError`` if it cannot be written into the run's folder."""
         if (write := self._outlets.configure(values)) is not None:
             self.settle(write)  # the worker also writes to the folder
 
     # -- actors
 
     def export(self) -> bytes:
-        """The log events since the last export; raises ``UsageError`` unless this is an actor."""
+        """Return the log events since the last export; raises ``UsageError`` unless this is an actor."""
         if not isinstance(self.comm, actors.ActorComm):
             raise UsageError.of("DL510.export")
         return self.comm.take(self._plan.fingerprint)
 
     def merge(self, exports: Iterable[bytes], wait_s: float | None) -> None:
-        """Log the exports of actors; raises ``UsageError`` unless this is a driver, and at the end for other data."""
+        """Log the exports of actors; raises ``UsageError`` unless this is a driver.
+
+        After it has taken all other exports, raises the error of the first export that cannot be merged.
+        """
         if self.merger is None:
             raise UsageError.of("DL510.merge")
         taken, wrong = actors.read_all(exports, self._plan, self.comm.world_size)

@@ -1,6 +1,6 @@
 """Counts and limits the log events and bytes that the worker has not evaluated yet.
 
-The training thread adds, the worker removes. Imports failures only.
+The training thread adds log events, the worker removes them.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from declog.runtime.run.failures import Failures
 from declog.sinks.waiting import until
 
 log = logging.getLogger("declog")
-AHEAD = 4  # log events that training may be ahead where it asks whether an alert ends it
-CATCH_UP_S = 2.0  # how long it waits for that, in all of a run
+AHEAD = 4  # the log events that training may be ahead when it asks whether an alert ends it
+CATCH_UP_S = 2.0  # the seconds that training waits for the worker then, in the whole run
 
 
 class Backlog:
-    """Limits the backlog to the plan's ``backlog_bytes``: beyond that the step waits.
+    """Limits the backlog to the plan's ``backlog_bytes``: beyond that, steps wait.
 
-    If the worker finishes nothing for ``patience_s`` seconds, that is reported, and steps do not wait until it makes
-    progress again.
+    If the worker finishes nothing for ``patience_s`` seconds, this is reported, and steps stop waiting until the worker
+    makes progress again.
     """
 
     def __init__(self, plan: Plan, failures: Failures, patience_s: float) -> None:
@@ -36,21 +36,21 @@ class Backlog:
         self._patience_s = patience_s
         self._lock = threading.Lock()
         self._reported = False
-        self._stalled = -1  # the number of finished items when a wait ended in vain
+        self._stalled = -1  # the number of finished items when a wait ended without progress
         self._catch_up_s = CATCH_UP_S
 
     def read(self) -> dict[str, float]:
-        """The current figures by name."""
+        """Return the current figures by name."""
         return {"declog/backlog": self.events, "declog/backlog_bytes": self.bytes}
 
     def put(self, size: int) -> None:
-        """Add a log event of so many bytes."""
+        """Add a log event of ``size`` bytes."""
         with self._lock:
             self.events += 1
             self.bytes += size
 
     def done(self, size: int | None = None) -> None:
-        """Remove a finished item: a log event of so many bytes, or another item."""
+        """Remove a finished item: a log event of ``size`` bytes, or with None another item."""
         with self._lock:
             self.finished += 1
             if size is not None:
@@ -58,7 +58,7 @@ class Backlog:
                 self.bytes -= size
 
     def wait(self) -> None:
-        """Wait on the training thread until there is room; a single log event always has room."""
+        """Wait on the training thread until the backlog is within its limit; a single log event always is."""
         if self.bytes <= self._limit or self.events < 2 or self._stalled == self.finished:
             return
         if not self._reported:

@@ -1,7 +1,7 @@
 """Rank 0's side of a log event: collects the rows of all ranks, and evaluates them.
 
-Evaluates as a single process does, over the merged rows, so that no value depends on the number of ranks. Runs on the
-worker thread. Imports evaluation and the ranks' messages, no torch.
+The merged rows are evaluated as a single process would, so that no value depends on the number of ranks. Runs on the
+worker thread.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ from declog.runtime.worker.row_keeper import RowKeeper
 log = logging.getLogger("declog")
 
 Figures = Mapping[str, float]
-SHORT_WAIT_S = 2.0  # how long a run that failed, or one that waits for an answer, still waits for another rank's rows
-PATIENCE = 16  # after so many log events rank 0 will not begin an earlier one any more that another rank has begun
+SHORT_WAIT_S = 2.0  # the seconds that rank 0 waits for other ranks' rows after a failure, or for an urgent answer
+PATIENCE = 16  # after so many further log events, rank 0 will not begin one that another rank has begun
 REPLICAS_WATCHED = 3  # the number of log events in which the rows of ranks are compared
 
 
 class LiveMetrics(Protocol):
-    """Metrics that were asked for while the run goes on; see ``declog.late.live``."""
+    """Metrics that are added during the run; see ``declog.late.live``."""
 
     @property
     def folders(self) -> Collection[Path]:
-        """The folders of their files, which go back by themselves when the run does."""
+        """The folders of their files. These metrics rewind the files themselves when the run goes back."""
 
     def take(self, event: RowEvent) -> None:
-        """Take a log event of all ranks whose rows were kept."""
+        """Take a log event of all ranks, with its kept rows."""
 
     def close(self) -> None:
-        """End: no more log events will come."""
+        """End: no more log events will follow."""
 
 
 class Collector:
-    """Collects and evaluates log events; ``wait_s`` is how long it waits for another rank's rows."""
+    """Collects and evaluates log events; waits at most ``wait_s`` seconds for other ranks' rows."""
 
     def __init__(
         self, plan: Plan, comm: Comm, dispatcher: Dispatcher, failures: Failures, *, wait_s: float,
@@ -66,7 +66,7 @@ class Collector:
         self.wait_s = wait_s
         self.rows = rows
         self._live = live
-        self._go_back = go_back  # lets the sinks drop what is behind a step
+        self._go_back = go_back  # lets the sinks drop their rows after a step
         self._plan = plan
         self._comm = comm
         self._dispatcher = dispatcher
@@ -74,24 +74,24 @@ class Collector:
         self._queued = queued  # returns the figures of the sinks' queues
         self._unused = unused  # at the end of the run: returns the number of rows in packets that nobody consumed
         self.evaluation = Evaluation(plan, dispatcher, failures.report)
-        self._watched = 0
-        self._skipped: dict[str, set[int]] = {}  # by mode: the ranks without which it was evaluated
-        self._warned: set[str] = set()  # modes of which it was said that ranks do not enter them
-        self._mismatched: set[str] = set()  # ranks of which a mismatch was reported
-        self._figures: list[Figures] = []
+        self._watched = 0  # the number of log events in which ranks' rows were compared
+        self._skipped: dict[str, set[int]] = {}  # by mode: the ranks that its log events were evaluated without
+        self._warned: set[str] = set()  # modes with a warning that some ranks do not enter them
+        self._mismatched: set[str] = set()  # ranks with a reported mismatch
+        self._figures: list[Figures] = []  # the figures of all ranks' messages since the last log event
         self._ended: set[int] = set()  # ranks that sent their last message
         self._sent: dict[int, deque[Mapping[str, int]]] = {}  # by rank: `sent` of its latest messages
-        self._dropped: dict[tuple[int, str], int] = {}  # by rank and mode: the number of log events judged to be alone
+        self._dropped: dict[tuple[int, str], int] = {}  # by rank and mode: log events below this number are dropped
 
     def collect(self, item: LogEvent, frames: Frames) -> dict[str, float]:
-        """Finish a log event of all ranks, given rank 0's frames; returns the logged scalars by name."""
+        """Finish a log event of all ranks, given rank 0's frames; return the logged scalars by name."""
         if item.last:
             self._ended.add(0)
         parts, complete = {0: frames}, {0} if self.opened(item, tail=True) else set[int]()
         if self._comm.world_size > 1:
             wait_s = min(self.wait_s, SHORT_WAIT_S) if item.short_wait else self.wait_s
             if item.answer is not None:
-                # answer in time; but rows of other ranks are not given up because a caller is impatient
+                # leave time for the answer, but wait at least briefly for other ranks, however short the caller waits
                 wait_s = min(wait_s, max(item.answer.remaining / 2, SHORT_WAIT_S))
             latest, last = -1, {0: item.last}
             messages, absent = self._comm.receive(item.key, wait_s), self._comm.absent(item.mode)
@@ -108,12 +108,12 @@ class Collector:
                     self._failures.report(failure)
                     continue
                 parts[rank], last[rank] = rows, message.last
-                # a rank that made fewer steps ended before this event, though both are at their tail
+                # a rank with fewer steps ended before this event, although both events are at their tail
                 together = item.tail and message.steps >= item.steps
                 complete |= {rank} if self.opened(message, tail=together) else set()
                 latest = max(latest, message.step)
             complete -= (ended := self.ended(item.mode, last))
-            if latest > item.step or 0 in ended:  # rank 0 ended before the others, without this step
+            if latest > item.step or 0 in ended:  # rank 0 ended before the other ranks, and lacks this step
                 item, complete = item._replace(step=latest), complete - {0}
         unused = self._unused() if item.last and item.mode == "train" and self.all_ended else 0
         if unused:
@@ -125,9 +125,10 @@ class Collector:
         return logged
 
     def skip(self, mode: str, ranks: Sequence[int], *, has_rows: bool) -> None:
-        """Say once that ranks do not enter a mode, as where rank 0 evaluates alone: values are of the others.
+        """Warn once per mode that ``ranks`` have not entered it, so that its values are of the other ranks.
 
-        One that was only slow, and enters it later, has missed what it was skipped in: that is a failure.
+        This is right if for instance rank 0 evaluates alone. If a skipped rank was only slow and enters the mode later,
+        its missed log events are reported as a failure.
         """
         for one, skipped in self._skipped.items():
             for rank in skipped - set(self._comm.absent(one)):
@@ -145,14 +146,15 @@ class Collector:
             )  # fmt: skip
 
     def finish(self, item: LogEvent, parts: Mapping[int, Frames], complete: Collection[int]) -> dict[str, float]:
-        """Evaluate what is due at this event; longer windows keep the rows.
+        """Evaluate the metrics and tables that are due at this event; longer windows keep the rows.
 
-        ``parts`` has the frames by rank, and ``complete`` the ranks whose frames have all of their rows.
+        ``parts`` has the frames by rank, and ``complete`` the ranks whose frames have all their rows. Returns the
+        logged scalars by name.
         """
         self._watch(list(parts.values()))
         frames, taken = self._merged(parts)
         ranks = len(taken & set(complete))
-        logs = item.mode == "train" and not self._plan.every  # the trainer says when it logs: longer windows go on
+        logs = item.mode == "train" and not self._plan.every  # the trainer decides when to log: longer windows go on
         tail = item.tail and (not logs or item.last or item.back is not None)
         facts = EventFacts(
             item.event, item.mode, item.step, item.steps, tail, item.part, item.back, item.seconds, item.elapsed,
@@ -172,7 +174,7 @@ class Collector:
         return logged
 
     def _cost(self) -> Figures:
-        """What declog itself cost since the last log event."""
+        """Return the costs of declog itself since the last log event, by name."""
         figures = {**self_metrics.greatest(self._figures), **self._queued()}
         self._figures.clear()
         return figures
@@ -181,7 +183,7 @@ class Collector:
         """Keep the rows of a log event; if the disk refuses, report it once and stop keeping rows."""
         try:
             return rows.add(facts, frames)
-        except Exception as error:  # noqa: BLE001  (logging goes on without)
+        except Exception as error:  # noqa: BLE001  (logging goes on without kept rows)
             self.rows = None
             rows.stop()
             self._failures.report(RuntimeFailure.of("DL611.stopped", error=error_text(error)))
@@ -193,7 +195,7 @@ class Collector:
         return len(self._ended) == self._comm.world_size
 
     def close(self) -> None:
-        """End: no more log events will come."""
+        """End: no more log events will follow."""
         for error in self._dispatcher.inactive.errors if self._plan.strict else ():
             self._failures.report(error, "a signal is missing")
         self._dispatcher.inactive.end()
@@ -203,14 +205,14 @@ class Collector:
         if self.rows is not None:
             try:
                 self.rows.close()
-            except Exception as error:  # noqa: BLE001  (what could be kept is)
+            except Exception as error:  # noqa: BLE001  (the rows so far are kept)
                 self._failures.report(RuntimeFailure.of("DL611.stopped", error=error_text(error)))
 
     def _merged(self, parts: Mapping[int, Frames]) -> tuple[Frames, set[int]]:
-        """The merged rows, and the ranks that they are of; a rank whose rows do not fit loses only its own."""
+        """Return the merged rows, and their ranks; if a rank's rows do not fit, only these rows are lost."""
         try:
             return merged(list(parts.values())), set(parts)
-        except Exception:  # noqa: BLE001  (whose rows it was is found below)
+        except Exception:  # noqa: BLE001  (merging rank by rank finds the rank)
             rows: Frames = {}
             taken: set[int] = set()
             for rank, part in parts.items():
@@ -226,7 +228,10 @@ class Collector:
     # -- other ranks' messages
 
     def read(self, rank: int, data: bytes) -> tuple[Frames, LogEvent]:
-        """A rank's frames and facts from a message; raises ``CommError`` if the message is not whole."""
+        """Return a rank's frames and facts from a message; raises ``CommError`` if the message is damaged.
+
+        Also notes the packets that the message lists, and whether it is the rank's last one.
+        """
         frames, meta = decode(data, self._plan.grouping)
         message = LogEvent.read(meta)
         fates.heard(message.consumed, itertools.starmap(Fate, message.unused))
@@ -235,9 +240,9 @@ class Collector:
         return frames, message
 
     def opened(self, message: LogEvent, *, tail: bool) -> bool:
-        """Take in the facts of a message; returns whether its rows are all that the rank has.
+        """Take the facts of a message; return whether it has all rows of its rank.
 
-        ``tail``: a message at the tail can be whole. That of a rank that ended early is not.
+        ``tail``: a message at the tail may have all rows; it has not if the rank ended early.
         """
         if message.error is not None:
             self._failures.report(RuntimeFailure("DL605", message.error))
@@ -246,9 +251,9 @@ class Collector:
         return message.intact and (tail or not message.tail)
 
     def ended(self, mode: str, last: Mapping[int, bool]) -> set[int]:
-        """The ranks that ended before others made this block of a mode, by which messages are the ranks' last ones.
+        """The ranks that ended before other ranks made this block of a mode; ``last``: whether a message was the last.
 
-        Modes that count steps say by their counts who was there.
+        Modes that count steps are left out: there the counts of steps show this.
         """
         if mode == "train" or self._plan.modes[mode].every or all(last.values()):
             return set()
@@ -257,15 +262,15 @@ class Collector:
     def _in_step(self, event: LogEvent, rank: int, message: LogEvent) -> None:
         """Raise ``CommError`` if a message is of another log event: it would mix modes, or rows of different steps.
 
-        Reports and drops log events that the rank makes alone: rank 0 has not begun them some log events later, or at
-        the end.
+        Also reports and drops log events that only this rank makes: rank 0 has not begun them ``PATIENCE`` log events
+        later, or at the end of both.
         """
         if not fits(event, message):
             raise self.mismatch(f"rank {rank}", event, message)
         latest = self._sent.setdefault(rank, deque([{}] * PATIENCE, PATIENCE))
         latest.append(message.sent)
         if event.last != message.last:
-            return  # one of the two has ended: the other makes more
+            return  # one of the two ranks has ended, and the other makes more log events
         for mode, count in latest[-1 if event.last else 0].items():
             alone = range(max(event.begun.get(mode, 0), self._dropped.get((rank, mode), 0)), count)
             if mode in self._plan.modes and alone:
@@ -275,7 +280,7 @@ class Collector:
                     self._comm.drop(Event(mode, number), rank)
 
     def mismatch(self, who: str, event: LogEvent, message: LogEvent) -> CommError:
-        """The error for a message that belongs to another log event; the details are told once per rank."""
+        """Return the error for a message that belongs to another log event, with details once per rank."""
         detail = "" if who in self._mismatched else (
             f" (step {message.step}, its {message.steps}. of mode {message.mode}, where this is step {event.step}, "
             f"the {event.steps}. of mode {event.mode})"
@@ -284,7 +289,7 @@ class Collector:
         return CommError.of("DL603.event", who=who, detail=detail)
 
     def _watch(self, parts: Sequence[Frames]) -> None:
-        """Report ranks with equal rows, which should be one rank; only the first log events with rows are compared."""
+        """Warn of ranks with equal rows, which should be one rank; compares only the first log events with rows."""
         if len(parts) < 2 or self._watched >= REPLICAS_WATCHED:
             return
         prints = [print_ for frames in parts if (print_ := _print(frames)) is not None]
@@ -296,7 +301,7 @@ class Collector:
     # -- checkpoints
 
     def state(self) -> tuple[Frames, dict[str, Any]]:
-        """What the next log events need of the earlier ones: frames by name, and plain data."""
+        """Return the state that later log events need of earlier ones: frames by name, and plain data."""
         frames, data = self.evaluation.state()
         return frames, data if self.rows is None else {**data, "rows": self.rows.count}
 
@@ -306,15 +311,15 @@ def fits(event: LogEvent, message: LogEvent) -> bool:
     if (message.mode, message.event) != (event.mode, event.event):
         return False
     if message.last and message.steps <= event.steps and message.step <= event.step:
-        return True  # that rank ended before this event: the message has all that it had left
+        return True  # that rank ended before this event: the message has its last rows
     if event.last and message.steps >= event.steps:
-        return True  # rank 0 ended before that event
+        return True  # rank 0 ended before the message's event
     expected = event.step, event.steps, event.tail, event.part
     return (message.step, message.steps, message.tail, message.part) == expected
 
 
 def _print(frames: Frames) -> int | None:
-    """A checksum of a rank's numbers per completion; None if there are so few that they may be equal by chance."""
+    """A checksum of a rank's numbers per completion that vary; None without any, as equal numbers may be chance."""
     checksum, rows = 0, 0
     for frame in frames.values():
         for block in frame.blocks:

@@ -1,6 +1,6 @@
-"""Tables without a filter: each rank writes its own rows to its own files, and sends none of them.
+"""Tables without a filter: each rank writes its own rows to its own files, and does not send them to rank 0.
 
-Runs on the worker thread, on every rank of a job with several. Imports evaluation and the plan, no torch.
+Runs on the worker thread, on every rank of a job with several ranks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from declog.records import Records
 
 
 class LocalTables:
-    """Builds a rank's own tables and hands them to its sinks; ``routes`` are the sinks' on every rank."""
+    """Builds a rank's own tables and hands them to its sinks; ``routes`` lead to the sinks that every rank has."""
 
     def __init__(self, plan: Plan, routes: Sequence[Route], report: Report) -> None:
         self._report = report
@@ -28,7 +28,7 @@ class LocalTables:
         self._routes = routes
         self._tables = Tables(report)
         self._ops = [op for op in plan.tables if op.local]
-        self._events: Counter[str] = Counter()  # the number of log events by mode, for sinks that take only each N-th
+        self._events: Counter[str] = Counter()  # the number of log events by mode, for sinks that take each N-th
 
     def write(self, step: int, mode: str, frames: Mapping[str, Frame]) -> None:
         """Write the rows of one log event."""
@@ -45,10 +45,10 @@ class LocalTables:
                 submit(route, step, Records(mode, time.time(), tables=tuple(shown)), self._report)
 
     def state(self) -> dict[str, Any]:
-        """The state for a checkpoint."""
+        """Return the state for a checkpoint."""
         return {"tables": self._tables.state(), "events": dict(self._events)}
 
     def load(self, data: Mapping[str, Any]) -> None:
-        """Restore a checkpoint."""
+        """Restore the state of a checkpoint."""
         self._tables.load(data["tables"])
         self._events.update(data["events"])

@@ -1,11 +1,10 @@
-"""Rows of log events as files: a journal of messages while a chunk is open, and parquet when it is whole.
+"""Rows of log events as files: a journal of messages while a chunk is open, and parquet when it is complete.
 
     rows/000000.parquet       a row per log event; a cell has the values of a column, one per batch, group or completion
-    rows/tail-000001.bin      the log events of the chunk that is open, as ranks send them
+    rows/tail-000001.bin      the log events of the open chunk, encoded like messages between ranks
 
-The columns are the facts of the log event, then `PHASE/NAME` or `PHASE/NAME/MEMBER`. `PHASE/#columns` says which of
-these the log event has, in which order. Numbers keep their dtype, and a missing integer or bool is null. Imports
-frames, messages and, when a chunk is written or read, pyarrow.
+The columns are the facts of the log event, then `PHASE/NAME` or `PHASE/NAME/MEMBER`. `PHASE/#columns` has the numbers
+of the columns that the log event has, in order. Numbers keep their dtype, and a missing integer or bool is null.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from declog.runtime.ranks.wire import read
 from declog.sinks._shared import clean_text
 
 CHUNK, TAIL = "{:06d}.parquet", "tail-{:06d}.bin"
-_COLUMNS = b"declog"  # the key of the columns among the metadata of a file
+_COLUMNS = b"declog"  # the key of the columns in the metadata of a parquet file
 _ORDER = "#columns"
 _TEXT = "O"
 Array = NDArray[Any]
@@ -42,14 +41,14 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class RowEvent:
-    """A log event of all ranks before anything is computed: its facts, and its frames by phase."""
+    """A log event of all ranks before evaluation: its facts, and its frames by phase."""
 
     facts: EventFacts
     frames: Mapping[str, Frame]
 
 
 class _Column(NamedTuple):
-    """A column of a phase: its axis, its key, and its dtype (``O``: texts). A part of the batches begins with ``#``."""
+    """A column of a phase: its axis, its key, and its dtype (``O``: texts). Columns of batches begin with ``#``."""
 
     axis: int
     name: str
@@ -64,12 +63,12 @@ _FACTS = tuple(item.name for item in fields(EventFacts))
 
 
 def journal_entry(event: RowEvent) -> bytes:
-    """A log event as it is added to the journal."""
+    """Encode a log event for the journal."""
     return encode(event.frames, {name: getattr(event.facts, name) for name in _FACTS})
 
 
 def journal(path: Path, grouping: Grouping | None) -> tuple[list[RowEvent], int]:
-    """The log events of a journal up to where it was cut, and how many bytes these are; raises ``OSError``."""
+    """Read the log events of a journal up to where it was cut, and their size in bytes; raises ``OSError``."""
     events: list[RowEvent] = []
     end = 0
     with path.open("rb") as file:
@@ -81,15 +80,15 @@ def journal(path: Path, grouping: Grouping | None) -> tuple[list[RowEvent], int]
 
 
 def tail_of(folder: Path, chunk: int) -> Path:
-    """The journal of a chunk."""
+    """The path of a chunk's journal."""
     return folder / TAIL.format(chunk)
 
 
-# -- a whole chunk
+# -- a complete chunk
 
 
 def write_chunk(folder: Path, chunk: int, events: Sequence[RowEvent]) -> int:
-    """Log events as parquet; how many bytes they take. Raises ``OSError``."""
+    """Write log events as parquet; return the size of the file in bytes. Raises ``OSError``."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -104,7 +103,7 @@ def write_chunk(folder: Path, chunk: int, events: Sequence[RowEvent]) -> int:
         columns[phase] = {}
         for column, number in numbers.items():
             name = clean_text("/".join(filter(None, (phase, column.name, column.member))))
-            name = f"{name}#{number}" if name in table else name  # of another axis or dtype
+            name = f"{name}#{number}" if name in table else name  # a column of this name has another axis or dtype
             columns[phase][name] = column
             table[name] = _lists([of.get(column) for of in cells])
     texts = [name for of in columns.values() for name, column in of.items() if column.dtype == _TEXT]
@@ -119,7 +118,7 @@ def write_chunk(folder: Path, chunk: int, events: Sequence[RowEvent]) -> int:
 
 
 def _cells(frame: Frame | None) -> dict[_Column, tuple[Array, Array | None]]:
-    """The columns of a frame in order, each with where it is missing, if it is somewhere."""
+    """The columns of a frame in order, each with its values and a mask of missing values, if any."""
     if frame is None:
         return {}
     cells = [(getattr(frame.batches, part), None) for part in PARTS]
@@ -131,14 +130,14 @@ def _cells(frame: Frame | None) -> dict[_Column, tuple[Array, Array | None]]:
 
 @lru_cache(maxsize=512)
 def _columns(layout: Layout, axes: tuple[Axis, ...]) -> list[_Column]:
-    """The columns of a layout, in order, after those of the batches; ``axes`` are those of its texts."""
+    """The columns of the batches, then those of a layout, in order; ``axes`` are the axes of its texts."""
     columns = [_Column(int(Axis.STEP), f"#{part}", None, "<f8" if part == "elapsed" else "<i8") for part in PARTS]
     columns += [_Column(int(axis), *key, dtype.str) for axis, keys, dtype in layout.heads for key in keys]
     return columns + [_Column(int(axis), *key, _TEXT) for axis, key in zip(axes, layout.texts, strict=True)]
 
 
 def _lists(cells: Sequence[tuple[Array, Array | None] | None]) -> Any:
-    """The cells of a column as one Arrow array; a log event that does not have it has an empty one."""
+    """Return the cells of a column as one Arrow array; a log event without the column has an empty cell."""
     import pyarrow as pa
 
     offsets = np.cumsum([0, *(0 if cell is None else len(cell[0]) for cell in cells)]).astype(np.int32)
@@ -155,7 +154,7 @@ def _lists(cells: Sequence[tuple[Array, Array | None] | None]) -> Any:
 
 
 def chunk_of(folder: Path, chunk: int) -> Path:
-    """The parquet file of a chunk, which exists when the chunk is whole."""
+    """The path of a chunk's parquet file, which exists when the chunk is complete."""
     return folder / CHUNK.format(chunk)
 
 
@@ -163,7 +162,7 @@ def chunk_of(folder: Path, chunk: int) -> Path:
 
 
 def chunks(folder: Path) -> list[int]:
-    """The numbers of chunks that are in a folder, whole and open, in order."""
+    """The numbers of the chunks in a folder, complete and open, in order."""
     names = [path.name for pattern in (CHUNK, TAIL) for path in folder.glob(pattern.format(0).replace("000000", "*"))]
     return sorted({int(name.partition(".")[0].rpartition("-")[2]) for name in names})
 
@@ -171,7 +170,10 @@ def chunks(folder: Path) -> list[int]:
 def read_chunk(
     folder: Path, chunk: int, grouping: Grouping | None, names: Collection[str] | None = None
 ) -> Iterator[RowEvent]:
-    """The log events of a chunk, in order, with some columns or all. Raises ``OSError`` where it is gone."""
+    """Yield the log events of a chunk, in order, with all columns or those in ``names``.
+
+    Raises ``OSError`` if the chunk was removed.
+    """
     import pyarrow.parquet as pq
 
     if not chunk_of(folder, chunk).exists():
@@ -195,20 +197,21 @@ def read_chunk(
 
 
 def picked(frames: Mapping[str, Frame], names: Collection[str]) -> dict[str, Frame]:
-    """Frames with some of their columns."""
+    """Return frames with only the columns in ``names``."""
     projection = Projection(lambda layout, name, dtype: name if name in names else None)
     return {phase: projection.of(frame) for phase, frame in frames.items()}
 
 
 class _PhaseReader:
-    """The frames of a phase in a chunk."""
+    """Reads the frames of a phase in a chunk."""
 
     def __init__(self, phase: str, columns: Mapping[str, _Column], table: Any, grouping: Grouping | None) -> None:
         self.phase = phase
         self._grouping = grouping
         self._orders: list[list[int] | None] = table[f"{phase}/{_ORDER}"].to_pylist()
         self._columns = list(columns.values())
-        self._values: dict[int, tuple[Array, Array, Array | None]] = {}  # of columns that are read, with their offsets
+        # by number of a column that is read: the offsets of its cells, the values, and where they are not missing
+        self._values: dict[int, tuple[Array, Array, Array | None]] = {}
         for number, (field, column) in enumerate(columns.items()):
             if field in table.column_names:
                 cells = table[field].combine_chunks()
@@ -217,7 +220,7 @@ class _PhaseReader:
                 self._values[number] = np.from_dlpack(cells.offsets), values, valid
 
     def frame(self, row: int) -> Frame | None:
-        """The frame of a log event; None where it has none."""
+        """The frame of the log event in a row of the table; None if it has no frame of the phase."""
         if (order := self._orders[row]) is None:
             return None
         blocks: list[Block] = []
@@ -238,7 +241,7 @@ class _PhaseReader:
         return Frame(self.phase, batches, blocks, texts, self._grouping)
 
     def _cell(self, number: int, row: int) -> tuple[Array, Array | None]:
-        """The values of a column in a log event, and where they are there, if they are not everywhere."""
+        """The values of a column in a log event, and a mask of those that are not missing; None if none is missing."""
         offsets, values, valid = self._values[number]
         cut = slice(offsets[row], offsets[row + 1])
         there = None if valid is None or valid[cut].all() else valid[cut]
@@ -246,7 +249,10 @@ class _PhaseReader:
 
 
 def _numpy(array: Any) -> tuple[Array, Array | None]:
-    """An Arrow array, and where it is there; ``to_numpy`` and ``fill_null`` would import pandas, for half a second."""
+    """Return an Arrow array as numpy values, and a mask of those that are not null; None if no value is null.
+
+    ``to_numpy`` and ``fill_null`` would import pandas, which takes half a second.
+    """
     import pyarrow as pa
 
     if pa.types.is_dictionary(array.type):

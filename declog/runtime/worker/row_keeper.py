@@ -1,7 +1,7 @@
 """Keeps rows for later questions: the numbers and labels of every log event, in the run's folder.
 
-Rank 0's worker writes them before anything is computed from them. ``rows.json`` says which runs wrote them, and for
-each signal whether it is kept, or why not. See ``row_files`` for the files, and ``declog.late`` for the questions.
+Rank 0's worker writes the rows before their evaluation. ``rows.json`` has the runs that wrote the rows, and for each
+signal whether it is kept, or why not. See ``row_files`` for the files, and ``declog.late`` for the questions.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ FORMAT = 1
 FOLDER, FACTS = "rows", "rows.json"
 KEPT, ABSENT = "kept", "it never came"
 CHUNK_EVENTS = 512
-CHUNK_BYTES = 8 * 2**20  # of the journal, before it becomes a chunk
+CHUNK_BYTES = 8 * 2**20  # the size of the journal at which it becomes a chunk
 
 
 class RowKeeper:
-    """Keeps the rows of log events in the folder of ``run()``, which is called when the first event comes.
+    """Keeps the rows of log events in the folder of ``run()``, which is called at the first log event.
 
-    ``limit`` is the most bytes that may be kept: the oldest chunk is removed first. Runs on the worker thread.
+    At most ``limit`` bytes are kept: the oldest chunks are removed. Runs on the worker thread.
     """
 
     def __init__(self, plan: Plan, run: Callable[[], RunInfo | None], limit: int) -> None:
-        self.count = 0  # the number of log events so far, of all processes of the run
+        self.count = 0  # the number of log events so far, also of earlier processes of the run
         self._plan = plan
         self._run = run
         self._limit = limit
@@ -69,14 +69,14 @@ class RowKeeper:
         self._kept_types: dict[str, dict[str, str]] = {name: {} for name in plan.phases}
         self._left_out: set[str] = set()
         self._projections = {name: Projection(partial(self._kept_name, name)) for name in plan.phases}
-        self._outdated = False  # whether `rows.json` lacks columns of a layout that is new
-        self._after: int | None = None  # a resumed run continues behind so many log events
+        self._outdated = False  # whether `rows.json` lacks columns of a new layout
+        self._after: int | None = None  # the number of log events after which a resumed run continues
 
     def add(self, facts: EventFacts, frames: Mapping[str, Frame]) -> RowEvent:
-        """Keep a log event, and return it as it is kept. Raises ``OSError`` if the disk refuses."""
+        """Keep a log event, and return it as it is kept. Raises ``OSError`` if it cannot be written."""
         folder = self._folder or self._begin()
         event = RowEvent(replace(facts, number=self.count), {name: self._kept(frame) for name, frame in frames.items()})
-        if self._outdated:  # usually signals came for the first time
+        if self._outdated:  # usually because signals arrived for the first time
             self._write()
         entry = row_files.journal_entry(event)
         if self._journal is None:
@@ -91,35 +91,35 @@ class RowKeeper:
         return event
 
     def go_on(self, count: int, *, branch: bool) -> None:
-        """Continue behind the first ``count`` log events of the folder, or as a branch of a run in another folder.
+        """Continue after the first ``count`` log events of the folder, or as a branch of a run in another folder.
 
-        In the run's own folder, later log events no longer belong to any run.
+        Later log events that are already in the run's own folder no longer belong to any run.
         """
         self._after = count
         self.count = 0 if branch else count
 
     def stop(self) -> None:
-        """Stop keeping rows; those that are kept stay."""
+        """Stop keeping rows; the rows so far stay."""
         if self._journal is not None:
-            with suppress(OSError):  # what it could not write is lost anyway
+            with suppress(OSError):  # the rows that it could not write are lost anyway
                 self._journal.close()
             self._journal = None
 
     def close(self) -> None:
-        """Write the open log events as a chunk. Raises ``OSError`` if the disk refuses."""
+        """Write the open log events as a chunk. Raises ``OSError`` if it cannot be written."""
         if self._folder is not None:
             self._end_chunk(self._folder)
 
-    # -- what is kept
+    # -- the kept columns
 
     def _kept(self, frame: Frame) -> Frame:
-        """The columns to keep: numbers and labels; no sketches, rows of tokens, or texts that only tables have."""
+        """Return the columns to keep: numbers and labels; no sketches, traces, or texts that only tables use."""
         rows = self._projections[frame.phase].of(frame)
         texts = {key: (axis, redacted_texts(self._plan, key[0], values)) for key, (axis, values) in rows.texts.items()}
         return replace(rows, texts=texts)
 
     def _kept_name(self, phase: str, layout: Layout, name: str, dtype: np.dtype[Any]) -> str | None:
-        """The name of a column in the files, which is noted for `rows.json`; None: the column is not kept."""
+        """Return the name of a column in the files, and note it for `rows.json`; None: the column is not kept."""
         plain = self._name(phase, layout, name, dtype)
         if plain is not None:
             self._came[phase].add(plain)
@@ -127,9 +127,10 @@ class RowKeeper:
         return plain
 
     def _name(self, phase: str, layout: Layout, name: str, dtype: np.dtype[Any]) -> str | None:
-        """The name of a column in the files, without the prefixes of kept columns; None: the column is not kept.
+        """Return the name of a column in the files, without the prefixes of kept columns; None: the column is not kept.
 
-        So it is with a column of `log.keep` if a signal of its name is kept, or if texts come behind numbers.
+        A column of `log.keep` is not kept if a signal of its name is kept, or if it has texts after numbers or the
+        reverse.
         """
         type = type_of(dtype)
         label = name in self._labels[phase] and not name.endswith((TRACE, ".hist"))
@@ -171,7 +172,7 @@ class RowKeeper:
         self._sizes = {chunk: file.stat().st_size for chunk, file in files.items() if file.exists()}
         self._chunk = 0 if not numbers else numbers[-1] + (numbers[-1] in self._sizes)
         path, end = row_files.tail_of(folder, self._chunk), 0
-        if path.exists():  # left by a process that was killed
+        if path.exists():  # a killed process has left it
             self._open, end = row_files.journal(path, self._plan.grouping)
         if end:
             self._journal = path.open("r+b")
@@ -228,9 +229,11 @@ class RowKeeper:
 
 
 def columns_of(plan: Plan, came: Mapping[str, set[str]], kept_types: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-    """What is kept of a plan's rows, by phase: of each signal, whether or why not; of the rest, what it is.
+    """Return the facts about a plan's kept rows, by phase.
 
-    ``kept_types`` are the types of the columns of `log.keep`, by phase: they are signals to whoever asks.
+    They have for each signal whether it is kept, or why not; the types of kept columns; and definitions of folds and
+    local columns. ``kept_types`` are the types of the columns of `log.keep`, by phase: later questions read these
+    columns as signals.
     """
     return {
         phase.name: {
@@ -250,18 +253,18 @@ def columns_of(plan: Plan, came: Mapping[str, set[str]], kept_types: Mapping[str
 
 
 def fold_key(op: FoldOp) -> str:
-    """What a fold computes; its name is a number, another one in every plan."""
+    """The definition of a fold. It identifies the fold in every plan; the fold's name is a number that differs."""
     parts = [None if node is None else definition(node) for node in (op.expr, op.of)]
     return json.dumps([*parts, sorted(map(definition, op.mask)), op.trace])
 
 
 def local_key(op: LocalOp) -> str:
-    """What a local column is computed from."""
+    """The definition of a local column: its expression and its source."""
     return json.dumps([definition(op.expr), op.source])
 
 
 def _reason(op: SignalOp, came: Set[str], labels: Set[str | None]) -> str:
-    """Whether a signal is kept, or why not; ``labels`` are the texts that may be."""
+    """Return ``KEPT`` for a kept signal, else why it is not kept; ``labels`` are the texts that may be kept."""
     if op.name in came:
         return KEPT
     if op.axis is Axis.TOKEN:

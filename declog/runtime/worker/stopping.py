@@ -1,8 +1,8 @@
 """A stop that an alert asks for: all processes end training after the same step.
 
-Rank 0's worker announces it. The worker of each process answers with the last step at which its training thread asked
-``should_stop`` and went on; from then on that thread goes past no later step before the verdict. The verdict is the
-step after the latest of those. Training threads exchange nothing. Imports errors and the ranks' notes.
+Rank 0's worker announces the stop. The worker of each process answers with the last step at which its training thread
+asked ``should_stop`` and went on: the promise. From then on the thread goes past no later step before the verdict. The
+verdict is the step after the latest promise. Training threads exchange nothing.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from declog.sinks.waiting import Latch
 log = logging.getLogger("declog")
 
 POLL_S = 0.1  # how often a worker looks for notes
-ASKED, STEP = "stop", "stop/step"  # the notes of rank 0; those of others are answers
+ASKED, STEP = "stop", "stop/step"  # the notes of rank 0; other processes write answers
 BEFORE_ALL = -1  # a step before the first
 
 
 class Stop:
-    """Whether training ends, in one process. ``poll`` is the worker's, ``after`` the training thread's.
+    """Decides in one process whether training ends. The worker calls ``poll``, the training thread ``after``.
 
-    ``wait_s`` bounds how long a process waits for others.
+    A process waits at most ``wait_s`` seconds for the others.
     """
 
     def __init__(self, comm: Comm, failures: Failures, wait_s: float) -> None:
@@ -40,12 +40,12 @@ class Stop:
         self._decided = Latch()
         self._asked: tuple[str, int] | None = None  # rank 0: the alert that asked, and the step that it fired at
         self._answers: dict[str, int] = {}  # rank 0: the steps that processes promised
-        self._give_up = 0.0  # rank 0: when no more answers are waited for
+        self._give_up = 0.0  # rank 0: the time at which it stops waiting for answers
         self._next_look = 0.0
         self._broken = False
 
     def after(self, step: int) -> bool:
-        """Whether training ends after this step. Where the verdict is not there in time, it goes on, and says so."""
+        """Whether training ends after this step. If the verdict is late, reports this, and training goes on."""
         with self._lock:
             if self._step is None and (self._promised is None or step <= self._promised):
                 self._passed = max(self._passed, step)
@@ -57,12 +57,12 @@ class Stop:
         return self._step is not None and step >= self._step
 
     def ask(self, alert: str, step: int) -> None:
-        """Rank 0's worker: an alert of a step asks for a stop."""
+        """Ask for a stop because an alert fired at a step. Called by rank 0's worker."""
         if self._asked is None:
             self._asked, self._next_look = (alert, step), 0.0
 
     def poll(self) -> None:
-        """The worker's: take the next step towards a verdict, if there is one to take. It waits for nobody."""
+        """Advance the exchange towards a verdict, if possible. Called by the worker; never waits for a process."""
         if self._broken or self._step is not None or time.monotonic() < self._next_look:
             return
         self._next_look = time.monotonic() + POLL_S
@@ -71,7 +71,7 @@ class Stop:
                 self._follow()
             elif self._asked is not None:
                 self._lead(*self._asked)
-        except Exception as error:  # noqa: BLE001  (rows are exchanged as ever)
+        except Exception as error:  # noqa: BLE001  (the exchange of rows goes on)
             self._broken = True
             self._failures.report(error, "ranks cannot agree on a stop")
 

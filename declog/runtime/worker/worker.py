@@ -1,7 +1,7 @@
 """The worker thread: one per process, fed through a queue that never blocks training.
 
-Ranks above 0 send their rows to rank 0, which evaluates the rows of all ranks. The thread is never left running inside
-torch: it is asked to stop, and joined.
+Ranks above 0 send their rows to rank 0, which evaluates the rows of all ranks. The thread must not still run inside
+torch when the process ends, so it is asked to stop, and joined.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from declog.sinks.waiting import Latch
 
 @dataclass
 class Task:
-    """A function to run on the worker thread, after everything that was handed over before."""
+    """A function for the worker thread to call, after everything that was handed over before."""
 
     run: Callable[[], Any]
     result: Any = None
@@ -58,7 +58,7 @@ class Worker:
         self._failures = failures
         self._backlog = backlog
         self._stop = stop
-        self._go_back = go_back  # lets the sinks of a rank without a collector drop what is behind a step
+        self._go_back = go_back  # on a rank without a collector: lets the sinks drop their rows after a step
         self._meter = Meter()
         self._ended = False
         self._over = Latch()
@@ -68,13 +68,13 @@ class Worker:
         self._thread.start()
 
     def submit(self, item: LogEvent | Task) -> None:
-        """Hand over a log event, or a task to run after those before it."""
+        """Hand over a log event or a task, which is processed after everything that was handed over before."""
         if isinstance(item, LogEvent):
             self._backlog.put(item.window.bytes)
         self._queue.put(item)
 
     def call(self, run: Callable[[], Any], wait_s: float) -> Task:
-        """Run a function on the thread after everything handed over; waits, up to a limit for each item before it."""
+        """Run a function on the worker thread after everything handed over; wait for it at most ``wait_s`` per item."""
         task = Task(run)
         self.submit(task)
         finished, end = self._backlog.finished, time.monotonic() + wait_s
@@ -84,24 +84,24 @@ class Worker:
         return task
 
     def later(self, run: Callable[[], object]) -> None:
-        """Run a function on the thread after everything handed over; its error is reported, since nobody waits."""
+        """Run a function on the worker thread after everything handed over, without waiting; report its error."""
         self.submit(Task(partial(self._failures.attempt, run)))
 
     def finish(self, *, short_wait: bool = False) -> None:
-        """Note that no more will be handed over; with ``short_wait`` other ranks are waited for only briefly."""
+        """Note that nothing more will be handed over; with ``short_wait`` wait only briefly for other ranks."""
         if short_wait and self._collector is not None:
             self._collector.wait_s = min(self._collector.wait_s, SHORT_WAIT_S)
             self._comm.shorten_waits(SHORT_WAIT_S)
         self._queue.put(None)
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Wait for the thread's end; False if the time ran out."""
-        # not Thread.join(): after an interrupt it says of a running thread that it has ended
+        """Wait for the thread's end; return False if the time ran out."""
+        # not Thread.join(): after an interrupt it reports a running thread as ended
         return self._over.wait(timeout_s)
 
     def _main(self) -> None:
         try:
-            # The thread survives any event: errors are counted and reported, and raised under `strict`.
+            # No error ends the thread: errors are counted and reported, and raised at the end with `run.strict`.
             while not self._ended:
                 self._failures.attempt(self._next)
             if self._collector is not None:
@@ -135,7 +135,7 @@ class Worker:
     def _run(self, task: Task) -> None:
         try:
             task.result = task.run()
-        except BaseException as error:  # noqa: BLE001  (raised by whoever waits)
+        except BaseException as error:  # noqa: BLE001  (`check` raises it)
             task.error = error
         task.done.set()
 
