@@ -1,1 +1,1 @@
-"""Rows on their way from every rank to rank 0."""
+"""The exchange between ranks: every rank sends its rows to rank 0."""

@@ -1,1 +1,1 @@
-"""What a training loop calls: the recorder, its session, and who else may call it."""
+"""The objects that a training loop calls: the recorder and its session; wrappers of steps and of reward functions."""

@@ -1,1 +1,1 @@
-"""Where rows are until a log event takes them: scopes, steps and their batches."""
+"""Scopes, steps and batches: they hold the recorded rows until a log event takes them."""

@@ -1,1 +1,1 @@
-"""A run as a whole: how it opens, what its folder says, its checkpoints, captures and failures."""
+"""A run as a whole: its start, the facts in its folder, its sinks, checkpoints, captures and failures."""

@@ -1,1 +1,1 @@
-"""Per-token values, folded per completion on the device they are on."""
+"""Folds of per-token values to statistics per completion, on the device of the values."""

@@ -1,1 +1,1 @@
-"""One value of the training code: read, checked, copied."""
+"""Reads, checks and copies single values of the training code."""

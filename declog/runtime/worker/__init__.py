@@ -1,1 +1,1 @@
-"""What runs beside the training thread."""
+"""The threads beside the training thread: the worker, and on rank 0 the evaluation of all ranks' rows."""

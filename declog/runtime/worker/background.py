@@ -208,7 +208,7 @@ class Background:
                 raise SinkError.of("DL602.sink", sink=name, cause=error_text(cause)) from cause
 
     def _join(self) -> None:
-        """Wait for the worker while it makes progress; release it from stuck sinks, at last from suspended processes."""
+        """Wait for the worker while it makes progress; release it from stuck sinks, and at last from other ranks."""
         patience, began, reported = self.wait_s + self.close_s, time.monotonic(), False
         finished, end = self.backlog.finished, began + patience
         while not self._worker.join(0.05):
