@@ -1,4 +1,4 @@
 """Everything that runs during training: the recorder, open batches, the worker, and the exchange between ranks.
 
-The runtime knows the compiled plan, and nothing of the config that it was compiled from.
+The runtime executes the compiled plan. It imports nothing that composes or compiles a config.
 """

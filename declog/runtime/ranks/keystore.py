@@ -282,7 +282,7 @@ def _call(secret: bytes, host: str, port: int, seconds: float) -> _Line:
 
 
 def _greet(peer: socket.socket, secret: bytes, *, serves: bool, seconds: float) -> _Line:
-    """Prove to the other side, and have it prove, knowledge of the secret.
+    """Prove to the other side that this side knows the secret, and check that the other side knows it.
 
     Raises ``OSError`` if the other side's proof is wrong, or late by the deadline of ``seconds``.
     """
@@ -313,7 +313,10 @@ def _prove(secret: bytes, who: bytes, nonces: bytes, proof: bytes) -> None:
 
 
 def _exactly(peer: socket.socket, size: int, end: float | None = None) -> bytes:
-    """Read exactly ``size`` bytes, if given before ``end``. Allocates memory only as the bytes arrive."""
+    """Read exactly ``size`` bytes; raises ``OSError`` if the time ``end`` passes first (None: no deadline).
+
+    Allocates memory only as the bytes arrive.
+    """
     parts, missing = [], size
     while missing:
         if end is not None:

@@ -271,7 +271,7 @@ class StoreComm(Comm):
             self._connection.interrupt()
 
     def close(self) -> None:
-        """Announce this rank's end and close; rank 0 first waits up to 5 s for the other ranks to leave."""
+        """Announce this rank's end and close; rank 0 closes when the other ranks have left, at the latest after 5 s."""
         if self._store is None:
             return
         if self.late:

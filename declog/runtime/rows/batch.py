@@ -273,12 +273,12 @@ class Batch:
 
     @property
     def members(self) -> frozenset[tuple[str, str]]:
-        """The members of families that came; only before the batch is packed."""
+        """The members of families that the batch has; valid only until the batch is packed."""
         families = [family for call in self.calls for family in call.members.items()]
         return frozenset((name, member) for name, members in families for member in members)
 
     def pack(self) -> None:
-        """Collect copies of equal axis and dtype in packs. Called by the worker; for batches on a GPU before."""
+        """Collect copies of equal axis and dtype in packs. Called by the worker; for data on a GPU at the hand-off."""
         packs: dict[PackKey, Pack] = {}
         for call in self.calls:
             self.numbers = {**self.numbers, **call.numbers}
@@ -297,7 +297,7 @@ class Batch:
                     pack.ready = self.ready.get(pack.device)
 
     def tensors(self) -> Iterator[Pack]:
-        """All packs of tensors."""
+        """Yield the packs of the batch, including those among its texts."""
         yield from self.packs
         for _, values in self.texts.values():
             if isinstance(values, Pack):

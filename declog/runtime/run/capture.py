@@ -41,7 +41,7 @@ _DEPTH = {"begin": 1, "enter": 1, "end": -1, "leave": -1}  # calls that open and
 BEGINS = {"step": "begin", "at": "at", "mode": "enter", "batch": "batch"}
 ENDS = {"step": "end", "at": "unat", "mode": "leave", "batch": "unbatch"}
 OBSERVING = frozenset({"observe", "packet"})
-_ALWAYS = frozenset({"rewind", "close"})  # calls of the run itself, which are kept in every log event
+_ALWAYS = frozenset({"rewind", "close"})  # calls of the run itself, kept even if their log event is not
 _LAST = frozenset({"end", "leave", "flush", "rewind", "close"})  # calls that may end a part
 
 

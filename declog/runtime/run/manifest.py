@@ -92,7 +92,7 @@ def _version(package: str, path: tuple[str, ...]) -> str | None:
 
 @functools.cache  # read once: this process runs the code of the commit at its start, not of later commits
 def commit(folder: str) -> dict[str, Any] | None:
-    """The commit that is checked out in a folder, and whether tracked files differ from it; None without git."""
+    """The commit that is checked out in a folder, and whether tracked files differ from it; None if git finds none."""
     head = _git(folder, "rev-parse", "HEAD")
     if head is None:
         return None

@@ -1,7 +1,7 @@
 """Opens a run: the ranks agree on the plan and get a folder, open sinks, a capture, and the state of a resumed run.
 
-Every rank does this when a run starts, in the same order. ``declog.api`` calls this module, which knows the plan but
-not the config that it was compiled from.
+Every rank does this when a run starts, in the same order. ``declog.api`` calls this module, which knows the plan, and
+nothing of how its config was composed.
 """
 
 from __future__ import annotations

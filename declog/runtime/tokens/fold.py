@@ -4,7 +4,7 @@ This is the only arithmetic on the training thread. Padding is never read as a v
 inside the mask is missing. Nothing waits for a device.
 
 Half-precision floats are computed in float32, float32 and float64 in their own precision. Integers and bools become
-float64 before any arithmetic, like the numbers per completion. A comparison of integers only uses int64. So no number
+float64 before any arithmetic, like the numbers per completion; comparisons among integers use int64. So no number
 wraps.
 """
 

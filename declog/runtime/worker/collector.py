@@ -36,7 +36,7 @@ from declog.runtime.worker.row_keeper import RowKeeper
 log = logging.getLogger("declog")
 
 Figures = Mapping[str, float]
-SHORT_WAIT_S = 2.0  # the seconds that rank 0 waits for other ranks' rows after a failure, or for an urgent answer
+SHORT_WAIT_S = 2.0  # how long rank 0 waits for other ranks' rows if the run failed, or training waits for the values
 PATIENCE = 16  # after so many further log events, rank 0 will not begin one that another rank has begun
 REPLICAS_WATCHED = 3  # the number of log events in which the rows of ranks are compared
 
