@@ -1,4 +1,4 @@
 """The evaluation of a window in numpy: from frames of rows to records.
 
-No torch, no threads, no files; imports the language and the plan.
+It starts no thread and opens no file. Only `user_functions.by_tensors` imports torch, when it is called.
 """

@@ -1,7 +1,4 @@
-"""The parts of a frame: blocks of columns that share an axis and a dtype, and the table of its batches.
-
-Imports numpy, axes and kernels only.
-"""
+"""The parts of a frame: blocks of columns that share an axis and a dtype, and the table of its batches."""
 
 from __future__ import annotations
 
@@ -19,12 +16,12 @@ from declog.language.segmented import NOTHING, Array
 
 _T = TypeVar("_T")
 Facts = dict[Hashable, Any]
-NESTED = 2**14  # the most rows of a window whose facts are kept for later ones
+NESTED = 2**14  # facts are cached across windows up to this number of rows
 Key = tuple[str, str | None]  # the name of a signal or fold column, and the member if it is a family
 Head = tuple[Axis, tuple[Key, ...], np.dtype[Any]]  # a block without its data
 
 
-@dataclass(eq=False)  # never changed; a frozen one takes thrice as long to make
+@dataclass(eq=False)  # never modified; creating a frozen dataclass takes three times as long
 class Block:
     """Columns that share an axis and a dtype: ``data[k, rows]``, with one entry along ``k`` per key.
 
@@ -45,9 +42,10 @@ class Block:
         return cls(axis, keys, data, None if valid.all() else valid)
 
     def column(self, row: Any, *, exact: bool = False) -> Array:
-        """One column or several in their own dtype.
+        """One or several columns in their own dtype.
 
-        If values are missing they become floats with NaN; with ``exact``, integers become objects with None instead.
+        A column with missing values becomes floats with NaN. With ``exact``, an integer column with missing values
+        becomes objects with None.
         """
         data: Array = self.data[row]
         if self.valid is None or self.valid[row].all():
@@ -71,7 +69,7 @@ class Block:
         return replace(self, data=self.data[:, rows], valid=None if self.valid is None else self.valid[:, rows])
 
 
-@dataclass(eq=False)  # never changed; a frozen one takes thrice as long to make
+@dataclass(eq=False)  # never modified; creating a frozen dataclass takes three times as long
 class Batches:
     """One entry per (step, batch, rank), all ``[batches]``."""
 
@@ -92,7 +90,11 @@ class Batches:
 
     @cached_property
     def facts(self) -> Facts:
-        """How the rows nest: the same object for equally many rows in equal batches, whatever their first step is."""
+        """A cache of facts about how the rows nest.
+
+        Tables with equal batches and row counts share one cache, whatever their first step is. A table of more than
+        ``NESTED`` rows has its own.
+        """
         step = self.step - self.step[:1]
         columns = [column.tobytes() for column in (step, self.batch, self.rank, self.rows)]
         return (_facts if self.completions <= NESTED else _facts.__wrapped__)(*columns)
@@ -113,7 +115,7 @@ def _facts(*columns: bytes) -> Facts:
 
 
 def shared(facts: Facts, key: Hashable, make: Callable[[], _T]) -> _T:
-    """A fact, worked out once for all that ask for it by this key; several threads may ask."""
+    """Return the fact with this key, and compute it at the first request. Several threads may ask."""
     fact: _T | None = facts.get(key)
     if fact is None:
         fact = facts[key] = make()

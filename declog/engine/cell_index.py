@@ -1,7 +1,4 @@
-"""Which cell of a metric each row belongs to: its label (from ``by``) and its piece of the window (from ``pool``).
-
-Imports the plan and the evaluation of one frame, no torch.
-"""
+"""Assigns each row to a cell of a metric: to its label (from ``by``) and its piece of the window (from ``pool``)."""
 
 from __future__ import annotations
 
@@ -33,12 +30,12 @@ def row_axis(op: MetricOp) -> Axis:
     return Axis.COMPLETION if op.axis is Axis.TOKEN else op.axis
 
 
-@dataclass(eq=False)  # never changed; a frozen one takes thrice as long to make
+@dataclass(eq=False)  # never modified; creating a frozen dataclass takes three times as long
 class Placed:
     """The rows that count for a metric, and the cell of each: the index of its label and of its piece.
 
-    ``rows`` is a slice if all rows count, in order. A row with several tags appears once per tag. ``cells`` has the
-    rows by cell; ``shape`` is how many labels and pieces there are, where no `by` counts as one label.
+    ``rows`` is a slice if all rows count, in order. A row with several tags appears once per tag. ``cells`` groups the
+    rows by cell. ``shape`` is the number of labels and of pieces; without `by` there is one label.
     """
 
     rows: Any
@@ -57,7 +54,7 @@ def place_key(op: MetricOp) -> tuple[object, ...]:
 
 
 def placed(op: MetricOp, view: View) -> Placed:
-    """The rows that count, and their cells; once for all metrics with one `place_key`."""
+    """The rows that count, and their cells; computed once for all metrics with the same `place_key`."""
     return shared(view.facts, place_key(op), lambda: _placed(op, view))
 
 
@@ -105,8 +102,8 @@ def latest(view: View, axis: Axis) -> Array:
 def labels(op: MetricOp, view: View, axis: Axis, counting: Array) -> tuple[tuple[Label, ...], Array, Array]:
     """The sorted labels of `by`, the counting rows that have a label, and the index of each row's label.
 
-    A row where a comparison reads a missing value has no label: it is neither true nor false. A row with several tags
-    appears once per tag.
+    If `by` is a comparison, a row with a missing value has no label: the comparison is neither true nor false there. A
+    row with several tags appears once per tag.
     """
     if op.by is None:
         return (), counting, UNLABELLED
@@ -125,7 +122,7 @@ def labels(op: MetricOp, view: View, axis: Axis, counting: Array) -> tuple[tuple
         tag_lists = [tags(item) for item in raw[rows]]
         rows = np.repeat(rows, list(map(len, tag_lists)))
         texts = [text for row in tag_lists for text in row]
-    else:  # a list: an array of texts would allocate the length of the longest for each
+    else:  # a list, because a numpy array of texts allocates the length of the longest text for each
         texts = [str(item) for item in raw[rows]]
     position = {text: at for at, text in enumerate(sorted(set(texts)))}
     return tuple(position), rows, np.array([position[text] for text in texts], np.int64)
@@ -137,7 +134,7 @@ def by_rank(op: MetricOp) -> bool:
 
 
 def pooled(labels: Iterable[str]) -> str:
-    """A name for the pooled rows beyond the limit that no label has."""
+    """A name for the pooled labels beyond the limit; no label has this name."""
     names, name = set(labels), OTHER
     while name in names:
         name = f"_{name}"
@@ -153,7 +150,7 @@ class Names:
 
     @property
     def all(self) -> tuple[str, ...]:
-        """All names, the rest's last."""
+        """All names; the name of the rest comes last."""
         return self.shown if self.rest is None else (*self.shown, self.rest)
 
     def with_others(self, names: Names) -> Names:
@@ -199,7 +196,7 @@ def _pieces(op: MetricOp, frame: Frame, axis: Axis) -> tuple[Array, Array]:
     """The first batch of each piece, and the index of each row's piece."""
     batches = frame.batches
     counts = np.ones(len(batches), bool) if op.ranks == "all" else batches.rank == 0
-    if axis is Axis.BATCH:  # a value per batch belongs to all ranks: the lowest one there stands for them
+    if axis is Axis.BATCH:  # a value per batch belongs to all ranks: it counts for the lowest rank with that batch
         counts |= np.r_[True, (np.diff(batches.step) != 0) | (np.diff(batches.batch) != 0)][: len(counts)]
     keys, index = PIECES[op.pool](batches), np.where(counts, 0, -1)
     first = np.zeros(1, np.int64)

@@ -1,6 +1,6 @@
 """The values of table cells: redaction, shortening and size.
 
-Pure functions of plain Python values; None is null. Imports numpy and the plan.
+Pure functions of plain Python values; None is null.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def shortened(column: ColumnOp, value: Any) -> Any:
 
 
 def cut(text: str, most: int | tuple[int, int]) -> str:
-    """A text of at most ``most`` characters; for a pair, its head and tail with a note of how much was cut between."""
+    """The text, cut to ``most`` characters. For a pair: its head, a note of how much was cut, and its tail."""
     if isinstance(most, int):
         return text if len(text) <= most else text[: most - 1] + "…"
     head, tail = most

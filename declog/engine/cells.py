@@ -2,7 +2,7 @@
 
 A metric has one value per cell ``[members, labels]``: members of a family, labels of ``by``. It is reduced within
 each piece of the window that its ``pool`` names, and the pieces' values are combined. Metrics that reduce the same
-rows are reduced together in ``reduce.py``. Imports no torch.
+rows are reduced together in ``reduce.py``.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Cells:
     histograms: dict[tuple[int, ...], tuple[Array, Array]] = field(default_factory=dict)
     pieces: tuple[Piece, ...] = WHOLE
     rest: str | None = None  # the label of the pooled rest, chosen so that no other label has it
-    # where these cells lie among those of the metrics that were reduced together
+    # the stacked values of all metrics that were reduced together, and the rows of these cells in them
     block: tuple[ValueBlock, slice] | None = field(default=None, init=False, repr=False)
 
     @property
@@ -74,7 +74,7 @@ class Cells:
         return np.isinf(self.values) if self.infinite is None else np.isinf(self.values) | self.infinite
 
     def named(self, op: MetricOp | FormulaOp) -> bool:
-        """Whether the cells have names: a family that never came has none, and neither have labels."""
+        """Whether the cells have names. A family without members has none, nor has a metric by label without labels."""
         return bool((self.members or not op.family) and (self.labels or not op.labels))
 
     def of_labels(self, places: list[int]) -> Cells:
@@ -84,7 +84,7 @@ class Cells:
         return replace(self, values=self.values[:, places], labels=labels, kept=kept, infinite=infinite)
 
     def of_label(self, name: str) -> Cells | None:
-        """The cells of one label, which then have no labels; ``name`` as trackers show it. None: it did not come."""
+        """The cells of the label that trackers show as ``name``, without labels; None: it did not come."""
         label = self.label_shown(name)
         return None if label is None else replace(self.of_labels([self.labels.index(label)]), labels=(), rest=None)
 
@@ -93,7 +93,7 @@ class Cells:
         return next((label for label in self.labels if label.replace(BETWEEN, "/") == name), None)
 
     def mark(self, kept: Array, infinite: Array) -> None:
-        """Set which NaN are values and which of them come from infinities, and count them with the infinite values."""
+        """Set ``kept`` and ``infinite``, and set ``nonfinite`` to the number of kept NaN and infinite values."""
         self.kept, self.infinite = (marks if np.count_nonzero(marks) else None for marks in (kept, infinite))
         self.nonfinite = int(np.count_nonzero(np.isinf(self.values)) + np.count_nonzero(kept))
 
@@ -130,11 +130,11 @@ def combined(values: Array, there: Array, how: str) -> tuple[Array, Array]:
 
 
 class MetricValues(MutableMapping[str, Cells]):
-    """Metrics' cells by key.
+    """The cells of metrics by key.
 
-    Most metrics are logged as one finite value, which is in ``numbers``; a metric of several pieces has ``cells``, too.
-    Without, it gets `Cells` when somebody asks: ``missing`` counts the values left out, and ``pieces`` names its piece
-    of the window if that has a name.
+    ``numbers`` has the metrics that are logged as one finite value, which are most. ``cells`` has all other metrics,
+    and also those of ``numbers`` that have several pieces. For a metric without ``cells``, a look-up makes `Cells` of
+    its number: ``missing`` counts the values left out, and ``pieces`` names its piece of the window if that has a name.
     """
 
     def __init__(self) -> None:
@@ -192,7 +192,7 @@ class MetricValues(MutableMapping[str, Cells]):
 
 
 class Rules:
-    """Applies the keys `nan` and `empty` of several metrics, whose values are stacked: ``[rows, labels, pieces]``.
+    """Applies the keys `nan` and `empty` of several metrics to their stacked values, ``[rows, labels, pieces]``.
 
     Metric i has ``heights[i]`` rows: one per member of a family, else one.
     """
@@ -217,12 +217,12 @@ class Rules:
         )
 
     def apply(self, values: Array, missing: Array, n: Array, here: Array, between: Array | None = None) -> ValueBlock:
-        """The values after `nan` and `empty` are applied.
+        """Apply `nan` and `empty` to the values.
 
-        ``missing`` and ``n`` count the missing values and the present ones of each cell; ``here`` says in which pieces
-        a cell came. ``between`` marks results that are NaN because of infinities; by default these are NaNs of cells
-        with enough values. A cell with missing values skips them; if all its values are missing it is NaN, not
-        absent. `empty` fills cells that came but had no value that counts; absent members and labels stay absent.
+        ``missing`` and ``n`` count the missing values and the present ones of each cell. ``here`` marks the pieces in
+        which a cell came. ``between`` marks results that are NaN because of infinities; by default these are the NaN of
+        cells with enough values. A cell skips its missing values; if all its values are missing it is NaN, not absent.
+        `empty` fills cells that came but had no value that counts. Absent members and labels stay absent.
         """
         some_missing, finite = np.count_nonzero(missing) > 0, np.count_nonzero(np.isfinite(values)) == values.size
         none = np.zeros(self._count, np.int64)
@@ -243,7 +243,7 @@ class Rules:
         return ValueBlock(values, kept, infinite & ~shown, skipped, nonfinite, marked)
 
     def _came(self, counted: Array) -> Array:
-        """Whether any cell of the metric had a value; for members that are observed one by one, any of the member's."""
+        """Whether any cell of the metric had a value; by member, if the members are observed one by one."""
         by_row: Array = np.asarray(counted.any((1, 2)))
         by_op = np.bincount(self._op, by_row, minlength=self._count)[self._op] > 0
         return np.where(self._alone, by_row[:, None, None], by_op[:, None, None])
@@ -285,7 +285,7 @@ class ValueBlock:
 
 
 def came_at_all(op: MetricOp, counted: Array) -> Array:
-    """Whether any cell had a value; by member, where members are observed one by one."""
+    """Whether any cell had a value; by member, if the members are observed one by one."""
     return np.asarray(counted.any((1, 2), keepdims=True) if alone(op.args) else counted.any())
 
 
@@ -293,7 +293,7 @@ def came_at_all(op: MetricOp, counted: Array) -> Array:
 
 
 class _Result(NamedTuple):
-    """The result of a cell: of how many values it is, and how many are missing and infinite."""
+    """The result of a cell, and the number of its values, of its missing values and of its infinite values."""
 
     value: Any
     n: float
@@ -302,7 +302,7 @@ class _Result(NamedTuple):
 
 
 def _cells(op: MetricOp, results: Iterable[tuple[tuple[int, ...], _Result]], here: Array, **names: Any) -> Cells:
-    """The cells of a metric from the result of each; ``here``: in which pieces a cell came."""
+    """The cells of a metric from the result of each; ``here`` marks the pieces in which a cell came."""
     values, n, missing = np.full(here.shape, np.nan), np.zeros(here.shape), np.zeros(here.shape)
     between = np.zeros(here.shape, bool)  # results that are NaN because of infinities
     histograms: dict[tuple[int, ...], tuple[Array, Array]] = {}
@@ -324,7 +324,7 @@ def _cells(op: MetricOp, results: Iterable[tuple[tuple[int, ...], _Result]], her
 
 
 def by_values(op: MetricOp, view: View, run: Names) -> Cells:
-    """The cells of a reduction that has no mergeable state: it gets the values of each cell."""
+    """The cells of a reduction without a mergeable state, which is called with the values of each cell."""
     axis, placed = cell_index.row_axis(op), cell_index.placed(op, view)
     chosen, label = placed.rows, placed.label
     labels: tuple[str, ...] = ()
@@ -344,7 +344,7 @@ def by_values(op: MetricOp, view: View, run: Names) -> Cells:
     ]
     members = view.members(op.args[0]) if op.family else ()
     height = max(len(members), 1)
-    # where the signal did not come, values are absent and do not count as missing
+    # values are absent where the signal did not come; they do not count as missing
     nowhere = either(*(view.absent(node, axis) for node in op.args))
     asked = ~np.broadcast_to(nowhere, (height, view.frame.count(axis)))[:, chosen]
 
@@ -366,9 +366,9 @@ def by_values(op: MetricOp, view: View, run: Names) -> Cells:
 
 
 def by_sketch(op: MetricOp, view: View) -> Cells:
-    """The cells of a reduction over tokens that moments cannot give: from the merged histograms of each piece."""
+    """The cells of a reduction over tokens that needs histograms, from the merged histograms of each piece."""
     pieces, piece = cell_index.pieces(op, view, Axis.STEP)
-    if op.where is not None:  # of whole batches
+    if op.where is not None:  # here it selects whole batches
         piece = np.where(truth(np.array(view.rows(op.where, Axis.STEP))), piece, -1)
     counts = view.frame.column(f"{op.fold}.hist")
     columns: dict[Stat, Array] = {stat: view.frame.floats([f"{op.fold}.{stat}"]) for stat in ("n", "min", "max")}

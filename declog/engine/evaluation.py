@@ -1,6 +1,6 @@
-"""Evaluates the log events of a run in order: takes the rows of all ranks and sends each sink its records. No torch.
+"""Evaluates the log events of a run in order: takes the rows of all ranks and sends each sink its records.
 
-During a run, rank 0's collector delivers the rows; when a metric is asked for later they come from files.
+During a run, rank 0's collector delivers the rows. For a metric that is added later, they come from files.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Frames = dict[str, Frame]
 
 
 class Evaluation:
-    """Holds the windows of each mode and the rows that joins carry over; windows that end go to ``dispatcher``.
+    """Holds the windows of each mode, and the rows that joins carry over. A window that ends goes to ``dispatcher``.
 
     ``report`` is called with each failure.
     """
@@ -42,7 +42,7 @@ class Evaluation:
         }
         self._carries = {mode: Carryover(plan, report) for mode in plan.modes}
         self._row_numbers, self._split_groups, self._mixed = RowNumbers(plan), SplitGroups(plan), MixedGroups(plan)
-        self._checked: set[str] = set()  # the phases of which group ids came in training
+        self._checked: set[str] = set()  # the phases whose group ids have come in training
 
     def add(
         self, event: EventFacts, frames: Frames, *, figures: Callable[[], Mapping[str, float]] = dict,
@@ -93,9 +93,10 @@ class Evaluation:
         return self._dispatcher.dispatch(event, due, figures=figures(), beside=beside)
 
     def rewind(self, step: int) -> None:
-        """Take the run back to an earlier step; it continues behind that step, and counts the steps of windows anew.
+        """Take the run back to an earlier step.
 
-        Evaluations are made again, too.
+        The run continues after that step, and counts the steps of training's windows anew. The joins and the values
+        over the run of other modes go back too, since their evaluations are run again.
         """
         restart, step = step == RESTART, max(step, -1)
         for carry in self._carries.values():
@@ -135,11 +136,11 @@ class Evaluation:
             part.load(rows, data[kind].get(name, {}))
 
     def load_totals(self, data: Mapping[str, Any]) -> None:
-        """Restore only the totals over the run, from the state of a different plan."""
+        """Restore only the dispatcher's part, such as the values over the run: the state is of a different plan."""
         self._dispatcher.load(data["dispatch"])
 
     def _parts(self) -> Iterator[tuple[str, str, Carryover | WindowState]]:
-        """All that has rows, with its kind and name in a checkpoint."""
+        """Every object that holds rows, with its kind and name in a checkpoint."""
         for mode, windows in self._windows.items():
             yield "carry", mode, self._carries[mode]
             yield from (("held", f"{mode}/{period}", window) for period, window in windows.items())

@@ -1,8 +1,8 @@
 """Evaluates typed trees over a frame: numpy in, numpy out, each node once.
 
-A value is an array of float64 (NaN: missing), int64, bool or objects, with the rows of its node's axis; a family
-has its members in front: ``[members, rows]``. With each value comes its kind: which rows are absent, and for bools
-which are neither true nor false (see ``language/absence.py``).
+A value is an array of float64 (NaN: missing), int64, bool or objects, with the rows of its node's axis. A family has
+its members in front: ``[members, rows]``. Each value has a kind, which marks the absent rows, and for bools the rows
+that are neither true nor false (see ``language/absence.py``).
 """
 
 from __future__ import annotations
@@ -62,11 +62,14 @@ class View:
         return function
 
     def came(self, node: Node) -> bool:
-        """Whether any row of a value is there; a value computed from a signal that never came is absent."""
+        """Whether a value is present in any row. A value computed from a signal that never came is absent."""
         return self.kind(node) is not True
 
     def value(self, node: Node) -> Array:
-        """The value of a node on its own axis; absent rows are missing. 0-dimensional: a constant, or all absent."""
+        """The value of a node on its own axis; absent rows are NaN or None. A constant is 0-dimensional.
+
+        A node that is absent in all rows may be 0-dimensional, too.
+        """
         return self._evaluated(node)[0]
 
     def kind(self, node: Node, axis: Axis | None = None) -> Kind:
@@ -90,7 +93,7 @@ class View:
     def counted(self, node: Node, axis: Axis) -> Array:
         """The value over ``axis`` as reductions read it: a comparison with a missing value is missing, not false.
 
-        So a mean of comparisons covers only those that could be made, and is missing if none could.
+        So a mean of comparisons covers only the rows where the comparison has an answer, and is missing without any.
         """
         return self._spread(node, self._counted(node), axis)
 
@@ -281,7 +284,10 @@ class View:
         return values[..., rows if node_axis is axis else self.frame.parts(axis, node_axis).index[rows]]
 
     def _exact(self, node: Node) -> Array:
-        """An integer's value without rounding: objects if values of a column, or its first or last, are missing."""
+        """The value of an integer node without rounding.
+
+        A column with missing values is returned as objects; so are its `first` and `last` per group.
+        """
         if node.op in COLUMNS:
             values = self.frame.column(node.param("name"), exact=True)
             return self.value(node) if values is None else values
@@ -293,7 +299,7 @@ class View:
         return self.value(node)
 
     def _all_rows(self, node: Node, values: Array) -> Array:
-        """A value with all its rows, also if it is a constant or absent."""
+        """A value with all rows of its axis, also if it is 0-dimensional."""
         axis = node.type.axis
         return values if axis is None or values.ndim else np.broadcast_to(values, (self.frame.count(axis),))
 
@@ -374,7 +380,7 @@ def applied(node: Node, function: Function, args: Sequence[Value]) -> Value:
 def _counting(node: Node, dtype: DType, values: Array, kind: Kind) -> Kind:
     """The kind that an argument passes on to the operation's result.
 
-    A missing value makes a bool result missing; in numbers NaN says it already.
+    A missing value makes a bool result missing. In numbers NaN marks it already.
     """
     bool_of_bool = node.type.dtype is dtype is DType.BOOL
     if kind is not False and not bool_of_bool:  # only operations on bools pass on that a bool is missing
@@ -386,7 +392,7 @@ def _counting(node: Node, dtype: DType, values: Array, kind: Kind) -> Kind:
 
 
 def _simplified(kind: Kind) -> Kind:
-    """A kind as a single bool, if it is the same for all rows."""
+    """A kind as a single bool, if it marks no row or is 0-dimensional."""
     if isinstance(kind, bool):
         return kind
     return kind if kind.ndim and np.count_nonzero(kind) else bool(not kind.ndim and kind & ABSENT)
@@ -398,7 +404,7 @@ def _nothing(node: Node) -> Value:
 
 
 def _blanked(values: Array, kind: Kind) -> Value:
-    """A value that is missing where its kind is absent, with that kind."""
+    """The value with NaN or None in the absent rows, and its kind."""
     return values if isinstance(kind, bool) else _missing_where(absent(kind), values), kind
 
 

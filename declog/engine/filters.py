@@ -1,7 +1,7 @@
-"""Which rows a filter takes. The result is exact over all ranks, because every rank sends its own candidates.
+"""Selects the rows that a filter takes. The result is exact over all ranks, because every rank sends its candidates.
 
 A filter runs twice: on each rank's rows, to choose the candidates whose texts are sent, and on the rows of all
-ranks, to choose the rows that are logged. The second choice is always a subset of the candidates. Imports no torch.
+ranks, to choose the rows that are logged. The second choice is always a subset of the candidates.
 
 To add a kind: write a function from (op, view, rows) to rows under ``@_kind``, and add its keys to ``FilterSpec`` and
 to ``KINDS`` of the compiler.
@@ -49,7 +49,7 @@ class Selection:
 
 
 def select(op: FilterOp, view: View, rows: Rows, axis: Axis) -> Selection:
-    """The rows that a filter takes among ``rows``, which are of ``axis``."""
+    """The rows that a filter takes from ``rows``, which are rows of ``axis``."""
     without, taken = [], []
     among = rows
     for one in op.chain:
@@ -64,7 +64,7 @@ def select(op: FilterOp, view: View, rows: Rows, axis: Axis) -> Selection:
             rows = rows[truth(view.picked(one.where, one.axis, rows))]
         if one.keys:
             there = np.logical_and.reduce([present(view.picked(node, one.axis, rows)) for node in one.keys])
-            # a text may have stayed on its rank; `keyed`, which says whether it exists, was sent
+            # a text may have stayed on its rank; `keyed` was sent, and says whether the text exists
             sent = [truth(view.picked(node, one.axis, rows)) for node in one.keyed]
             keyed = np.logical_and.reduce(sent) if sent else there
             if not keyed.all():
@@ -80,9 +80,9 @@ def select(op: FilterOp, view: View, rows: Rows, axis: Axis) -> Selection:
 
 
 def reasons(selection: Selection, view: View, axis: Axis) -> tuple[list[str], list[int] | None]:
-    """For each row the filters that took it, as `unique, worst:bottom`; `top_bottom` also says which end.
+    """The filters that took each row, as `unique, worst:bottom`. A `top_bottom` filter adds the end of its choice.
 
-    The second list has each row's place in the choice of the last such filter; None if there is none.
+    The second list has the position of each row in the choice of the last `top_bottom` filter; None without one.
     """
     reasons_of_rows: list[list[str]] = [[] for _ in selection.rows]
     order = None
@@ -101,9 +101,9 @@ def reasons(selection: Selection, view: View, axis: Axis) -> tuple[list[str], li
 
 
 def candidates(op: FilterOp, view: View, rows: Rows, axis: Axis) -> Rows:
-    """The rows of this rank that the filter may take once all ranks' rows are there: a superset of its choice.
+    """The rows of this rank that the filter may take from the rows of all ranks: a superset of its choice.
 
-    ``rows`` are of ``axis``.
+    ``rows`` are rows of ``axis``.
     """
     first = op.chain[0]
     grouping = view.frame.grouping
@@ -140,7 +140,7 @@ def _scopes(op: FilterOp, view: View, rows: Rows) -> Segments:
 
 
 def _codes(values: Array) -> Array:
-    """Values with numbers in place of texts and objects, equal where these are."""
+    """The values, with a number in place of each distinct text or object."""
     if values.dtype.kind != "O":
         return values
     texts = [item if isinstance(item, str) else json.dumps(item, sort_keys=True) for item in values]

@@ -1,8 +1,8 @@
 """Computes with the values of metrics: formulas, conditions of `when` and of alerts, and the numbers in alert texts.
 
-One evaluator for all of them. Metrics are aligned by the names of their members, labels and pieces, so that values of
+All of them share one evaluator. Metrics are aligned by the names of their members, labels and pieces, so that values of
 different steps, batches or ranks are never combined. A metric without a value is absent, and so is any result computed
-from it, except that of ``present`` (see ``language/absence.py``). Imports no torch.
+from it, except that of ``present`` (see ``language/absence.py``).
 """
 
 from __future__ import annotations
@@ -131,7 +131,10 @@ class Sheet:
         return np.where(kind, np.nan, np.expand_dims(values, axis)), kind
 
     def _leaf(self, leaf: Node, cells: Mapping[str, Cells]) -> Cells | None:
-        """A metric, one label of it, or what is reduced over labels, which has its own sheet. None: it did not come."""
+        """The cells of a metric, of one of its labels, or of a reduction over labels, which gets a sheet of its own.
+
+        None: the metric did not come.
+        """
         if leaf.op == METRIC:
             item, label = cells.get(str(leaf.leaf).rpartition(":")[2]), label_of(leaf)
             return item if item is None or label is None else item.of_label(label)
@@ -145,7 +148,7 @@ class Sheet:
         if function:
             count = 0 if cells is None else len(cells.members) if function == "members" else cells.skipped
             return np.full((1, 1, 1), float(count)), False
-        if cells is None or not cells.values.size:  # one with members or labels, of which none came
+        if cells is None or not cells.values.size:  # a metric with members or labels has no values if none came
             return NOWHERE
         there, values = cells.there, cells.values
         if self._unlike and cells.labels:
@@ -159,14 +162,17 @@ class Sheet:
         """A metric's values aligned to the members, labels and pieces of the sheet."""
         axes = ((cells.members, self.members), (cells.labels, self.labels), (cells.pieces, self.pieces))
         for axis, (names, target) in enumerate(axes):
-            if names != target and names:  # a metric without names there is broadcast
+            if names != target and names:  # a metric without names on this axis is broadcast
                 values = reindexed(values, axis, names, target, nothing)
         return values
 
 
 @lru_cache(maxsize=512)
 def _axes(metrics: frozenset[tuple[Names, Names, Names, str | None]]) -> tuple[Any, str | None, set[str]]:
-    """The common members, labels and pieces of metrics, sorted, the rest of their labels, and rests that differ."""
+    """All members, labels and pieces of several metrics, sorted, and the names under which labels are pooled.
+
+    The first name is comparable between the metrics, or None. The set has the names that pool different labels.
+    """
     members, labels, pieces = [
         tuple(sorted({*chain(*names)})) for names in list(zip(*metrics, strict=True))[:3] or ((),) * 3
     ]
@@ -194,7 +200,7 @@ def first_place(
     condition: Node, cells: Mapping[str, Cells], functions: FunctionOf, facts: Mapping[str, float]
 ) -> CellName | None:
     """The first cell in which a condition over the logged metrics is true; None: it holds nowhere."""
-    while condition.op == "any":  # of members: it holds for the one for which its inside does
+    while condition.op == "any":  # over members: find the member for which the inner condition holds
         (condition,) = condition.args
     sheet = Sheet(cells, condition, functions, facts)
     true = truth(np.asarray(sheet.value(condition)[0]))

@@ -1,8 +1,7 @@
 """The rows of one phase in one window, on the host: numpy columns, and how their axes nest.
 
 Rows are in the order (step, batch, rank, row). A frame is built from the batches that the training thread recorded,
-merged with the frames of other ranks, and read by all evaluators. Frames are also what ranks send to rank 0 and what a
-capture stores. Imports numpy, axes and kernels only.
+merged with the frames of other ranks, and read by all evaluators. Ranks send frames to rank 0, and captures store them.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from declog.language.dtypes import Axis, DType
 from declog.language.segmented import Array, Segments
 from declog.plans.ops import Grouping
 
-TEXTS = np.dtype(object)  # of texts and other objects
-# columns of group ids, as digests, and of the groups that the same rows have in an earlier phase; no signals' names
+TEXTS = np.dtype(object)  # the dtype of texts and other objects
+# the columns of group ids, as digests, and of the rows' groups in an earlier phase; no signal can have these names
 GROUP_ID, EARLIER_GROUP = "GROUP", "EARLIER GROUP"
 
 
@@ -34,7 +33,7 @@ GROUP_ID, EARLIER_GROUP = "GROUP", "EARLIER GROUP"
 class Frame:
     """The columns of one phase, in a ``mode``. ``texts`` holds texts and other objects: arrays by key, with their axis.
 
-    A rank's rows get their mode as the events that they belong to are evaluated; messages and files say it once.
+    The mode of a rank's rows is set when their log event is evaluated. Messages and files have it once for all frames.
     """
 
     phase: str
@@ -43,7 +42,7 @@ class Frame:
     texts: dict[Key, tuple[Axis, Array]] = field(default_factory=dict)
     grouping: Grouping | None = None
     mode: str = ""
-    checked: bool = False  # of training: whether ids came before that agreed with the size of groups
+    checked: bool = False  # in training: whether group ids of this phase came in an earlier log event
     _facts: Facts = field(default_factory=dict, init=False, repr=False, compare=False)
 
     # -- reading
@@ -93,9 +92,9 @@ class Frame:
         return np.concatenate(columns).reshape(len(columns), rows)
 
     def kind(self, name: str, axis: Axis) -> Kind:
-        """Which rows of a column are absent or missing, spread over an axis: ``[rows]``, a family ``[members, rows]``.
+        """The kind of a column, spread over an axis: ``[rows]``, or ``[members, rows]`` for a family.
 
-        False: none is. A missing float is NaN and needs no mark.
+        It marks absent and missing rows. False: none is marked. A missing float is NaN and needs no mark.
         """
         by_member = {
             member: self.spread(self.blocks[block].data[row], self.blocks[block].axis, axis)
@@ -142,9 +141,9 @@ class Frame:
 
     @cached_property
     def misfit(self) -> RuntimeFailure | None:
-        """Why the rows of an evaluation are no groups of `axes.group.size`; None: they are, or it is not set.
+        """The error if the rows of an evaluation do not form groups of `axes.group.size`; None if they do.
 
-        Such rows have the groups that their ids say, or none.
+        Also None if no size is set. Rows with a misfit are grouped by their ids, or are in no group.
         """
         if self.mode in ("", "train") or self.grouping is None or self.grouping.size is None or self.ids != GROUP_ID:
             return None
@@ -156,21 +155,21 @@ class Frame:
 
     @property
     def by_ids(self) -> bool:
-        """Whether only ids say what a group is."""
+        """Whether ids alone define the groups."""
         if self.grouping is None:
             return False
         return self.grouping.size is None or self.ids != GROUP_ID or self.misfit is not None
 
     @property
     def ids(self) -> str:
-        """The column that names groups: the rows' ids, or else the groups that they have in an earlier phase."""
+        """The column that names groups: the groups in an earlier phase if every row has one, else the group ids."""
         earlier = self.plain(EARLIER_GROUP)
         missing = earlier is not None and earlier[0].valid is not None and not earlier[0].valid[earlier[1]].all()
         return GROUP_ID if earlier is None or missing else EARLIER_GROUP
 
     @property
     def ungrouped(self) -> Kind:
-        """Which completions are in no group, because no signal names it: False, True or ``[rows]``."""
+        """The completions that are in no group, because no signal names one: False, True or ``[rows]``."""
         if not self.by_ids:
             return False
         return absent(self.kind(self.ids, Axis.COMPLETION)) if self.has(self.ids) else True
@@ -181,9 +180,9 @@ class Frame:
 
     def _grouped(self, grouping: Grouping) -> Segments:
         batches, split = self.batches, grouping.split
-        if split == "none" and self.ids == EARLIER_GROUP:  # its numbers are of one group each
+        if split == "none" and self.ids == EARLIER_GROUP:  # each of its numbers names one group
             split = "batches"
-        pieces = self.parts(Axis.COMPLETION, Axis.STEP)  # a group never spans two
+        pieces = self.parts(Axis.COMPLETION, Axis.STEP)  # no group spans two pieces
         if split != "none":
             columns = batches.step, batches.batch if split == "ranks" else batches.rank
             within = [column[pieces.index] for column in columns]
@@ -278,7 +277,7 @@ class Frame:
 
 
 def of_mode(frames: Mapping[str, Frame], mode: str, checked: Collection[str] = ()) -> None:
-    """Say which mode the rows of frames are of, and of which phases ids came before."""
+    """Set the mode of frames, and ``checked`` for the phases whose group ids came before."""
     for phase, frame in frames.items():
         frame.mode, frame.checked = mode, phase in checked
 
@@ -290,7 +289,7 @@ def merged(parts: Sequence[Mapping[str, Frame]]) -> dict[str, Frame]:
 
 
 def parted(frames: Mapping[str, Frame], step: int) -> tuple[dict[str, Frame], dict[str, Frame]]:
-    """The rows up to a step, and those behind it; a phase without rows is left out."""
+    """The rows up to a step, and the rows after it; a phase without rows is left out."""
     before: dict[str, Frame] = {}
     behind: dict[str, Frame] = {}
     for phase, frame in frames.items():
@@ -314,7 +313,7 @@ _Selected = tuple[list[tuple[int, Any, tuple[Key, ...]]], list[tuple[Key, Key]],
 
 
 class Projection:
-    """Drops and renames columns. The answers of ``name_of`` are kept for each layout.
+    """Drops and renames columns. The answers of ``name_of`` are cached by layout.
 
     ``name_of`` gets a layout, the name of one of its columns and its dtype; it returns None to drop the column.
     """
@@ -347,7 +346,7 @@ class Projection:
 
 
 def _columns(frame: Frame, part: Part, number: int) -> Block:
-    """The columns of the ``number``-th of several frames for a block of all; filled if the frame lacks them."""
+    """The columns that the ``number``-th of several frames adds to a merged block; filled if the frame lacks them."""
     axis, keys, source, fill = part.axis, part.keys, part.sources[number], part.fills[number]
     if source is None:
         shape = len(keys), frame.count(axis)

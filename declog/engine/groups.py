@@ -1,7 +1,7 @@
 """Groups of completions: their ids, as digests that are equal on all ranks, and their rows.
 
 An id is a number, a text, or anything that JSON can hold, such as the messages of a prompt. Ranks send a digest of
-its canonical JSON, so that no text is sent for grouping. Imports numpy, segments and the plan.
+its canonical JSON, so that no text is sent for grouping.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str)
 
 
 def digests(ids: Iterable[Any]) -> Array:
-    """A 64-bit digest of each id, None for a row without an id; the array has objects only if one is None."""
+    """A 64-bit digest of each id, None for a row without an id. The array has objects only if it has a None."""
     once = lru_cache(maxsize=None, typed=True)(_digest)  # a prompt is repeated for each of its completions
     numbers = [
         None if item is None or item != item else once(item) if isinstance(item, str | int) else _digest(item)
@@ -44,7 +44,7 @@ def digest(text: str) -> int:
 
 
 def _canonical(item: Any) -> Any:
-    """The same JSON for equal ids: an integer of any dtype, a mapping in any order, an image by its content."""
+    """An id in a form whose JSON is equal for equal ids: integers of any dtype, mappings in any order, equal images."""
     if isinstance(item, np.generic):
         item = item.item()
     if isinstance(item, float) and item.is_integer():
@@ -62,7 +62,7 @@ def _canonical(item: Any) -> Any:
 def segments(grouping: Grouping, ids: Array | None, pieces: Segments, least: int | None = 1) -> Segments:
     """The group of each row, by id or by a fixed group size; no group spans two of the ``pieces``.
 
-    ``least``: how many ids contradict the size where each fills several groups in a row; see ``contradiction``.
+    ``contradiction`` compares the ids with the size, and explains ``least``.
     """
     size = grouping.size
     if size is None:
@@ -100,9 +100,9 @@ class Contradiction(NamedTuple):
 def contradiction(ids: Array, groups: Array, pieces: Array, size: int, least: int | None) -> Contradiction | None:
     """Compare ids with groups of a fixed size; None: they agree. Ids, groups and pieces are ``[rows]``.
 
-    A group with several ids is a contradiction, and so is a size for which each id fills several groups in a row, if
-    there are ``least`` ids; 1: for which any id does; None: it is not. An id that comes again elsewhere is none: a
-    prompt may be drawn twice.
+    A group with several ids is a contradiction. So are ids with more than ``size`` rows in a row: with ``least`` 1 any
+    such id; with a greater ``least`` only if there are at least so many ids, and all are such; with None never. An id
+    that comes again elsewhere is no contradiction: a prompt may be drawn twice.
     """
     rows = np.flatnonzero(present(ids))
     names, index = np.unique(ids[rows].astype(np.int64), return_inverse=True)
@@ -126,7 +126,7 @@ def names_of(grouping: Grouping) -> str:
 
 
 def uneven(grouping: Grouping, step: int, rank: int, rows: int) -> RuntimeFailure:
-    """The failure of a batch whose rows are no multiple of the group size: by ids groups may have any sizes."""
+    """The failure of a batch whose number of rows is no multiple of the group size. Groups by ids may have any size."""
     size = grouping.size or 1
     divisor = max((part for part in range(2, size) if rows % part == 0), default=rows)
     of_one = f'; or "axes.group.size={divisor}", if so many completions have one prompt'
@@ -146,6 +146,9 @@ def too_few(values: Array, parts: Segments | None, least: int) -> Kind:
 
 
 def few(counts: Array, least: int) -> Kind:
-    """Which counts are too small. 0 is not: an aggregate of only missing values is missing, not absent."""
+    """Where counts are below ``least``; False: nowhere.
+
+    0 does not count as too small: an aggregate of only missing values is missing, not absent.
+    """
     too_small: Array = (counts > 0) & (counts < least)
     return too_small if too_small.any() else False

@@ -1,7 +1,7 @@
 """Finds metrics that have no values because signals do not come, and warns once about each.
 
 A metric is inactive if its first window gave no value and a signal that it reads never came. A signal has stopped if
-it stays away for twice as many steps as ever before. Runs on rank 0's worker only; no torch.
+it stays away for twice as many steps as ever before. Runs on rank 0's worker only.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from declog.plans.ops import Plan, SignalOp
 
 log = logging.getLogger("declog")
 GROUPS, METRICS, SIGNALS = 8, 4, 3  # how many reasons, metrics per reason and signals a message names
-WHICH = ", which "  # before the call that gives a signal of a phase
+WHICH = ", which "  # in a reason, before the call that gives a signal of a phase
 NEVER = " never came"
 NO_GROUPS = "nothing says what a group is: observe {ids}, or say `axes.group.size=N`"
-PLAIN = 4  # how many reasons of this kind a message names one by one
+PLAIN = 4  # up to so many reasons that `_unobserved` finds are listed one by one
 RARE = 10  # a signal that came only once has stopped after so many batches of its phase
-_Strays = dict[Need, str]  # signals as they are read, with another phase, in which they came
+_Strays = dict[Need, str]  # signals that a metric reads, with the other phase in which they came
 
 
 @dataclass
@@ -79,7 +79,7 @@ class Inactive:
         spread = [op for op in plan.outputs if FORMULAS[op.combine].least > 1 and op.over_run is None]
         self._variances = {op.key: op.combine for op in spread}
         self.silent = Silent(plan, self._keys)
-        self.judges = True  # not at a step that ended with an error, before which signals may be missing
+        self.judges = True  # False at a step that ended with an error: its signals may be missing
 
     # -- signals that come
 
@@ -97,7 +97,7 @@ class Inactive:
                 state.counts[need] = max(at, state.counts.get(need, at))
 
     def ungrouped(self, mode: str, frames: Mapping[str, Frame]) -> None:
-        """Note whether the rows of a log event are in no groups, as an evaluation need not fit `axes.group.size`."""
+        """Note the phases whose rows are in no groups. Rows of an evaluation need not fit `axes.group.size`."""
         misfits = self._modes[mode].misfits
         for phase, frame in frames.items():
             if phase in misfits or (frame.misfit is None and frame.ungrouped is not True):
@@ -109,7 +109,7 @@ class Inactive:
                 misfits[phase] = f"{frame.misfit.message}; observe whole groups" + f", or {ids}" * bool(ids)
 
     def rewind(self, mode: str, step: int) -> None:
-        """Take a mode back to an earlier step; its run continues behind that step, and counts steps anew."""
+        """Take a mode back to an earlier step; it continues after that step, and counts steps anew."""
         state = self._modes[mode]
         state.counts, state.begun = dict.fromkeys(state.counts, 0), None
         for need, span in state.spans.items():
@@ -120,9 +120,9 @@ class Inactive:
     def judge(
         self, event: EventFacts, periods: Collection[int], results: MetricValues, empty: Collection[str] = ()
     ) -> None:
-        """Update the inactive metrics at a log event at which windows of these periods end.
+        """Update the inactive metrics at a log event at which the windows of ``periods`` end.
 
-        They have these values; ``empty`` are the ids of tables that would have been due, and have no rows.
+        ``results`` has the values of these windows. ``empty`` has the ids of the due tables that got no rows.
         """
         mode, state = event.mode, self._modes[event.mode]
         if not self.judges or (mode == "train" and not event.count):  # no step has ended
@@ -156,7 +156,7 @@ class Inactive:
     def _note_ungrouped(
         self, mode: str, state: _Mode, periods: Collection[int], results: MetricValues, empty: Collection[str]
     ) -> None:
-        """Warn once of what is absent because the rows of a phase are in no groups."""
+        """Warn once of the metrics and tables that are empty because the rows of a phase are in no groups."""
         for phase, why in state.misfits.items():
             grouped = self._of_groups(phase) if why else ()
             absent = [
@@ -195,9 +195,9 @@ class Inactive:
             self._changed(self.reasons)
 
     def _unobserved(self, reasons: Mapping[str, list[str]], state: _Mode) -> list[str]:
-        """The reasons that say only that no signal came, of metrics of a preset, of which a loop need not observe all.
+        """The reasons of a preset's metrics that only say that signals never came. A loop need not observe them all.
 
-        Empty if there are so few that each is told.
+        Empty if there are at most ``PLAIN``: these are listed one by one.
         """
         user = self._plan.user_metrics
         plain = [
@@ -268,7 +268,10 @@ class Inactive:
         return f"{'its label ' * of_label}{listed(names, SIGNALS)}{NEVER}"
 
     def _together(self, reasons: Mapping[str, str], state: _Mode) -> dict[str, list[str]]:
-        """Metrics by reason: those of another phase share an edit, of a silent one the first's signal."""
+        """The ids of metrics by reason. Metrics whose signals came in another phase share one edit.
+
+        Metrics of a phase that never came share the call that one of them needs, if possible of the user's own.
+        """
         strays = {id: self._strays(self._absent(id, state), state) for id in reasons}
         shared: dict[tuple[str, str, bool] | None, _Strays] = {}
         for of_one in strays.values():
@@ -284,7 +287,7 @@ class Inactive:
     # -- signals of another phase
 
     def _strays(self, absent: Collection[Clause], state: _Mode) -> _Strays:
-        """Signals that came in another phase than the one that reads them, with that phase; empty if one never came."""
+        """The signals that came in another phase than they are read in, with that phase; empty if a clause has none."""
         strays: _Strays = {}
         for clause in absent:
             came = {
@@ -297,15 +300,15 @@ class Inactive:
         return strays
 
     def _way(self, strays: _Strays) -> tuple[str, str, bool] | None:
-        """The phase in which the first of them came, the one that reads it, and whether an edit moves its readers."""
+        """The phase in which the first signal came, the phase that reads it, and whether `_moved` has an edit."""
         for need, came in strays.items():
             return came, need.phase, bool(self._moved(strays))
         return None
 
     def _moved(self, strays: _Strays) -> list[str]:
-        """The signals to delete from the phase that reads them, so that their metrics read the one in which they came.
+        """The signals to delete from the phase that reads them: then their metrics read the phase in which they came.
 
-        Empty if that is no answer: a metric reads others beside them, which cannot come in that phase.
+        Empty if that does not help, because a metric also reads signals that cannot come in that phase.
         """
         moved = [need for need in sorted(strays) if need.name not in self._masks] or [*strays]
         phase, came = moved[0].phase, strays[moved[0]]
@@ -320,7 +323,7 @@ class Inactive:
         return [need.name for need in moved] if both else []
 
     def _of_strays(self, strays: _Strays, state: _Mode) -> str:
-        """The reason of metrics whose signals came in another phase, and what to do."""
+        """The reason of metrics whose signals came in another phase, with the fix."""
         (need, came), *_ = strays.items()
         names = list(dict.fromkeys(self._signals[need].source for need in sorted(strays)))
         alone = [one for one, op in self._signals.items() if one.phase == need.phase and op.homes == (one.phase,)]
@@ -391,7 +394,7 @@ class Inactive:
 
     @property
     def reasons(self) -> dict[str, str]:
-        """Why each inactive metric is so; the reason begins with the mode's name if it is not training."""
+        """The reasons of the inactive metrics, by id; a reason begins with the mode's name if that is not training."""
         reasons: dict[str, str] = {}
         for mode, state in self._modes.items():
             for id, why in state.inactive.items():

@@ -1,7 +1,7 @@
 """Carries values from window to window: rows of an earlier phase for joins, and the previous values of expressions.
 
 The state is kept on rank 0, by mode. The frames of each log event pass through here once, in order, and get the
-joined columns that metrics read. Imports no torch.
+joined columns that metrics read.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from declog.plans.fingerprint import expressions
 from declog.plans.needs import IDS_OF_ROWS, ROW_ID, needs_of_joins, stand_ins
 from declog.plans.ops import JoinOp, Plan, PreviousOp
 
-KEPT = 4096  # a run can go back by at most so many steps
+KEPT = 4096  # the most steps by which a run can go back
 
 
 class Carryover:
-    """What one mode carries from window to window."""
+    """The rows and previous values that one mode carries from window to window."""
 
     def __init__(self, plan: Plan, report: Report) -> None:
         self._plan = plan
@@ -67,7 +67,7 @@ class Carryover:
         return rows, {"previous": held}
 
     def load(self, rows: Mapping[str, Frame], data: Mapping[str, Any]) -> None:
-        """Restore the state of a checkpoint; those of earlier versions have one previous value of each rank."""
+        """Restore the state of a checkpoint. Earlier versions saved one previous value of each rank."""
         self._rows = {phase: _latest_step(frame) if phase in self._steps else frame for phase, frame in rows.items()}
         for phase in self._steps.keys() & rows.keys():
             self._steps[phase].append(rows[phase])
@@ -80,7 +80,7 @@ class Carryover:
             }
 
     def rewind(self, step: int) -> None:
-        """Forget all steps after ``step``; the run continues behind it."""
+        """Forget all steps after ``step``."""
         for by_rank in self._previous.values():
             for held in by_rank.values():
                 while held and held[-1][0] > step:
@@ -125,14 +125,14 @@ class Carryover:
         return joined
 
     def _searched(self, phase: str, frames: Mapping[str, Frame]) -> Frame | None:
-        """The rows of a source phase in which the targets' rows may be looked up: new ones, and held ones if needed."""
+        """The rows of a source phase in which targets look up their rows: the new rows, and held ones if needed."""
         held, new = self._rows.get(phase), frames.get(phase)
         if held is None or new is None:
             rows = new if held is None else held
             return _held(rows) if rows is not None and phase in self._steps else rows
         if phase in self._steps:
             return _held(held, new)
-        if not held.layout.keys <= new.layout.keys:  # drop held batches with members that others lack, unless needed
+        if not held.layout.keys <= new.layout.keys:  # new rows lack columns of the held ones: keep only needed batches
             batches = Batches.join([held.batches, new.batches])
             needed = {
                 int(item)
@@ -171,7 +171,7 @@ class Carryover:
     # -- joins
 
     def _is_missed(self, op: JoinOp, target: Frame) -> bool:
-        """Whether anything that reads a column could have a value: all else came that it needs of the target's rows."""
+        """Whether a reader of the joined column could have a value: the target's rows have all else that it needs."""
         folds = tuple(fold for fold in self._plan.phases[op.target].folds if target.has(f"{fold.name}.n"))
         folded = {leaf.param("name") for leaf in walk(*expressions(folds)) if leaf.op == SIGNAL}
         return bool(target.count(Axis.COMPLETION)) and any(
@@ -180,7 +180,7 @@ class Carryover:
         )
 
     def _is_stood_for(self, op: JoinOp, frames: Mapping[str, Frame]) -> bool:
-        """Whether other values came for all that reads a column, so that nobody misses it."""
+        """Whether every reader of the joined column prefers another metric, whose values came."""
         preferred = self._stand_ins.get(op.name, [])
         came = [
             not np.all(View(frames[one.phase], self._plan.function).absent(arg, one.axis))
@@ -209,8 +209,9 @@ class Carryover:
     def _with_groups(self, source: Frame, target: Frame) -> Frame:
         """The target with the groups that its rows have in the source, however micro-batches divide them.
 
-        A row that comes again in a step, as in a second epoch, is of a further group. Batches that cannot be matched
-        keep their own groups; so do those with ids of groups, unless row ids match them with rows that have such, too.
+        A row that comes again in a step, as in a second epoch, belongs to a further group. A batch that cannot be
+        matched keeps its own groups. So does a batch with group ids, unless it has row ids and the source has group
+        ids, too.
         """
         if target.has(GROUP_ID) and self._plan.ids is None:
             return target
@@ -252,9 +253,10 @@ class Carryover:
         return target.with_column(op.name, Axis.COMPLETION, values, op.expr.type.dtype, members, kind=kind)
 
     def _places(self, source: Frame, target: Frame) -> tuple[NDArray[np.int64], set[tuple[int, int]]]:
-        """Each row of the target has a row in the source: by id, or by an unambiguous position in batches without ids.
+        """Find the source row of each target row: by id, or by an unambiguous position in batches without ids.
 
-        Also returns the pairs of source rows in one batch that share an id which the target asks for.
+        Also returns the pairs of source rows in one batch that share an id which the target asks for. Raises DL511 if a
+        row has no source row.
         """
         places = np.full(target.count(Axis.COMPLETION), -1, np.int64)
         doubles, search = set[tuple[int, int]](), Search(source, target, self._plan.ids)
@@ -267,7 +269,7 @@ class Carryover:
         return places, doubles
 
     def _matched(self, search: Search, batch: int, span: slice) -> tuple[NDArray[np.int64], set[tuple[int, int]]]:
-        """The same of one batch of the target, whose rows are the ``span``; -1 for a row with an id that none has."""
+        """Do the same for one batch of the target, whose rows are ``span``; -1 for an id that no source row has."""
         source, target = search.source, search.target
         ids, count, sizes = self._plan.ids, span.stop - span.start, source.batches.rows
         batches, rows, of_source = search.of(batch)
@@ -298,7 +300,7 @@ def _spans(frame: Frame) -> Iterator[slice]:
 
 
 def _earlier_groups(frame: Frame) -> Array | None:
-    """A number for the group of each row, which no other group has; None if the rows have no groups."""
+    """A number for the group of each row, different for each group; None if the rows have no groups."""
     try:
         groups, rows = frame.parts(Axis.COMPLETION, Axis.GROUP), frame.parts(Axis.COMPLETION, Axis.STEP)
     except RuntimeFailure:
@@ -331,7 +333,7 @@ def _latest_rows(held: Frame | None, new: Frame) -> Frame:
 
 
 def _held(*frames: Frame | None) -> Frame:
-    """The batches of a phase with values per step: each value, of each member, holds on its rank until the next."""
+    """Merge batches of a phase with values per step. A value of a member holds on its rank until the next one comes."""
     frame = Frame.merge([frame for frame in frames if frame is not None])
     if not any(name.endswith(KIND) for name in frame.layout.columns):
         return frame

@@ -1,8 +1,7 @@
 """The layout of a frame: its columns and the position of each, without their data.
 
 Frames with the same columns share one layout. Work that depends on the layout alone is planned once: the lookup of
-columns, projections, the way in which frames are merged, and the programs of ``program.py``. Imports numpy, axes and
-blocks only.
+columns, projections, the way in which frames are merged, and the programs of ``program.py``.
 """
 
 from __future__ import annotations
@@ -84,16 +83,16 @@ class Part(NamedTuple):
 
 
 def _has_kind(name: str) -> bool:
-    """Whether a column says which of its rows are absent: signals and computed columns do, read or kept."""
+    """Whether a column can have a column of kinds: a signal or a computed column, also with the prefix ``KEPT``."""
     return name.isidentifier() or (name.startswith(KEPT) and not name.endswith(KIND))
 
 
 @lru_cache(maxsize=64)
 def joined(layouts: tuple[Layout, ...]) -> list[Part]:
-    """How frames with these layouts are put end to end: the columns, float if any frame has floats, then their kinds.
+    """Plan how frames with these layouts are concatenated: the columns, then their kinds.
 
-    Signals and computed columns are absent in frames that lack them. A fold needs no kind: its count is missing where
-    its tokens did not come.
+    A column is float if any frame has it as floats. Signals and computed columns are absent in frames that lack them. A
+    fold needs no kind: its count is missing where its tokens did not come.
     """
     columns: list[tuple[Key, Axis, np.dtype[Any], list[Spot | None], list[float | None]]] = []
     for key in dict.fromkeys(key for layout in layouts for key in layout.spots if not key[0].endswith(KIND)):

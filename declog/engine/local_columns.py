@@ -1,7 +1,4 @@
-"""Columns that each rank computes from its own texts, so that ranks send numbers and not texts.
-
-Imports no torch.
-"""
+"""Computes columns on each rank from the rank's own texts, so that ranks send numbers and not texts."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ from declog.plans.ops import LocalOp, Plan
 def with_locals(frames: Mapping[str, Frame], plan: Plan) -> dict[str, Frame]:
     """A rank's frames with the columns that are computed on the rank itself.
 
-    In place of one that fails there is why, per batch, and whatever reads it fails for that reason.
+    In place of a column that fails, the frame gets a column with the failure, per batch. Every reader raises it.
     """
     result = dict(frames)
     ops = [op for phase in plan.phases.values() if phase.name in frames for op in phase.locals]
@@ -46,7 +43,7 @@ def with_locals(frames: Mapping[str, Frame], plan: Plan) -> dict[str, Frame]:
             result[op.phase] = frame.with_column(op.name + FAILURE, Axis.STEP, told, DType.TEXT)
         else:
             members = view.members(op.expr)
-            if members or not op.expr.type.family:  # of a family that never came there is no column
+            if members or not op.expr.type.family:  # a family that never came gets no column
                 dtype = op.expr.type.dtype
                 result[op.phase] = frame.with_column(op.name, axis, values, dtype, members, kind=kind)
     return result
@@ -65,7 +62,7 @@ def _computed(op: LocalOp, frame: Frame, view: View, ids: str | None) -> tuple[N
 
 
 def _as_text(op: LocalOp, error: BaseException) -> str:
-    """Why a column could not be computed, as `View` raises it again on rank 0."""
+    """The failure of a column as text, from which `View` raises it again on rank 0."""
     failed = error if isinstance(error, RuntimeFailure) else RuntimeFailure.of(
         "DL605.failed", what=f"`{op.expr}`", error=error_text(error), fix=None
     )  # fmt: skip
@@ -73,7 +70,7 @@ def _as_text(op: LocalOp, error: BaseException) -> str:
 
 
 def same_rows(frame: Frame, later: Frame, ids: str | None) -> NDArray[np.int64]:
-    """For each row of a rank the row of the same sample in a later phase of its step; -1 if it cannot be told.
+    """For each row of a rank, the row of the same sample in a later phase of its step; -1 if it cannot be matched.
 
     Samples are matched by id. Without ids, a batch is matched with the next batch of the later phase if both have
     the same number of rows; with several batches in a step, only if the two phases take turns.

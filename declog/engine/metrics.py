@@ -1,4 +1,4 @@
-"""The metrics of a log event: reductions of a window, values over the run, formulas and conditions. No torch."""
+"""The metrics of a log event: reductions of a window, values over the run, formulas and conditions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Outputs = Sequence[MetricOp | FormulaOp]
 
 
 class Metrics:
-    """Evaluates the metrics of windows. What metrics of one period share is planned once."""
+    """Evaluates the metrics of windows. Work that metrics of one period share is planned once."""
 
     def __init__(self, plan: Plan, report: Report) -> None:
         self._report = report
@@ -118,7 +118,7 @@ class Metrics:
         return cells_of(op, state, rest), state
 
     def logged(self, keys: Iterable[str], *parts: MetricValues) -> dict[str, Cells]:
-        """Metrics as they are logged, each of the last of some parts that has it."""
+        """The logged cells of some metrics. If several parts have a metric, the last one counts."""
         return {key: part.logged(key, self.combine[key]) for part in parts for key in keys if key in part}
 
     def holds(self, condition: Node, cells: Mapping[str, Cells], what: str) -> formulas.CellName | None:
@@ -147,8 +147,8 @@ class _Period:
 
     ``going_on`` has the metrics over the run; those with labels have reductions of their own there, because labels keep
     their names over the run. ``reductions`` has all other metrics. ``reductions_of_rows`` has those of them that cannot
-    be folded: a folded window still holds their rows. ``combined`` has, of each formula of the window, its metrics of
-    several pieces.
+    be folded: a folded window still holds their rows. ``combined`` has, for each formula over whole windows, the keys
+    of its metrics with several pieces.
     """
 
     def __init__(self, plan: Plan, computed: Sequence[Outputs], period: int) -> None:

@@ -1,6 +1,6 @@
-"""Warns once of labels that differ within a group, where a metric per group takes the first: those are two prompts.
+"""Warns once of a group whose rows have different labels, where a metric by group takes the first: it mixes prompts.
 
-So it is where an evaluation has another number of completions per prompt than ``axes.group.size``. No torch.
+This happens if an evaluation has another number of completions per prompt than ``axes.group.size``.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from declog.plans.ops import Plan
 
 log = logging.getLogger("declog")
 LABELS = (DType.TEXT, DType.INT, DType.OBJECT)
-LOOKS = 20  # in so many log events of a mode labels are compared
+LOOKS = 20  # labels are compared in the first so many log events of a mode
 
 
 def _is_label(node: Node) -> bool:
-    """Whether it is an observed label of a row; the first of computed values may be meant."""
+    """Whether a node is an observed label of a row. To take the first of computed values may be intended."""
     return node.op == SIGNAL and node.type.axis is Axis.COMPLETION and node.type.dtype in LABELS
 
 
 class MixedGroups:
-    """The labels of groups that are the first of their rows, by the metrics that they label."""
+    """The labels of metrics that are the first value of a group's rows, until a group has different values."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         joined = {op.name: op for op in plan.joins}
 
         def labels(node: Node, phase: str) -> Iterator[tuple[Node, str]]:
-            """The parts of a label that are the first of a group's rows, with the phase of these."""
+            """The parts of a label that are the first value of a group's rows, with the phase of these rows."""
             for part in walk(node):
                 if part.op == CARRIED and (join := joined.get(part.leaf)) is not None:
                     yield from labels(join.expr, join.source)
@@ -55,7 +55,7 @@ class MixedGroups:
         self._looks[mode] += 1
         for (id, node), phase in [*self._labels.items()] if self._looks[mode] <= LOOKS else ():
             frame = frames.get(phase)
-            with suppress(RuntimeFailure):  # what cannot be computed is told where the metric is
+            with suppress(RuntimeFailure):  # the metric itself reports what cannot be computed
                 if frame is not None and frame.grouping is not None and self._mixed(node, frame):
                     del self._labels[id, node]
                     size, of = frame.grouping.size, frame.grouping.of
@@ -67,7 +67,7 @@ class MixedGroups:
                     )  # fmt: skip
 
     def _mixed(self, node: Node, frame: Frame) -> bool:
-        """Whether the rows of a group have different values; missing ones are none."""
+        """Whether the rows of any group have different values; missing values do not count."""
         values = np.asarray(View(frame, self._plan.function).rows(node.args[0], Axis.COMPLETION))
         there = present(values)
         groups, values = frame.parts(Axis.COMPLETION, Axis.GROUP).index[there], values[there]

@@ -1,4 +1,4 @@
-"""Turns metrics' values into records with the names that the config gives them. Imports no torch."""
+"""Turns metrics' values into records with the names that the config gives them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Naming:
         patterns = [(re.compile(names_of(item.template)), (op.key, item.alias)) for op, item in plan.shown_names]
         # the pattern that matches any name comes last
         self._patterns = sorted(patterns, key=lambda pattern: pattern[0].pattern == "(.+)")
-        self._owners: dict[str, Output] = {}  # which output wrote a name, with the mode's prefix
+        self._owners: dict[str, Output] = {}  # by name, with the mode's prefix: the output that wrote it
         self._reported: set[str] = set()
 
     def add(self, named: Named, period: int, results: MetricValues, partial: bool, prefix: str) -> None:
@@ -117,7 +117,7 @@ class Naming:
             self._report(RuntimeFailure.of("DL508.metric", key=op.key, name=name, why=why))
 
     def _observed(self, metric: str) -> str:
-        """The signals that a metric needs as arguments, with the rows that they have values for."""
+        """The call that observes the signals of a metric, and the rows that they have values for."""
         needs = {clause[0] for clause in signals_of(self._plan)[metric]}
         signals = sorted(
             (op.source, op.axis.label)
@@ -154,7 +154,7 @@ def _entry(op: Op) -> _Entry:
 
 
 def _present(cells: Cells, how: str) -> Iterable[tuple[int, int, float]]:
-    """The present values as (member, label, value), labels that begin with numbers in the order of these."""
+    """The present values as (member, label, value). Labels that begin with numbers are in the order of the numbers."""
     values, there = cells.combined(how)
     if values.size == 1:  # most metrics
         return ((0, 0, float(values[0, 0])),) if there[0, 0] else ()
@@ -166,7 +166,7 @@ def _present(cells: Cells, how: str) -> Iterable[tuple[int, int, float]]:
 
 @lru_cache(maxsize=512)
 def _in_order(labels: Names) -> NDArray[np.int64]:
-    """The indices of labels: `0-7`, `8-15`, `16+` of a bucket, and then words."""
+    """The indices of labels in order: first numbers, such as the buckets `0-7`, `8-15`, `16+`, then words."""
 
     def key(index: int) -> list[tuple[bool, float, str]]:
         parts = [(part, _NUMBER.match(part)) for part in labels[index].split(BETWEEN)]
@@ -179,7 +179,7 @@ _NUMBER = re.compile(r"(-?(?:inf|\d+(?:\.\d+)?(?:e[+-]?\d+)?))(?:[+-]|\Z)")
 
 
 def shown_name(op: Op, member: str | None, label: str | None) -> str | None:
-    """The name of one value of a metric, as trackers show it; None where it is not one of its members or labels."""
+    """The name of one value of a metric, as trackers show it; None if the name has a field without a value."""
     name = _filled(op.names[0].template, op.labels, member, label)
     return None if "{" in name else name
 

@@ -1,7 +1,4 @@
-"""Computes metrics' values from states, for all metrics whose states have the same shape at once.
-
-Imports no torch.
-"""
+"""Computes metrics' values from states, for all metrics whose states have the same shape at once."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ class _Output(NamedTuple):
 
 
 class Outputs:
-    """How the values of metrics are made from states whose rows are stacked.
+    """Computes the values of metrics from states whose rows are stacked.
 
     ``blocks`` has one entry per state: its metrics, its rows, and the sources that never came.
     """
@@ -72,7 +69,7 @@ class Outputs:
         self._members = [tuple(names) if op.family else () for op, names in zip(self._ops, members, strict=True)]
         self._rules = Rules(self._ops, self._members, heights)
         self._keys = [op.key for op in self._ops if _is_number(op)]
-        hows = [op.combine for op in self._ops[: len(self._keys)]]  # how the pieces of each are combined
+        hows = [op.combine for op in self._ops[: len(self._keys)]]  # the `combine` of each metric
         self._combined = [(how, [row for row, one in enumerate(hows) if one == how]) for how in dict.fromkeys(hows)]
         self._levels = [
             sorted({op.reduction.level for op in ops if op.reduction.level is not None}) for ops, *_ in blocks
@@ -143,7 +140,7 @@ class Outputs:
 
 
 def _is_number(op: MetricOp) -> bool:
-    """Whether a single value can be all that a metric has. Not for families, nor for a variance over pieces."""
+    """Whether a metric may have a single value only. False for families, and for a variance over pieces."""
     return not op.family and FORMULAS[op.combine].least == 1
 
 

@@ -1,6 +1,6 @@
 """Metrics over the run so far: reductions of all its rows, first and latest values, and smooth curves.
 
-Rank 0 only. A total (``sum``, ``count``) covers all modes; everything else covers one mode. Imports no torch.
+Rank 0 only. A total (``sum``, ``count``) covers all modes; everything else covers one mode.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from declog.plans.ops import FormulaOp, MetricOp
 
 log = logging.getLogger("declog")
 Cell = tuple[str, str]  # a member and a label, each "" if the metric has none
-Kept = deque[tuple[int | None, float]]  # values, but of `ema` with their steps; where that is None a rewind keeps it
+Kept = deque[tuple[int | None, float]]  # (step, value); a rewind keeps a value whose step is None
 Key = tuple[str, str]  # a mode, or "" for all modes, and a metric's key
 LATEST = Smoothing("lag", 0)  # the curve of a metric without one
 
@@ -36,7 +36,7 @@ class OverRun:
     def __init__(self) -> None:
         self._names: dict[Key, Names] = {}  # the names that labels keep
         self._states: dict[Key, State] = {}
-        self._values: dict[Key, dict[Cell, Kept]] = {}  # what is kept; nothing: it came without a value
+        self._values: dict[Key, dict[Cell, Kept]] = {}  # an empty `Kept`: the cell came without a value
         self._steps: dict[Key, int] = {}  # the step of the latest window that counted
         self._reported: set[Key] = set()
 
@@ -130,7 +130,7 @@ class OverRun:
         return _shown(op, cells, (count >= curve.least) & np.isnan(cells.values), count > 0, window)
 
     def going_on(self, mode: str) -> list[str]:
-        """The keys of the metrics whose values of later steps stay where a mode goes back."""
+        """The keys of the metrics that keep the values of later steps when a mode goes back."""
         kept = {key for key, cells in self._values.items() if any(None in dict(one) for one in cells.values())}
         return sorted(key for at, key in {*self._states, *kept} if at in ("", mode))
 
@@ -188,30 +188,30 @@ def _key(op: MetricOp | FormulaOp, mode: str) -> Key:
 
 
 def _undone(op: MetricOp | FormulaOp) -> bool:
-    """Whether its values of later steps are forgotten where the run goes back."""
+    """Whether a metric forgets the values of later steps when the run goes back."""
     return op.over_run not in ("last", "ema")
 
 
 def _step(op: MetricOp | FormulaOp, step: int, piece: tuple[int, ...]) -> int | None:
-    """The step of a piece of a window that ends at ``step``; None where its value is kept if the run goes back."""
+    """The step of a piece of a window that ends at ``step``; None if a rewind keeps the piece's value."""
     if not _undone(op):
         return None
     return step if isinstance(op, FormulaOp) or op.pool == "window" else int(piece[0])
 
 
 def _kept(op: MetricOp | FormulaOp, entries: Iterable[tuple[int | None, float]] = ()) -> Kept:
-    """Room for the values that a cell keeps, with the first of them, and for as many that a run goes back to."""
+    """A deque for the values of a cell, with the first ones in it. It has twice the room if a rewind drops values."""
     return deque(entries, (op.smoothing or LATEST).most * (1 + _undone(op)))
 
 
 def _value(curve: Smoothing, kept: Kept | None) -> float:
-    """The value of a curve; NaN where it needs more values."""
+    """The value of a curve; NaN if it needs more values."""
     values = [value for _, value in kept or ()]
     return curve.of_kept(values) if len(values) >= curve.least else float("nan")
 
 
 def _entry(saved: Any) -> tuple[int | None, float]:
-    """A value of a checkpoint and its step; earlier versions save the value alone."""
+    """The step and value of a checkpoint's entry; earlier versions saved the value alone."""
     return (saved[0], saved[1]) if isinstance(saved, list | tuple) else (None, saved)
 
 

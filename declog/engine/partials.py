@@ -1,7 +1,7 @@
 """Mergeable states of metrics: moments of their values, cell by cell, without the values themselves.
 
 Metrics whose values fall into the same cells share one state (``reduce.py`` makes states, ``outputs.py`` finishes
-them). When a window exceeds its size limit, the states of its parts are merged instead of their rows. Imports no torch.
+them). When a window exceeds its size limit, the states of its parts are merged instead of their rows.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Ordered:
         return self.values[:, rows], self.order[rows]
 
 
-@dataclass(eq=False)  # never changed; a frozen one takes thrice as long to make
+@dataclass(eq=False)  # never modified; creating a frozen dataclass takes three times as long
 class State:
     """The moments of metrics whose values fall into the same cells, ``[rows, labels, pieces]``, with all labels.
 
@@ -136,7 +136,7 @@ class State:
 
     @classmethod
     def merged(cls, states: Sequence[State]) -> State:
-        """One state of the values of several states."""
+        """One state for the values of several states."""
         if len(states) == 1:
             return states[0]
         rows = dict.fromkeys(row for state in states for row in state.rows)
@@ -151,7 +151,7 @@ class State:
 
     @classmethod
     def beside(cls, states: Sequence[State]) -> State:
-        """The rows of several states stacked. All have the same number of cells; the first state's names are taken."""
+        """The rows of several states stacked. All have equally many cells; labels and pieces are those of the first."""
         if len(states) == 1:
             return states[0]
         first = states[0]
@@ -237,7 +237,7 @@ def aligned(states: Sequence[State], rows: tuple[Row, ...] | None = None) -> lis
 
 
 def cells_here(op: MetricOp, view: View) -> Array:
-    """In which pieces each label has rows, ``[1, labels, pieces]``; without `by` True everywhere."""
+    """Whether each label has rows in each piece, ``[1, labels, pieces]``; without `by` True everywhere."""
     placed = cell_index.placed(op, view)
     count = placed.shape[1]
     if op.by is None:
@@ -251,7 +251,7 @@ def cells_here(op: MetricOp, view: View) -> Array:
 
 
 def members_here(op: MetricOp, view: View) -> Array:
-    """In which pieces each member of a family has values, ``[members, 1, pieces]``, or ``[1, 1, pieces]`` for all.
+    """Whether each member of a family has values in each piece, ``[members, 1, pieces]``; ``[1, 1, pieces]`` for all.
 
     A piece without any rows counts as having every member.
     """
@@ -267,7 +267,7 @@ def members_here(op: MetricOp, view: View) -> Array:
 
 
 def alone(args: Sequence[Node]) -> bool:
-    """Whether the members of a family are observed one by one, as numbers by name are, not as one value per batch."""
+    """Whether the members of a family are observed one by one, such as numbers by name: one may come without others."""
     return any(map(_alone, (node for node in args if node.type.family)))
 
 
@@ -277,7 +277,7 @@ def _alone(node: Node) -> bool:
 
 
 def tokens_asked(values: Array, counts: Array) -> Array:
-    """The number of tokens per completion that a fold should have values of; 0 if the fold or the count is absent."""
+    """The number of tokens per completion that should have a value in a fold; 0 if the fold or the count is absent."""
     return np.where(np.isnan(values) | np.isnan(counts), 0.0, counts)
 
 

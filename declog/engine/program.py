@@ -1,7 +1,7 @@
 """Programs that collect the values of many nodes in one matrix: planned once per layout of columns, then run as a list.
 
 Most metrics reduce recorded columns, or arithmetic on such columns: a program takes and computes many of these at
-once. All other nodes are evaluated by a `View`, one by one. Imports no torch.
+once. All other nodes are evaluated by a `View`, one by one.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Take:
             matrix[rows] = frame.blocks[block].floats[index]
 
 
-_Values = Callable[[Frame, int], Array]  # of a frame and the number of its rows: the values ``[k, rows]`` or ``[k, 1]``
+_Values = Callable[[Frame, int], Array]  # takes a frame and the number of its rows, returns ``[k, rows]`` or ``[k, 1]``
 
 
 class _Columns:
@@ -179,7 +179,7 @@ class FoldProgram:
         self._heights: tuple[Height, ...] = ((1, ()),) * len(came)
 
     def run(self, view: View) -> tuple[tuple[Moments, Array], tuple[Height, ...]]:
-        """The states ``[folds, rows]``, the number of tokens that each should have values of, and their heights."""
+        """The states ``[folds, rows]``, the number of tokens that should have a value in each, and their heights."""
         frame, count = view.frame, view.frame.count(Axis.COMPLETION)
         columns: dict[Stat, Array] = {stat: take.of(frame, count) for stat, take in self._stats.items()}
         return (fold_moments(columns), tokens_asked(columns["n"], self._tokens.of(frame, count))), self._heights

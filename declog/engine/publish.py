@@ -1,4 +1,4 @@
-"""Log events: evaluates and names what is due, and hands each sink its share. Rank 0 only; no torch."""
+"""Evaluates the metrics, tables and alerts of a log event, and hands each sink its share. Runs on rank 0 only."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Dispatcher:
         # both by mode and alert: for how many log events in a row it held (or FIRED), and for how many it stays silent
         self._streaks: Counter[tuple[str, str]] = Counter()
         self._silent: Counter[tuple[str, str]] = Counter()
-        # what both were before a log event that changed them: the run can go back
+        # the values of both before each log event that changed them, for a run that goes back
         self._earlier: deque[tuple[int, tuple[str, str], int, int]] = deque(maxlen=KEPT)
         self._latest = -1  # the step of training's latest log event
         self._told_of_rewind = False
@@ -133,7 +133,7 @@ class Dispatcher:
         self._earlier.extend((step, (mode, alert), *counts) for step, mode, alert, *counts in data.get("earlier", ()))
         self._events.update(data["events"])
         self._samples.load(data["tables"])
-        self.inactive.silent.load(data.get("without_value", {}))  # one without them knows of no metric
+        self.inactive.silent.load(data.get("without_value", {}))  # a checkpoint of an earlier version has no counts
         before = data.get("meanings", {})  # checkpoints of earlier versions have no meanings
         other = {key for key, text in meanings(self._plan).items() if before.get(key, text) != text}
         if other:
@@ -144,9 +144,9 @@ class Dispatcher:
         self._metrics.over_run.load(data["over_run"], kept)
 
     def rewind(self, step: int, *, restart: bool = False) -> None:
-        """Take the run back to an earlier step; it continues behind that step, and its alerts fire again.
+        """Take the run back to an earlier step; it continues after that step, and its alerts fire again.
 
-        At a ``restart`` nothing is dropped; else the shown metrics over the run that go on are told once.
+        A warning names once the shown metrics over the run that keep later values; not at a ``restart``.
         """
         going_on = [key for key in self._metrics.over_run.going_on("train") if self._outputs[key].shown]
         late, self._latest = step < self._latest, min(step, self._latest)
@@ -243,10 +243,10 @@ class Dispatcher:
         self._untaken.clear()
 
     def _has_turn(self, route: Route, mode: str) -> bool:
-        """Whether it is a sink's turn; it takes all log events of a mode that logs once per block, an evaluation's."""
+        """Whether it is a sink's turn. A sink takes every log event of a mode that logs once per block (evaluation)."""
         if mode != "train" and not self._plan.modes[mode].every:
             return True
-        return self._events[mode] % route.every == 0  # as windows are counted, so that slow tables meet their sinks
+        return self._events[mode] % route.every == 0  # counted like windows: tables of long windows meet their sinks
 
     def _keep(self, key: tuple[str, int], step: int, event: _Event) -> None:
         """Keep an event that is not the sink's turn, with others of the same step, in case it is the run's last."""
@@ -285,9 +285,10 @@ class Dispatcher:
         return True
 
     def _alerts(self, mode: str, step: int, results: MetricValues, due: Mapping[int, WindowState]) -> Iterator[Alert]:
-        """The alerts that fire. An alert is not judged at events at which some of its metrics are not due.
+        """The alerts that fire. An alert is judged at log events at which all its metrics are due.
 
-        Nor where none of them has a value: in a mode that may never have any, and where no step ended.
+        While none of them has a value, it is not judged where no step ended, nor before its first judgement in a mode;
+        but in training a metric that came without a value is enough for the first judgement.
         """
         for op, periods in self._alert_periods:
             if not periods.issubset(due):
@@ -319,7 +320,7 @@ class Dispatcher:
                 yield alert
 
     def _named(self, node: Node, cells: Mapping[str, Cells], cell_name: formulas.CellName) -> str:
-        """The name of the value that a text shows, as trackers show it; what is computed has its expression."""
+        """The name of a value in an alert's text, as trackers show it; a computed value is named by its expression."""
         member, metric = (node.param("member"), node.args[0]) if node.op == "member" else (cell_name.member, node)
         op = self._outputs.get(metric.leaf) if metric.op == METRIC else None
         if op is None:
@@ -390,7 +391,7 @@ def _shown(named: Sequence[tuple[Output, Record]], profile: ProfileOp, hidden: C
 
 
 def _is_chosen(name: str, rules: Sequence[tuple[str, bool]]) -> bool:
-    """Whether a profile shows a name of an output: as the last of its rules says that fits; without any it does."""
+    """Whether a profile shows a name of an output. The last of its rules that matches decides; without one it does."""
     return next((shown for glob, shown in reversed(rules) if fnmatch.fnmatchcase(name, glob)), True)
 
 

@@ -1,7 +1,7 @@
 """Reduces the metrics of a window: metrics whose values fall into the same cells are reduced together, to one state.
 
-How the rows of a state are computed is planned once per layout of columns (``program``), and which rows each reduction
-takes is planned once per layout of members (``outputs``). Imports no torch.
+``program`` plans how the rows of a state are computed, once per layout of columns. ``outputs`` plans the rows that each
+reduction takes, once per layout of members.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ States = Mapping[int, State]  # by the index of a block
 
 
 class Reductions:
-    """Reduces a set of metrics, for any window; ``kept``: states outlive the window, so they have all statistics."""
+    """Reduces a set of metrics, for any window. ``kept``: states outlive the window, so they have all statistics."""
 
     def __init__(self, ops: Iterable[MetricOp], *, kept: bool = False) -> None:
         groups: dict[Hashable, list[MetricOp]] = {}
@@ -211,7 +211,7 @@ class Block:
     def _outline(self, view: View, program: Program | FoldProgram, heights: tuple[Height, ...]) -> Outline:
         """All rows, the statistics that each of them needs, and the sources that never came.
 
-        These have rows, the last ones, only where something is told of them: in states that are kept, or by `empty`.
+        Sources that never came have rows, the last ones, only in states that are kept, for `empty`, and over the run.
         """
 
         def make() -> Outline:
@@ -241,7 +241,7 @@ class Block:
         return without
 
     def _here(self, view: View, program: Program | FoldProgram, rows: Sequence[Row], shape: tuple[int, int]) -> Array:
-        """In which pieces each cell has rows. Only `empty` reads this; without such a metric it is True everywhere."""
+        """Whether each cell has rows in each piece; True everywhere without `empty`, unless states are kept."""
         here = np.ones((len(rows), *shape), bool)
         if self._shows_empty:
             if self.ops[0].by is not None:

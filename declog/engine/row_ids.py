@@ -1,4 +1,4 @@
-"""Rows of one frame that have the ids of another's: a later phase's rows in an earlier one. No torch."""
+"""Looks up the rows of one frame in another by their ids: rows of a later phase in an earlier one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Search:
         self._latest: tuple[bytes | None, NDArray[np.int64], RowsById | None] = None, np.zeros(0, np.int64), None
 
     def of(self, batch: int) -> tuple[NDArray[np.int64], NDArray[np.int64], RowsById | None]:
-        """The source's batches for a batch of the target, and their rows, also by id if any has one."""
+        """The source batches for a batch of the target, their rows, and these rows by id (None if none has an id)."""
         batches = candidates(self.source.batches, self.target.batches, batch)
         if self._latest[0] != (key := batches.tobytes()):
             rows = ranges(self.source.batches.rows, batches)
@@ -74,7 +74,7 @@ class RowsById:
 
 
 def keys_of(ids: Array) -> list[Any]:
-    """What ids are looked up by: numbers and texts themselves, lists and mappings by their digests, as groups are."""
+    """The keys for looking up ids: numbers and texts themselves, digests of lists and mappings, as for groups."""
     keys: list[Any] = ids.tolist()
     if {*map(type, keys)} <= {str, int, float, NoneType}:  # the usual case
         return keys

@@ -1,7 +1,7 @@
-"""Warns once of row ids that each micro-batch counts anew: all stand for an earlier phase's first rows. No torch.
+"""Warns once of row ids that start from 0 in each micro-batch: all batches then match an earlier phase's first rows.
 
-Epochs over these rows alone have the same ids, and values that come again. So do batches that take turns with those of
-the earlier phase: neither is told.
+Epochs over these rows alone have the same ids, and values that come again. Batches that take turns with those of the
+earlier phase have the same ids, too. Neither causes a warning.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from declog.language.dtypes import Axis
 from declog.plans.ops import Plan
 
 log = logging.getLogger("declog")
-LOOKS = 20  # in so many log events the ids of two phases are compared
+LOOKS = 20  # the ids of two phases are compared in the first so many log events
 
 
 class RowNumbers:
-    """The pairs of phases, an earlier and a later one, whose rows are matched by ids that may be counted anew."""
+    """The pairs of an earlier and a later phase whose rows are matched by ids that may start from 0 in each batch."""
 
     def __init__(self, plan: Plan) -> None:
         pairs = [(op.source, op.target) for op in plan.joins if op.axis is Axis.COMPLETION]
@@ -33,7 +33,7 @@ class RowNumbers:
         self._marks = {self._ids, GROUP_ID, *(() if plan.grouping is None else plan.grouping.of)}
 
     def judge(self, frames: Mapping[str, Frame]) -> None:
-        """Warn of ids that a log event's batches count anew; rows of other phases are not joined yet."""
+        """Warn of ids that start from 0 in each batch of a log event, whose phases must not be joined yet."""
         for (source, target), looks in [*self._pairs.items()]:
             first, frame = frames.get(source), frames.get(target)
             if first is None or frame is None:
@@ -58,9 +58,10 @@ class RowNumbers:
                 )  # fmt: skip
 
     def _anew(self, first: Frame, frame: Frame) -> tuple[int, int, int, int] | None:
-        """A step in which later batches have all rows in number, and by their ids only the first ones.
+        """A step in which later batches have the rows of the earlier phase once or several times, by their number.
 
-        With it the number of the batches, the rows of the longest, and the rows of the earlier phase.
+        By their ids they would have the first rows only. Returns the step, the number of the batches, the rows of the
+        longest batch, and the rows of the earlier phase; None: there is no such step.
         """
         earlier, later = first.batches, frame.batches
         for step, rank in sorted({*zip(later.step.tolist(), later.rank.tolist(), strict=True)}):
@@ -80,7 +81,7 @@ class RowNumbers:
         return None
 
     def _come_again(self, frame: Frame, batches: NDArray[np.int64]) -> bool:
-        """Whether a value that differs from row to row is the same in two batches, one after the other."""
+        """Whether two successive batches have equal values in a column whose values differ from row to row."""
         for one, other in pairwise(ranges(frame.batches.rows, np.array([batch])) for batch in batches):
             for block in frame.blocks:
                 if block.axis is Axis.COMPLETION and len(one) == len(other):
@@ -92,6 +93,6 @@ class RowNumbers:
 
 
 def _from_0(frame: Frame, ids: NDArray[np.int64] | None) -> bool:
-    """Whether the ids of each batch count its rows."""
+    """Whether the ids of each batch count its rows from 0."""
     begins = np.repeat(np.cumsum(frame.batches.rows) - frame.batches.rows, frame.batches.rows)
     return np.array_equal(np.arange(len(begins)) - begins, ids if ids is not None else [])

@@ -1,8 +1,8 @@
-"""Batches of the same rows, as their row ids say: one batch gets the columns of all of them. No torch.
+"""Unites batches of the same rows, matched by row ids: one batch gets the columns of all of them.
 
 A step's rows may be observed in several calls and by several threads, each with its part of the signals or of the rows.
-Batches are of the same rows if one has the ids of all of them, and no two have a value for the same row. Values per
-batch are of no row: if several of the batches have some, these stay behind as batches without rows.
+Batches have the same rows if one batch has all the ids, and no two batches have the same signal for the same row.
+Values per batch belong to no row: if several of the batches have some, all but one stay as batches without rows.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ HISTOGRAM = ".hist"  # the suffix of a column with the token histogram of each b
 
 
 class Came(NamedTuple):
-    """What a batch came with: values of rows, and all columns. Ids, groups and masks are no values.
+    """The columns of a batch, and which of them are values of rows. Ids, groups and masks are no values.
 
-    A value is a signal, or a member of a family. ``per_step``: whether it has values per batch. ``block`` is the
-    explicit batch that it is of, which takes each value of a row once.
+    A value is a signal, or a member of a family. ``per_step``: whether the batch has values per batch. ``block`` is the
+    explicit batch that it belongs to, which takes each value of a row once.
     """
 
     values: Set[Key]
@@ -39,11 +39,11 @@ class Came(NamedTuple):
 
 
 class SameRows:
-    """The rows of one batch, the ``host``, by id, and the batches that are of them, each with the rows that it has."""
+    """The rows of one batch, the ``host``, by id, and all batches that have some of them, each with its rows."""
 
     def __init__(self, host: int, ids: Sequence[Any], values: Set[Key]) -> None:
         self.by_id: dict[Any, int] = {id: row for row, id in enumerate(ids) if id is not None}
-        if len(self.by_id) < len(ids):  # rows without an id, or two with one
+        if len(self.by_id) < len(ids):  # a row has no id, or two rows have the same id
             self.by_id = {}
         self.host = host
         self.batches: list[tuple[int, Rows]] = [(host, np.arange(len(ids)))]
@@ -51,7 +51,7 @@ class SameRows:
         self.complete = {*values}  # the values that all rows have
 
     def rows_of(self, part: SameRows) -> Rows | None:
-        """The rows of batches of some of them; None if there are others, or if both have a value for one row."""
+        """The rows of ``part`` among these rows; None if it has other rows, or if both have a value for one row."""
         first = self.by_id.get(next(iter(part.by_id), None))
         both = [value for value in part.there if value in self.there] if first is not None else []
         if first is None or any(self.there[value][first] and part.there[value][0] for value in both):
@@ -62,7 +62,7 @@ class SameRows:
         return rows
 
     def take(self, part: SameRows) -> bool:
-        """Add the batches of some of the rows, if ``rows_of`` has them."""
+        """Add the batches of ``part`` if its rows are among these; returns whether they are."""
         rows = self.rows_of(part)
         if rows is None:
             return False
@@ -78,9 +78,9 @@ class SameRows:
 
 
 def same_rows(frame: Frame, came: Sequence[Came], ids: str, twice: Callable[[int, Key], None]) -> list[SameRows]:
-    """The batches of a frame, of which those of the same rows in a step are together; ``ids`` is the rows' id.
+    """Group the batches of each step that have the same rows; ``ids`` is the column of row ids.
 
-    ``twice`` is told which batch has which value a second time in its block; the batch is left out.
+    ``twice`` is called with a batch and the value that it has for a second time in its block. That batch is left out.
     """
     values = frame.column(ids, exact=True)
     keys = [None] * frame.batches.completions if values is None else keys_of(values)
@@ -88,11 +88,11 @@ def same_rows(frame: Frame, came: Sequence[Came], ids: str, twice: Callable[[int
     spans = zip((ends - frame.batches.rows).tolist(), ends.tolist(), frame.batches.step.tolist(), strict=True)
     batches: list[SameRows] = []
     with_id: dict[tuple[int, Any], list[SameRows]] = {}  # by step and id of a row
-    numbers: dict[tuple[int, Any], list[int]] = {}  # of the batches that have a row
+    numbers: dict[tuple[int, Any], list[int]] = {}  # by step and id of a row: the batches that have it
     for number, step in enumerate(frame.batches.step.tolist()):
         for key in keys[ends[number] - frame.batches.rows[number] : ends[number]]:
             numbers.setdefault((step, key), []).append(number)
-    of_blocks: dict[tuple[int, Key], set[Any]] = {}  # the ids of rows that have a value, by block
+    of_blocks: dict[tuple[int, Key], set[Any]] = {}  # by block and value: the ids of the rows that have it
     for number, (begin, end, step) in enumerate(spans):
         if (block := came[number].block) is not None:
             with_value = {value: of_blocks.setdefault((block, value), set()) for value in came[number].values}
@@ -123,9 +123,9 @@ def same_rows(frame: Frame, came: Sequence[Came], ids: str, twice: Callable[[int
 
 
 def _turns(came: Sequence[Came], batches: Sequence[int], number: int, hosts: Sequence[SameRows]) -> int:
-    """How many batches with the values of this one come, it included, before the rows themselves come again.
+    """The number of batches, from this one on, that have its values and come before the hosts' values come again.
 
-    Several epochs of one value after several of another are those of the same rows in their order.
+    If several epochs of one value follow several epochs of another, they are matched in their order.
     """
     turns, of_hosts = 0, set.intersection(*({*rows.there} for rows in hosts)) - came[number].values
     for batch in batches[bisect_left(batches, number) :]:
@@ -137,7 +137,7 @@ def _turns(came: Sequence[Came], batches: Sequence[int], number: int, hosts: Seq
 
 
 def united(frame: Frame, came: Sequence[Came], all_rows: Sequence[SameRows], per_step: Set[str]) -> Frame:
-    """The frame in which batches of the same rows are one; ``per_step`` are the signals with a value per batch."""
+    """The frame with batches of the same rows united; ``per_step`` has the signals with a value per batch."""
     several = [rows for rows in all_rows if len(rows.batches) > 1]
     if len(all_rows) == len(frame.batches):
         return frame
@@ -150,7 +150,7 @@ def united(frame: Frame, came: Sequence[Came], all_rows: Sequence[SameRows], per
     old, spot = frame.batches, {batch: number for number, batch in enumerate(sources.tolist())}
     batches = old.take(sources)
     batches.batch = old.batch[[slots[batch] for batch in sources.tolist()]]
-    for rows in several:  # the rows are there since the first of the batches
+    for rows in several:  # the rows are present since the first of their batches
         batches.order[spot[rows.host]] = min(old.order[batch] for batch, _ in rows.batches)
     batches.rows = np.where(has_rows, batches.rows, 0)
     axes = {key: block.axis for block in frame.blocks for key in block.keys}
@@ -199,7 +199,7 @@ def united(frame: Frame, came: Sequence[Came], all_rows: Sequence[SameRows], per
     texts: dict[Key, Any] = {}
     for key, (axis, values) in frame.texts.items():
         picked = values[origin(key)]
-        if axis is Axis.STEP and key[0] not in per_step:  # of tokens, whose rows are in the host
+        if axis is Axis.STEP and key[0] not in per_step:  # statistics of tokens, whose rows are in the host
             picked[~has_rows] = None
         for number, sketch in sketches.get(key, {}).items():
             picked[number] = sketch
@@ -208,7 +208,7 @@ def united(frame: Frame, came: Sequence[Came], all_rows: Sequence[SameRows], per
 
 
 def _without_rows(came: Sequence[Came], several: Sequence[SameRows]) -> set[int]:
-    """The batches that stay behind without rows: of several with values per batch those that are not the host."""
+    """The batches that stay without rows: if several of the same rows have values per batch, all but the host."""
     stay: set[int] = set()
     for rows in several:
         with_values = [batch for batch, _ in rows.batches if came[batch].per_step]

@@ -1,6 +1,6 @@
-"""Counts the log events without a value of the user's metrics, although all that they read came.
+"""Counts the log events in which a metric of the user had no value.
 
-Runs on rank 0's worker only; no torch.
+`Inactive` warns of a metric with many such events although all that it reads came. Runs on rank 0's worker only.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from declog.plans.modes import ModesOfMetrics
 from declog.plans.needs import with_readers
 from declog.plans.ops import Plan
 
-MANY = 10  # after so many log events without a value it is no chance
+MANY = 10  # so many log events without a value are no coincidence
 
 
 class Silent:
-    """The user's metrics that have had no value yet, among those of ``ids``, with the number of their windows.
+    """The user's metrics among ``ids`` that have had no value yet, with the number of their windows.
 
-    One with `when` may stay hidden, so it is not among them. Windows count in training; of a metric that has no values
-    there, in the modes that have them.
+    A metric with `when`, or a reader of one, may stay hidden and is not counted. Windows count in training; for a
+    metric that has no values in training, in its own modes.
     """
 
     def __init__(self, plan: Plan, ids: Collection[str]) -> None:
@@ -45,11 +45,11 @@ class Silent:
         return [id for id in due if self._counts[id] == MANY and id not in self._sometimes]
 
     def end(self) -> list[str]:
-        """The metrics that had no value in many log events, and no other end to wait for."""
+        """The metrics that had no value in ``MANY`` log events or more, at the end of the run."""
         return [id for id, count in self._counts.items() if count >= MANY]
 
     def told(self, id: str) -> int:
-        """How many windows had no value of a metric, of which nothing is said again."""
+        """Return the number of windows without a value of a metric, and stop counting it: it is reported once."""
         return self._counts.pop(id)
 
     def state(self) -> dict[str, int]:
@@ -57,5 +57,5 @@ class Silent:
         return dict(self._counts)
 
     def load(self, data: Mapping[str, Any]) -> None:
-        """Restore a checkpoint: what is not in it had a value or was told, or it is new."""
+        """Restore a checkpoint. A metric that is not in it had a value, was reported or is new: it is not counted."""
         self._counts = Counter({id: data[id] for id in self._counts if id in data})

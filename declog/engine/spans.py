@@ -1,4 +1,4 @@
-"""When the signals of a phase came, as ranks say it to rank 0. Imports nothing of declog."""
+"""The steps at which the signals of a phase came, as ranks report them to rank 0."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Span(NamedTuple):
 
     @lru_cache(maxsize=64)  # noqa: B019  (most signals of a phase come at the same steps)
     def then(self, later: Span) -> Span:
-        """The span of both."""
+        """One span for this span and a later one."""
         between = max(later.first - self.last, 0)
         return Span(min(self.first, later.first), max(self.last, later.last), max(self.gap, later.gap, between))
 

@@ -1,8 +1,8 @@
-"""Warns once of groups that go on in the next batch or on the next rank, where `axes.group.split` says none. No torch.
+"""Warns once of groups that go on in the next batch or on the next rank, although `axes.group.split` says otherwise.
 
-There they count as two groups. So do those of which a micro-batch has fewer rows than the rollout had. Ids that count
-the groups of a batch (0, 1, 2, ...) come again in the next and go on in none: the last of one batch is not the first of
-the next, unless all rows have one id.
+Such a group counts as two. So does a group of which a micro-batch has fewer rows than the rollout had. Ids that count
+the groups of each batch (0, 1, 2, ...) come again in the next batch, but those groups do not go on: the last id of one
+batch is not the first id of the next, unless all rows have one id.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from declog.plans.ops import Plan
 
 log = logging.getLogger("declog")
 MOST = 4  # how many readers a message names
-LOOKS = 20  # in so many log events the groups of a phase are compared with those of an earlier one
+LOOKS = 20  # the groups of a phase are compared with an earlier phase's in the first so many log events
 WIDER = {"none": ("batches", "ranks"), "batches": ("ranks",), "ranks": ()}
 WHERE = {"batches": "in the next batch of the step", "ranks": "on the next rank"}
 
 
 class SplitGroups:
-    """The metrics and tables that read groups, by phase, until groups go on where they should end."""
+    """The metrics and tables that read groups, by phase. A phase is left out after the warning about its groups."""
 
     def __init__(self, plan: Plan) -> None:
         shown = [op.id for op in plan.outputs if op.shown]
@@ -44,7 +44,7 @@ class SplitGroups:
         self._first = {phase.name: phase.groups_of for phase in plan.phases.values()}
 
     def judge(self, frames: Mapping[str, Frame]) -> None:
-        """Warn of the groups of a log event that go on."""
+        """Warn of groups of a log event that go on, and of row ids that number the rows in another order."""
         for phase, readers in [*self._readers.items()]:
             frame, first = frames.get(phase), frames.get(self._first.get(phase) or "")
             if frame is None:
@@ -72,9 +72,10 @@ def _shown(readers: Sequence[str]) -> str:
 
 
 def split_of(frame: Frame) -> str | None:
-    """The `axes.group.split` that would join groups of these rows: the id of a batch's last row begins the next one.
+    """The `axes.group.split` that would join groups; None if none would.
 
-    Rows of a later phase may be of one group there: that of the earlier phase, which row ids name.
+    Two groups would be joined if the last row of a batch and the first row of the next have the same id. Rows of a
+    later phase may be in one group already: row ids give them the group of the earlier phase.
     """
     if not frame.by_ids or frame.grouping is None or (values := frame.column(GROUP_ID)) is None:
         return None
@@ -97,14 +98,14 @@ def split_of(frame: Frame) -> str | None:
 
 
 def _groups(frame: Frame) -> NDArray[np.int64] | None:
-    """The group of each row; None where rows cannot be grouped, which is reported where groups are read."""
+    """The group of each row; None if rows cannot be grouped, which the readers of groups report."""
     with suppress(RuntimeFailure):
         return frame.parts(Axis.COMPLETION, Axis.GROUP).index
     return None
 
 
 def divided(frame: Frame, first: Frame) -> str | None:
-    """The `axes.group.split` that joins groups which have fewer rows than those with their ids in another phase."""
+    """``batches`` if a group has fewer rows than the group with the same id in the phase ``first``, else None."""
     if frame.grouping is None or frame.grouping.split != "none" or not (frame.has(GROUP_ID) and first.has(GROUP_ID)):
         return None
     least = dict[int, int]()
@@ -123,7 +124,7 @@ def _sizes(frame: Frame) -> list[tuple[int, int]]:
 
 
 def shuffled(frame: Frame, ids: str) -> bool:
-    """Whether ids number the rows of a batch, or of a step, in an order in which groups of one size are others."""
+    """Whether ids number the rows of a batch, or of a step, in an order that would give other groups of one size."""
     grouping, values = frame.grouping, frame.column(ids)
     if grouping is None or grouping.size is None or frame.by_ids or values is None or values.dtype.kind != "i":
         return False
@@ -143,7 +144,7 @@ def shuffled(frame: Frame, ids: str) -> bool:
 
 
 def _example(frame: Frame, ids: str) -> str:
-    """What says the group of a row whose ids number the rows."""
+    """An example of a value that names the group of a row, if ``ids`` number the rows."""
     assert frame.grouping is not None
     of = frame.grouping.of
     name = "prompt_id" if "prompt_id" in of or not of else of[0]

@@ -1,4 +1,4 @@
-"""Builds tables: the columns of the selected rows, converted to their declared types. Imports no torch."""
+"""Builds tables: the columns of the selected rows, converted to their declared types."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EXTRA = "extra:"  # the prefix of log_extra's columns in a frame
 STAMPS = frozenset({"step", "mode", "group", "row", "why", "declog_step"})
 
 
-@dataclass(eq=False)  # never changed; a frozen one takes thrice as long to make
+@dataclass(eq=False)  # never modified; creating a frozen dataclass takes three times as long
 class _TableColumn:
     """A finished column. ``runtime``: its name came up at run time; a declared column of that name replaces it."""
 
@@ -226,7 +226,7 @@ class Tables:
                 self._report(RuntimeFailure.of("DL508.family", table=op.id, name=name, why=why))
 
     def _first(self, *what: str) -> bool:
-        """Whether this was not reported before; from now on it was."""
+        """Whether this was not reported before; it counts as reported from now on."""
         new = what not in self._reported
         self._reported.add(what)
         return new
@@ -250,7 +250,7 @@ class Tables:
 
 
 def _places(frame: Frame, axis: Axis, rows: Rows, why: list[str] | None) -> Places:
-    """The step of each row, and its number and its group's within the step. A frame has whole steps, in order."""
+    """The step of each row, and the numbers of the row and its group within it. A frame has whole steps, in order."""
     steps = frame.batches.step
 
     def counted(of: Axis) -> NDArray[np.int64]:

@@ -1,7 +1,7 @@
 """Cells of token columns: the text pieces of a completion and values per token, redacted and cut to one length.
 
 The recorder keeps one row per completion and value, made by ``Layout.trace``: the values of the first and the last
-tokens, and the number of all. Pure functions of the plan and of such rows. Imports numpy.
+tokens, and the number of all. Pure functions of the plan and of such rows.
 """
 
 from __future__ import annotations

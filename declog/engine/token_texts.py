@@ -1,4 +1,4 @@
-"""Turns token ids into pieces of text, with a tokenizer or a user's function. Imports neither torch nor a tokenizer."""
+"""Turns token ids into pieces of text, with a tokenizer or a user's function."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ LONGEST = 8  # the most tokens that one character may consist of
 def pieces_of(tokenizer: Any) -> Pieces:
     """A function from ids to pieces of text.
 
-    ``tokenizer`` is a tokenizer (copied, because training uses it on another thread), a processor that has one, or a
-    function from a list of ids to a list of as many texts. Raises ``UsageError`` DL510 for anything else.
+    ``tokenizer`` is a tokenizer (which is copied, because training uses it on another thread), a processor that has
+    one, or a function from a list of ids to a list of as many texts. Raises ``UsageError`` DL510 for anything else.
     """
     inner = vars(tokenizer).get("tokenizer") if hasattr(tokenizer, "__dict__") else None
     if hasattr(inner, "decode"):  # ``tokenizer`` is a processor

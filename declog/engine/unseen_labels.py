@@ -1,4 +1,4 @@
-"""Warns once of a label that an alert, a formula or a condition reads and that its metric does not have. No torch."""
+"""Warns once of a label that an alert, a formula or a condition reads and that its metric does not have."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ MOST = 8  # how many labels a message names
 
 
 class UnseenLabels:
-    """The labels that expressions of a plan read, until their metrics come: one may be misspelt, and nothing fires."""
+    """The labels that expressions of a plan read, until their metrics come. A misspelt label would never fire."""
 
     def __init__(self, plan: Plan) -> None:
-        self._waiting: dict[tuple[str, str], dict[str, None]] = {}  # who reads a label of a metric
+        self._waiting: dict[tuple[str, str], dict[str, None]] = {}  # by metric and label: the readers
         readers = [(f"the alert `{alert.id}`", alert.reads) for alert in plan.alerts]
         for op in plan.outputs:
             nodes = (op.expr if isinstance(op, FormulaOp) else None, op.when)
@@ -28,7 +28,7 @@ class UnseenLabels:
                     self._waiting.setdefault((key, label), {})[reader] = None
 
     def judge(self, results: MetricValues) -> None:
-        """Warn of labels that their metrics, which have others in this log event, do not have."""
+        """Warn of labels that are missing although their metrics have other labels in this log event."""
         for (key, label), readers in [*self._waiting.items()]:
             if key in results and (labels := results[key].labels):
                 del self._waiting[key, label]

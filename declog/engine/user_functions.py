@@ -1,4 +1,4 @@
-"""Calls of users' functions with the values of arrays: of torch tensors, or of one row after the other.
+"""Calls users' functions with the values of arrays: as torch tensors, or row by row.
 
 Imports torch only for a function of tensors.
 """
@@ -20,7 +20,10 @@ from declog.language.segmented import Array
 
 
 def by_rows(node: Node, function: Function, arrays: Sequence[Array]) -> tuple[Array, Kind]:
-    """Call a user's function of plain values for each row of arrays, and where a bool is neither true nor false."""
+    """Call a user's function of plain values for each row of arrays; returns the results and their kind.
+
+    The kind marks bools that are neither true nor false, because the function returned None.
+    """
     spread, dtype = np.broadcast_arrays(*arrays), node.type.dtype
     columns = [
         [None if item is None else CONVERT[arg.type.dtype](item) for item in plain(array.ravel())]

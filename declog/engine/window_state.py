@@ -2,7 +2,7 @@
 
 A window keeps rows until they exceed the plan's ``window_bytes``. Then they are folded: metrics with mergeable states
 update these, and only rows that something else needs are kept, such as columns for quantiles, and steps with rows that
-a table's filter may take. Parts end with a step, so that no group is cut in two. Imports no torch.
+a table's filter may take. Parts end with a step, so that no group is cut in two.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class WindowState:
         self.clear()
 
     def clear(self, count: int = 0) -> None:
-        """Make the window empty: it begins behind so many steps of its mode."""
-        self._began = count  # read where the trainer says when it logs
+        """Make the window empty; ``count`` steps of its mode have ended before it."""
+        self._began = count
         self._parts: list[Frames] = []  # rows that are not folded yet
         self._bytes = 0
         self._states: dict[int, State] = {}  # states of folded rows, by the index of a block of metrics
@@ -65,20 +65,21 @@ class WindowState:
         self._picked: list[Frames] = []  # folded rows that tables still need
         self._reported = False
         self.partial: int | None = None  # the smallest number of ranks that delivered rows, if some were missing
-        self.seconds = 0.0  # how long its steps took
+        self.seconds = 0.0  # the time that its steps took
         self.elapsed = 0.0  # the time since the recorder's start
 
     def ends(self, event: EventFacts) -> bool:
-        """Whether it ends with a log event of its mode, which is no part.
+        """Whether the window ends with a log event of its mode, which is no part.
 
-        Where the trainer says when it logs, that is the first log event behind a multiple of its steps.
+        If the trainer decides when it logs, the window ends with the first log event at or after a multiple of its
+        steps.
         """
         if event.mode != "train" or self._plan.every:
             return self._plan.ends(event.mode, event.count, self._period)
         return not self._period or event.count // self._period > self._began // self._period
 
     def add(self, event: EventFacts, frames: Frames, *, came: bool = False) -> None:
-        """Add the rows of a log event, or of a part of one; ``came``: others came that the plan does not have."""
+        """Add the rows of a log event, or of a part of one; ``came``: rows came, maybe of phases not in the plan."""
         self._count = event.count
         self.seconds, self.elapsed = self.seconds + event.seconds, max(self.elapsed, event.elapsed)
         if event.partial is not None:
@@ -102,7 +103,7 @@ class WindowState:
         return ended
 
     def parted(self, step: int) -> tuple[WindowState, WindowState]:
-        """The finished window up to a step, and behind it; folded rows stay together, where the first of them is."""
+        """The finished window up to a step, and the one after it; folded rows stay together, with the first of them."""
         before, behind = copy.copy(self), copy.copy(self)
         if self.folded:
             empty = behind if self._first is not None and self._first <= step else before
@@ -118,14 +119,14 @@ class WindowState:
 
     @property
     def stepless(self) -> bool:
-        """Whether steps of its mode ended before it and none in it, as where a trainer reports what training took."""
+        """Whether steps of its mode ended before it but none in it, as when a trainer reports the time of training."""
         return 0 < self._count == self._began
 
     # -- reading a finished window
 
     @cached_property
     def views(self) -> dict[str, View]:
-        """By phase, the rows for metrics; of a folded window those for metrics without states."""
+        """By phase, the rows for metrics; of a folded window, the rows for metrics without states."""
         return self._views(self._kept if self.folded else self._parts)
 
     @property
@@ -260,7 +261,7 @@ def _projection(names: Set[str], extras: bool) -> Projection:
 
 
 def _read(*nodes: Node) -> set[str]:
-    """The columns that expressions read; of a fold only its name, which stands for all its statistics."""
+    """The names of the columns that expressions read. The name of a fold stands for the columns of its statistics."""
     leaves = [node for node in walk(*nodes) if node.op in LEAVES]
     return {str(value) for node in leaves for name, value in node.params if name == "name"}
 
