@@ -87,7 +87,7 @@ def segments(grouping: Grouping, ids: Array | None, pieces: Segments, least: int
 
 
 class Contradiction(NamedTuple):
-    """How ids and a group size contradict each other, for a message: what the ids show, and a size that fits them.
+    """A contradiction between ids and a group size, for a message: what the ids show, and a size that fits them.
 
     ``mixed``: a group has several ids. Else each id fills several groups in a row.
     """

@@ -46,7 +46,7 @@ class _Mode:
     inactive: dict[str, str] = field(default_factory=dict)  # inactive metrics, with the reason
     stopped: dict[Need, int] = field(default_factory=dict)  # stopped signals, with the last step at which each came
     warned: set[Need] = field(default_factory=set)
-    misfits: dict[str, str] = field(default_factory=dict)  # by phase: why its rows are in no groups; told once
+    misfits: dict[str, str] = field(default_factory=dict)  # by phase: why its rows are in no groups; "" once reported
 
 
 class Inactive:

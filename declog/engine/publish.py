@@ -72,7 +72,7 @@ class _Event:
     tables: Sequence[Table]
     alerts: tuple[Alert, ...]
     nonfinite: Sequence[Scalar]  # how many values of each metric are NaN or infinite
-    costs: Sequence[Scalar]  # what declog itself cost
+    costs: Sequence[Scalar]  # declog's own costs
     partial: int | None  # how many ranks delivered rows, if some are missing
     exact: Sequence[tuple[Output, Scalar]]  # numbers whose names do not get the mode's prefix
 
@@ -127,7 +127,7 @@ class Dispatcher:
         }
 
     def load(self, data: Mapping[str, Any]) -> None:
-        """Restore a checkpoint; metrics that this plan does not have, or computes differently, begin anew."""
+        """Restore a checkpoint; metrics that this plan does not have, or computes differently, start over."""
         self._streaks.update({(mode, alert): count for mode, alert, count in data["streaks"]})
         self._silent.update({(mode, alert): count for mode, alert, count in data.get("silent", ())})
         self._earlier.extend((step, (mode, alert), *counts) for step, mode, alert, *counts in data.get("earlier", ()))
@@ -171,8 +171,8 @@ class Dispatcher:
     ) -> dict[str, float]:  # fmt: skip
         """Evaluate the metrics and tables whose windows end here, hand the records to the sinks, return the scalars.
 
-        If ranks are missing from a window, every sink gets the number of ranks that delivered rows. ``figures`` is what
-        declog itself cost, for profiles that show it; ``beside`` has the trainer's own numbers.
+        If ranks are missing from a window, every sink gets the number of ranks that delivered rows. ``figures`` has
+        declog's own costs, for profiles that show them; ``beside`` has the trainer's own numbers.
         """
         step, mode = facts.step, facts.mode
         partial = min((window.partial for window in due.values() if window.partial is not None), default=None)

@@ -1,9 +1,9 @@
-"""Where records go: the sink protocol, and the kinds of sinks.
+"""The outputs of a run: the sink protocol, and the kinds of sinks.
 
-Each backend is one file with one class; the file has the name of the kind, and no list names them. A sink imports its
-tracker in its constructor only, never torch, and knows nothing of plans or profiles. declog opens it once, writes to it
-in step order from one thread, and closes it once. Importing this package imports no backend: a kind's module is loaded
-at its first use.
+Each backend is one file with one class. The file has the name of the kind; there is no list of kinds. A sink imports
+its tracker in its constructor only, never imports torch, and knows nothing of plans or profiles. declog opens a sink
+once, writes to it in step order from one thread, and closes it once. Importing this package imports no backend: the
+module of a kind is loaded when the kind is first used.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ ENTRY_POINTS = "declog.sinks"
 
 
 class BaseSink:
-    """Facts of a sink's class beside ``accepts``, with defaults. Third parties may inherit from it, and need not."""
+    """The facts of a sink's class besides ``accepts``, with defaults. Third parties may inherit from it, or not."""
 
     kind: ClassVar[str] = ""  # its name in YAML: for declog's own sinks the name of the file
     package: ClassVar[str] = ""  # the package that it needs, by pip's name
     extra: ClassVar[str] = ""  # the pip extra of declog that brings the package; "": declog needs it anyway
     in_folder: ClassVar[bool] = False  # it writes into a folder of the run
     per_rank: ClassVar[bool] = False  # it writes on every rank, each into a folder of its own
-    shows_last: ClassVar[bool] = False  # with `every: N` it also gets the last values when the run ends
+    shows_last: ClassVar[bool] = False  # with `every: N` it also gets the last values at the end of the run
     unfiltered_bytes: ClassVar[int | None] = 16 * 2**20  # most bytes of a table without a filter; None: all
 
 
@@ -53,9 +53,9 @@ class Sink(Protocol):
         """Start; raise to refuse the run: a sink of the config that cannot open is fatal."""
 
     def write(self, step: int, records: Records) -> None:
-        """Take one log event's records. May block or raise: the caller isolates it.
+        """Take the records of one log event. May block or raise: the caller isolates the sink.
 
-        An ``OSError`` says that nothing was written: the caller may call once more with the same records.
+        An ``OSError`` means that nothing was written: the caller may call once more with the same records.
         """
 
     def close(self) -> None:
@@ -64,13 +64,13 @@ class Sink(Protocol):
 
 @runtime_checkable
 class Rewindable(Protocol):
-    """A sink whose record can be cut off after a step: a run can be resumed, or go back, and has each step once."""
+    """A sink that can drop the steps after a step. A resumed run, or a run that goes back, then has each step once."""
 
     def rewind(self, point: ResumePoint) -> None:
-        """Drop what ``point`` does not keep: later steps, at least.
+        """Drop all records that ``point`` does not keep: at least the later steps.
 
-        Called after ``open`` when a run is resumed, and between two calls of ``write`` when it goes back. Idempotent,
-        also after a crash in the middle of it. Raise where it cannot be done.
+        Called after ``open`` when a run is resumed, and between two calls of ``write`` when the run goes back. It must
+        be idempotent, also after a crash in the middle of a call. Raise if the records cannot be dropped.
         """
 
 
@@ -89,7 +89,7 @@ class Live(Protocol):
     live: bool
 
     def progress(self, step: int, steps: int | None) -> None:
-        """``step`` of ``steps`` (if known) has ended; called between writes, at most four times a second."""
+        """Show that ``step`` of ``steps`` (if known) has ended. Called between writes, at most four times a second."""
 
 
 def known_kinds() -> tuple[str, ...]:
@@ -148,13 +148,13 @@ def sink_class(kind: str) -> type[Sink]:
 
 
 def what_lacks(sink: object) -> list[str]:
-    """What an object, or a class, does not have that a sink has: methods that take so much, and what it accepts."""
+    """The parts of a sink that an object, or a class, lacks: methods with the right parameters, a valid ``accepts``."""
     lacks = []
     for name, parameters in {"open": ("run",), "write": ("step", "records"), "close": ()}.items():
         static = inspect.getattr_static(sink, name, None)
         method = getattr(sink, name, None) if callable(static) else None
         unbound = (None,) if isinstance(sink, type) and inspect.isfunction(static) else ()
-        with suppress(ValueError):  # Python does not know what it takes
+        with suppress(ValueError):  # Python does not know the parameters
             try:
                 inspect.signature(method, follow_wrapped=False).bind(*unbound, *parameters)  # type: ignore[arg-type]
             except TypeError:
@@ -170,7 +170,7 @@ def _by(kind: str) -> str:
 
 
 def traits(kind: str) -> type[BaseSink]:
-    """The facts in the class of a kind, or the defaults."""
+    """The class of a kind if it is a `BaseSink`, else `BaseSink` with its defaults."""
     cls: type = sink_class(kind)
     return cls if issubclass(cls, BaseSink) else BaseSink
 
@@ -227,7 +227,7 @@ def _expected(error: Any) -> str:
 
 
 def make_sink(kind: str, options: Mapping[str, Any]) -> Sink:
-    """Construct a sink; ``SinkError`` DL601 says which option is wrong or which package is missing."""
+    """Construct a sink. ``SinkError`` DL601 names the wrong option or the missing package."""
     problems = check_options(kind, options)
     if problems:
         raise SinkError.of(

@@ -1,7 +1,4 @@
-"""Conversations in ``object`` columns: lists of messages with a role, as chat templates and trainers have them.
-
-Standard library and declog's contracts only.
-"""
+"""Conversations in ``object`` columns: lists of messages with a role, as chat templates and trainers have them."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ ROLES = {"prompt": "user", "completion": "assistant"}
 def spoken_columns(table: Table) -> Table | None:
     """The table with a role for each spoken column, if it has a prompt and a completion; else None.
 
-    A spoken column has a ``role``, or it is a text with one of these two names.
+    A spoken column has a ``role``. If no column has one, the texts named ``prompt`` and ``completion`` are spoken.
     """
     roles = {column.name: column.role for column in table.columns if column.role is not None}
     if not roles:

@@ -1,7 +1,4 @@
-"""Files and folders that change in one step: durable renames, and two folders that change places.
-
-Standard library only.
-"""
+"""Files and folders that change in one step: durable renames, and two folders that change places."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ def open_regular(path: Path) -> BinaryIO:
         raise OSError(errno.EINVAL, "it is no regular file")
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     file = os.fdopen(descriptor, "rb")
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # it was replaced meanwhile
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # the file was replaced meanwhile
         file.close()
         raise OSError(errno.EINVAL, "it is no regular file")
     return file
@@ -52,7 +49,7 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def put(source: Path, target: Path) -> None:
-    """Move a finished file to its path, atomically and durably; replaces a file that is there."""
+    """Move a finished file to its path, atomically and durably; replaces an existing file."""
     os.replace(source, target)
     fsync(target.parent)
 
@@ -70,8 +67,8 @@ def exchange(one: Path, other: Path) -> None:
 def swap_folder(new: Path, target: Path, spare: Path, exchange: Exchange) -> None:
     """Replace the folder ``target`` by the folder ``new``, and remove the old one.
 
-    With ``exchange`` there is no moment between. Without it there are two renames, and after a crash between
-    them ``target`` is missing: ``finish_swap`` then puts ``new`` there.
+    ``exchange`` swaps the two at once. If it cannot, there are two renames, and after a crash between them ``target``
+    is missing: ``finish_swap`` then puts ``new`` there.
     """
     try:
         exchange(new, target)

@@ -1,4 +1,4 @@
-"""The folder of a sink that writes files: where it lies, and that one sink at a time writes there."""
+"""The folder of a sink that writes files. Only one sink at a time writes there."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ WRITER = ".writer"  # held by the sink that writes into a folder
 
 
 class FolderSink(BaseSink):
-    """A sink that writes files into ``folder``: ``dir``, below the run's folder if relative, else named after its id.
+    """A sink that writes files into ``folder``: into ``dir``, or without one into a folder named after the sink's id.
 
-    It takes records of all kinds, and holds the folder from ``open`` to ``close``: no file ever has two writers. Each
-    rank other than 0 has its own folder. A class has ``begin`` and ``end`` for what it does in between.
+    A relative ``dir`` is below the run's folder. The sink takes records of all kinds, and holds the folder from
+    ``open`` to ``close``: no file ever has two writers. Each rank other than 0 has its own folder. A subclass starts
+    its files in ``begin`` and finishes them in ``end``.
     """
 
     in_folder = True

@@ -1,4 +1,4 @@
-"""Images in the cells of a table, for trackers that show them. Imports Pillow only if there is an image."""
+"""Images in the cells of a table, for trackers that show images. Imports Pillow only if there is an image."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PER_CELL = 4  # most images per cell
 
 
 def shown(table: Table) -> dict[str, list[list[Image]]]:
-    """The columns with images; each row has a list of those that can be shown, ``PER_CELL`` at most."""
+    """The columns with images. Each row has a list of the images that can be shown, at most ``PER_CELL``."""
     names = [column.name for column in table.columns if column.type is DType.OBJECT]
     columns = {name: [_of_cell(value) for value in table.data[name]] for name in names}
     return {name: rows for name, rows in columns.items() if any(rows)}
@@ -31,7 +31,7 @@ def opened(image: Image) -> Any:
 
 
 def column_name(name: str, table: Table) -> str:
-    """The name of a new column for the images of a column, in trackers that show them beside it."""
+    """The name of a new column for the images of a column, for trackers that show the images beside it."""
     names = {column.name for column in table.columns}
     images = f"{name}_images"
     while images in names:

@@ -1,8 +1,8 @@
-"""One line at the bottom of a terminal, erased before anything else prints. Standard library only.
+"""One line at the bottom of a terminal, erased before anything else prints.
 
 The line is drawn only while the cursor is at the start of an empty row, not beside a progress bar or an unfinished
-row. To know the cursor, ``LiveLine`` watches all writes to ``sys.stdout`` and ``sys.stderr``. It does not see the
-output of other processes, which may once appear behind the line.
+row. To know the position of the cursor, ``LiveLine`` watches all writes to ``sys.stdout`` and ``sys.stderr``. It does
+not see the output of other processes, which may once appear to the right of the line.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from contextlib import suppress
 from typing import TextIO
 
 CLEARED = "\r\x1b[K"
-PATIENCE_S = 0.1  # a fork may inherit a taken lock: its prints do not wait longer
+PATIENCE_S = 0.1  # a print waits no longer for the lock: a fork may have inherited it locked
 
 
 class LiveLine:
-    """``begin`` and ``end`` once; ``draw`` from any thread.
+    """A line to draw. Call ``begin`` and ``end`` once, and ``draw`` from any thread.
 
-    ``on`` says whether there is a terminal to draw on, ``free`` whether the cursor is at the start of an empty row.
+    ``on``: there is a terminal to draw on. ``free``: the cursor is at the start of an empty row.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class LiveLine:
             self._clear()
             self.on = False
             for stream, write, wrapper in self._heard:
-                if stream.write is wrapper:  # else somebody has wrapped it again
+                if stream.write is wrapper:  # otherwise other code has wrapped it again
                     stream.write = write  # type: ignore[method-assign]
 
     def _hear(self, stream: TextIO) -> None:
@@ -79,7 +79,7 @@ class LiveLine:
         self._heard.append((stream, write, heard))
 
     def _is_free(self, text: str) -> bool:
-        """Whether the cursor is at the start of an empty row, when a text was written."""
+        """Whether the cursor is at the start of an empty row after a text was written."""
         _, ended, row = text.rpartition("\n")
         erased = row.startswith("\r") and row != "\r"  # blanks over an earlier row
         return not row.strip(" \r") and (bool(ended) or erased or self.free)

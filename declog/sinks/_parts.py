@@ -4,11 +4,11 @@
     <folder>/000001/part-000256.parquet            the growing block: one file per log event, or for several that
     <folder>/000001/part-000257.parquet            waited for a slow disk
 
-A part is written to a scratch folder beside the dataset, synced, renamed into its block, and then stays as it is. A
+A part is written to a scratch folder beside the dataset, synced, renamed into its block, and never modified again. A
 full block is merged: its folder changes places, in one atomic step, with a folder that holds the same rows in one file.
 So a ``kill -9`` never duplicates or loses a row, and no reader sees a half-merged block. Once per block, a reader may
 list a file that is then merged: its read fails, and the next one succeeds. At the end the last block is merged too, and
-small blocks are joined: a dataset has fifty files at most. On file systems without an atomic swap (NFS), the swap is
+small blocks are joined: a dataset has at most fifty files. On file systems without an atomic swap (NFS), the swap is
 two renames. A crash between the two hides a block until the next ``open``, which finishes the swap.
 
 All parts have one schema, since pandas takes the first part's and polars requires it. A new column is added to older
@@ -31,9 +31,9 @@ from declog.sinks._shared import require
 
 logger = logging.getLogger("declog")
 
-# A block is merged from memory, since reading it back takes the GIL some thousand times. This bounds what is held.
+# A block is merged from memory, since reading it back takes the GIL some thousand times. This bounds that memory.
 BLOCK_BYTES = 32 * 2**20
-MOST_FILES = 50  # of a dataset that is closed
+MOST_FILES = 50  # the most files of a dataset after `finish`
 COMPRESSION = "zstd"
 
 
@@ -64,10 +64,10 @@ class PartDataset:
         self._continue()
 
     def append(self, *tables: Any) -> list[Exception | None]:
-        """Add the rows of log events as one part; returns for each None, or the reason why it is not written.
+        """Add the rows of log events as one part; returns for each event None, or the reason why it is not written.
 
-        ``SinkError`` if a column has another type than in the dataset: no row is written. ``OSError`` if the disk
-        refused: the rows, at most a block of them, wait in memory for the next log event.
+        The reason is a ``SinkError`` if a column has another type than in the dataset: no row of the event is written.
+        It is an ``OSError`` if the disk refused: the rows, at most a block of them, wait in memory for the next event.
         """
         errors = [self._take(table) for table in tables]
         taken = [index for index, error in enumerate(errors) if error is None]
@@ -76,7 +76,7 @@ class PartDataset:
         except OSError as refusal:
             return [refusal if error is None else error for error in errors]
         except Exception as error:  # noqa: BLE001  (any refusal of arrow's)
-            # Rows that cannot be written at all must not stand in the way of the others.
+            # Rows that can never be written must not block the others.
             del self._pending[len(self._pending) - len(taken) :]
             if len(tables) == 1:
                 return [error]
@@ -118,7 +118,7 @@ class PartDataset:
             self._in_block, self._block_bytes = [], 0
 
     def finish(self) -> None:
-        """Leave ``MOST_FILES`` files at most: merge the growing block, then neighbours, the smallest first.
+        """Leave at most ``MOST_FILES`` files: merge the growing block, then neighbours, the smallest first.
 
         Each move of a part and each merge of a block is one atomic step: a crash loses or duplicates no row.
         """
@@ -139,7 +139,7 @@ class PartDataset:
         self._block = 1 + max((int(block.name) for block in blocks), default=-1)
 
     def keep(self, keeps: Callable[[Any], Any], *, until: int) -> None:
-        """Keep only the rows in ``keeps(table)``, a mask of a part's rows; it keeps all up to the step ``until``.
+        """Keep only the rows in ``keeps(table)``, a mask of a part's rows. All rows up to the step ``until`` stay.
 
         Each part is removed or replaced in one atomic step. After a crash the remaining parts are unchanged, and the
         same call finishes the work.
@@ -160,11 +160,11 @@ class PartDataset:
         for block in self._folder.iterdir():
             if not any(block.iterdir()):
                 block.rmdir()
-        self._in_block, self._block_bytes = [], 0  # they are other rows than those of its files
+        self._in_block, self._block_bytes = [], 0  # these rows are no longer the rows of the block's files
         self._block = 1 + max((int(part.parent.name) for part in self._all_parts()), default=-1)
 
     def _ends_by(self, part: Path, until: int) -> bool:
-        """Whether the statistics of a part say that it has no later step."""
+        """Whether a part has no step after ``until``, by its statistics."""
         metadata = self._pq.read_metadata(part)
         names = metadata.schema.names
         name = next((name for name in (EVENT_STEP, "step") if name in names), None)
@@ -216,7 +216,7 @@ class PartDataset:
         return rows.replace_schema_metadata(self._metadata)
 
     def _conform(self, table: Any) -> Any:
-        """A table with the dataset's columns in their order, null where it has none."""
+        """The table with the dataset's columns in their order; a column that it lacks is null."""
         if table.schema == self._schema:
             return table
         return self._pa.concat_tables([self._schema.empty_table(), table], promote_options="default")
@@ -240,7 +240,7 @@ class PartDataset:
     def _compact(self, block: Path, tables: list[Any] | None) -> None:
         """Merge a block's parts into one, from ``tables`` or (None) from the files.
 
-        If that fails the block stays as it is, and is only slower to read.
+        If that fails, the block keeps its parts and is only slower to read.
         """
         parts = sorted(block.glob("part-*.parquet"))
         if len(parts) < 2:

@@ -1,4 +1,4 @@
-"""Records as rows for files: the columns of scalars, histograms and alerts, and where a table's rows come from."""
+"""Records as rows for files: the columns of scalars, histograms and alerts, and the origin of a table's rows."""
 
 from __future__ import annotations
 
@@ -74,16 +74,16 @@ def _cells(item: Scalar | Histogram | Alert) -> dict[str, Any]:
 
 
 def table_rows(table: Table, step: int) -> Iterator[dict[str, Any]]:
-    """The rows of a table: where each comes from, then its own columns."""
+    """The rows of a table. Each has the columns of `origins`, then the table's own."""
     columns = {**origins(table, step), **{column.name: table.data[column.name] for column in table.columns}}
     for row in zip(*columns.values(), strict=True):
         yield dict(zip(columns, row, strict=True))
 
 
 def origins(table: Table, step: int) -> dict[str, Sequence[Any]]:
-    """Where each row comes from: its step, its group, its number and the reason why it was picked.
+    """The origin of each row as columns: its step, its group, its number and the reason why it was picked.
 
-    A column of the table with such a name wins. If a row's step is not the log event's, both are there.
+    A column of the table with the same name wins. If a row's step is not the log event's, there are columns for both.
     """
     names, places = {column.name for column in table.columns}, table.places
     event: Sequence[int] = [step] * table.rows
@@ -98,7 +98,7 @@ def origins(table: Table, step: int) -> dict[str, Sequence[Any]]:
 
 
 def with_why(table: Table) -> Table:
-    """The table with a first column ``why``, the reasons why a filter picked each row; unchanged without a filter."""
+    """The table with a first column ``why``: the reason why each row was picked; unchanged without a filter."""
     places = table.places
     if places is None or places.why is None or any(column.name == "why" for column in table.columns):
         return table

@@ -55,8 +55,8 @@ class Course:
 class Trends:
     """The course of each scalar by mode and name, and the config's facts of its metric.
 
-    ``core`` are the ids of metrics to show first, ``good`` the better direction of metrics that have one, ``shipped``
-    the ids of those that presets declare.
+    ``core`` has the ids of metrics to show first, ``good`` the better direction of metrics that have one, ``shipped``
+    the ids of metrics that presets declare.
     """
 
     core: frozenset[str] = frozenset()
@@ -79,13 +79,13 @@ class Trends:
         return scalar.metric.partition(".")[0] in self.core or scalar.name.rpartition("/")[2] in ALWAYS
 
     def turn(self, scalar: Scalar) -> int:
-        """When a scalar gets room: first warnings and the user's own metrics, then a preset's, then declog's costs."""
+        """The turn in which a scalar gets room: 0 for warnings and the user's metrics, 1 a preset's, 2 declog's costs."""
         if scalar.metric.startswith(SELF):
             return 2
         return int(scalar.metric.partition(".")[0] in self.shipped and NONFINITE not in scalar.name)
 
     def before(self, mode: str, name: str) -> Course | None:
-        """The scalar's course until the last log event; None at its first one."""
+        """The course of a scalar up to the last log event; None at its first log event."""
         return self._courses.get((mode, name))
 
     def add(self, mode: str, scalars: Sequence[Scalar]) -> None:
@@ -111,9 +111,9 @@ def scalar_lines(
 ) -> list[Piece]:
     """Scalars in aligned columns: all core ones, then others up to ``limit``, below headings with their shared prefix.
 
-    Of the others the user's own metrics get room before a preset's; those that do are in the order of the log event.
-    What declog counts of itself is left out where it is 0.
-    With ``trends`` that have earlier values: core ones with their change and a sparkline, others with an arrow.
+    Of the others, the user's own metrics get room before a preset's. The shown ones are in the order of the log event.
+    declog's own counts and costs are left out if they are 0. If ``trends`` has earlier values, core scalars have their
+    change and a sparkline, and others an arrow.
     """
     trends = trends or Trends()
     scalars = [scalar for scalar in scalars if scalar.value or not scalar.metric.startswith(SELF)]
@@ -134,7 +134,7 @@ def scalar_lines(
 
 
 def _sections(scalars: Sequence[Scalar], width: int, trends: Trends, mode: str) -> list[Piece]:
-    """Scalars without a group, then each group under the first part of its names."""
+    """Scalars without a group, then each group below a heading: the first part of its names."""
     heads: dict[str, list[Scalar]] = {}
     for scalar in scalars:
         heads.setdefault(scalar.name.partition("/")[0], []).append(scalar)
@@ -151,7 +151,7 @@ def _sections(scalars: Sequence[Scalar], width: int, trends: Trends, mode: str) 
 def _columns(
     entries: Sequence[tuple[str, Scalar]], width: int, indent: str, trends: Trends, mode: str, *, full: bool = False
 ) -> list[Piece]:
-    """Entries side by side, as many as fit; a long label loses its start, a value is never cut."""
+    """Entries side by side, as many as fit on a line. A long label loses its start; a value is never cut."""
     if not entries:
         return []
     ends = [list(_end(scalar, trends, mode, full=full)) for _, scalar in entries]
@@ -173,7 +173,7 @@ def _columns(
 
 
 def _end(scalar: Scalar, trends: Trends, mode: str, *, full: bool) -> Iterator[Piece]:
-    """The text behind a value: its change and, if ``full``, its sparkline; empty at its first log event."""
+    """The text after a value: an arrow or, if ``full``, its change and its sparkline; empty at its first log event."""
     course, now = trends.before(mode, scalar.name), as_float(scalar.value)
     if not trends.shown or course is None:
         return

@@ -1,4 +1,4 @@
-"""Helpers of several sinks: importing a backend, values for every format, the config that trackers show."""
+"""Helpers for several sinks: importing a backend, values for every format, the config that trackers show."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def require(module: str, *, kind: str, extra: str | None = None) -> Any:
-    """Import a backend's module, or say which pip extra brings it."""
+    """Import a backend's module. ``SinkError`` DL601 names the pip extra that brings it."""
     try:
         return importlib.import_module(module)
     except ImportError as cause:
@@ -27,7 +27,7 @@ def require(module: str, *, kind: str, extra: str | None = None) -> Any:
 
 
 def require_installed(module: str, *, kind: str, extra: str) -> None:
-    """The same check without the import, for a backend that may only be imported later."""
+    """Check that a module is installed without importing it, for a backend that may only be imported later."""
     if importlib.util.find_spec(module) is None:
         raise _missing(module, kind, extra, "it is not installed")
 
@@ -41,7 +41,7 @@ def _missing(module: str, kind: str, extra: str | None, reason: str) -> SinkErro
 
 
 def tracker_config(run: RunInfo) -> dict[str, Any]:
-    """The run config that trackers show: the config's run metadata, and declog's own under one key."""
+    """The run config that trackers show: how the run is configured, and declog's own facts under one key."""
     declog = {
         "name": run.name,
         "run_id": run.run_id,
@@ -73,12 +73,12 @@ def bound(variable: ContextVar[T], value: T) -> Iterator[None]:
 
 
 def digest(name: str) -> str:
-    """What tells a name from others where it is cut, or written in other characters."""
+    """A short digest of a name: it keeps names apart that are cut, or written in other characters."""
     return hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:12]
 
 
 def as_float(value: Number) -> float:
-    """A number as a float; an integer beyond its range is an infinity, as it would be in numpy."""
+    """A number as a float; an integer beyond the range of floats becomes an infinity, as in numpy."""
     try:
         return float(value)
     except OverflowError:

@@ -1,4 +1,4 @@
-"""The width of text in cells of a terminal: a Chinese character takes two, a combining one none. Imports rich.
+"""The width of text in cells of a terminal: a Chinese character takes two cells, a combining character none.
 
 A terminal draws a cluster as one character: a letter with its combining marks, an emoji with its modifiers and joined
 emojis, a flag. No line ends inside a cluster.
@@ -16,7 +16,7 @@ FLAGS = range(0x1F1E6, 0x1F200)  # letters of which two are a flag
 
 
 def cells(text: str) -> int:
-    """How many cells a text takes."""
+    """The number of cells that a text takes."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len

@@ -1,4 +1,4 @@
-"""Rows of a table as complete texts, for trackers whose tables cut their cells. Standard library only."""
+"""Rows of a table as complete texts, for trackers whose tables cut their cells."""
 
 from __future__ import annotations
 

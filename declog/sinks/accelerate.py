@@ -5,8 +5,8 @@ starts those in ``trackers``. On wandb and trackio it uses declog's own sinks, o
 gets the records for which its class has a method: ``log`` for scalars, ``log_table`` for tables, ``log_images`` for the
 images in them. The sink leaves out other records and reports that once.
 
-A tracker that was open stays open: ``Accelerator.end_training`` closes it. accelerate imports torch: when the sink is
-constructed, never on the sink's thread.
+A tracker that was open stays open: ``Accelerator.end_training`` closes it. Importing accelerate imports torch, so the
+sink imports it when it is constructed, never on the sink's thread.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from declog.sinks.wandb import WandbSink
 
 log = logging.getLogger("declog")
 TEXTS = frozenset({"tensorboard"})  # trackers whose `log` shows a text
-RUN_OF_THREAD = {"mlflow": "run_id"}  # trackers whose run belongs to a thread, and the argument of `log` for it
+RUN_OF_THREAD = {"mlflow": "run_id"}  # trackers whose run belongs to a thread, and the argument of `log` for the run
 
 _open: ContextVar[Sequence[Any]] = ContextVar("_open", default=())  # the trackers of the Accelerator
 
 
 def open_trackers(trackers: Sequence[Any]) -> AbstractContextManager[None]:
-    """A block in which a sink without ``trackers`` uses these: ``Accelerator.trackers``, on the main process."""
+    """A block in which a sink without ``trackers`` uses these: ``Accelerator.trackers`` of the main process."""
     return bound(_open, tuple(trackers))
 
 
@@ -76,7 +76,7 @@ class AccelerateSink(BaseSink):
             raise SinkError.of("DL601.tracker_settings", name=name, known=self._names)
         if "tensorboard" in self._names:
             require("torch.utils.tensorboard", kind="accelerate", extra="tensorboard")
-        if self._names and not self._tracking.PartialState._shared_state:  # the messages of its trackers need the state
+        if self._names and not self._tracking.PartialState._shared_state:  # accelerate's trackers need it to log
             raise SinkError.of("DL601.no_accelerator")
 
     def open(self, run: RunInfo) -> None:
@@ -107,7 +107,7 @@ class AccelerateSink(BaseSink):
 
     def close(self) -> None:
         """Close the sinks of the trackers, and finish the trackers that this sink started."""
-        with ExitStack() as ends:  # all of them, also if one fails; the trackers last
+        with ExitStack() as ends:  # closes all, also if one fails; the trackers last
             for tracker in self._started:
                 ends.callback(tracker.finish)
             for sink in self._sinks:
@@ -191,7 +191,7 @@ class _Generic:
 
 
 def _pixels(image: Image) -> Any:
-    """[height, width, 3] of bytes."""
+    """The image as an array of bytes, ``[height, width, 3]``."""
     import numpy as np
 
     return np.asarray(_images.opened(image).convert("RGB"))

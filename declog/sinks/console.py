@@ -13,14 +13,14 @@
             tool      4
       ! warn kl_runaway: KL 0.71 left the trust region
 
-Of a table over a window the console shows rows of the newest step, unless a filter chose them from the whole window;
-the best and the worst come first. Of long texts it shows both ends, since the answer is at the end. When the run ends
-it lists the alerts again, with their counts.
+Of a table over a window the console shows the rows of the newest step, unless a filter chose rows from the whole
+window. The best and the worst rows come first. Of long texts it shows both ends, since the answer is at the end. When
+the run ends, it lists the alerts again, with their counts.
 
-This file formats text and gives it to rich in one piece: rich's tables hold the GIL for tens of milliseconds, which the
-training thread would feel. Colours appear on a terminal only. There, tqdm's bars stay below; without a bar, a line
+This file formats text and gives it to rich in one piece: rich's tables hold the GIL for tens of milliseconds, which
+would delay the training thread. Colours appear on a terminal only. There, tqdm's bars stay below; without a bar, a line
 shows the progress between log events. Control and format characters become visible, so that a model's text cannot move
-the cursor or reverse a line. ``format: json`` prints an object per log event and per sample, one on a line.
+the cursor or reverse a line. ``format: json`` prints one JSON object per log event and per sample, each on its line.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ from declog.sinks._terminal_cells import cells, padded, wrapped
 
 PLAIN_WIDTH = 100
 LABEL_WIDTH = 20
-PACES = 16  # the step times that the live line's speed covers
+PACES = 16  # the number of steps over which the live line computes the speed
 ROLE_WIDTH = 9
-INDENT = " " * 6  # of what stands on a card
+INDENT = " " * 6  # of the texts on a card
 STYLES = {"info": "cyan", "warn": "yellow", "error": "bold red"}
 ENDS = {"best": ("▲ ", "bold green"), "worst": ("▼ ", "bold red"), "": ("", "bold")}
 
 
 @dataclass
 class FiredAlert:
-    """An alert over the whole run: its latest firing, the first step and the last, and how often it fired."""
+    """An alert over the whole run: its latest firing, its first and last step, and the number of firings."""
 
     alert: Alert
     first: int
@@ -157,7 +157,7 @@ class ConsoleSink(BaseSink):
         encoding = self._console.encoding
         shown = [(text.encode(encoding, "replace").decode(encoding), style) for text, style in pieces]
         with _beside_bars(terminal=self._console.is_terminal), _for_a_reader():
-            if not self._line.free:  # another print has not ended its row
+            if not self._line.free:  # another print has left its row unfinished
                 self._console.file.write("\n")
             self._console.print(self._text.Text.assemble(*shown), end="")
 
@@ -203,7 +203,7 @@ def _duration(seconds: float) -> str:
 
 
 def _beside_bars(*, terminal: bool) -> AbstractContextManager[Any]:
-    """A block for printing: tqdm's bars on this terminal are erased, and drawn again below."""
+    """A block for printing: it erases tqdm's bars on this terminal, and draws them again below."""
     module = sys.modules.get("tqdm")
     if not terminal or module is None or not len(module.tqdm._instances):
         return contextlib.nullcontext()
@@ -213,7 +213,7 @@ def _beside_bars(*, terminal: bool) -> AbstractContextManager[Any]:
 
 @contextlib.contextmanager
 def _for_a_reader() -> Iterator[None]:
-    """A block for printing; raises ``SinkError`` where nobody reads any more, in which case rich ends the process."""
+    """A block for printing. Raises ``SinkError`` if the reader has closed the pipe: rich would end the process."""
     try:
         yield
     except (BrokenPipeError, SystemExit):
@@ -233,11 +233,10 @@ def _objects(step: int, records: Records) -> list[dict[str, Any]]:
 
 
 def table_cards(table: Table, max_rows: int, max_chars: int, width: int, step: int | None = None) -> Iterator[Piece]:
-    """Up to ``max_rows`` rows, of each kind that a filter picked: short values on the card's first line, texts and
-    conversations wrapped below it.
+    """Up to ``max_rows`` rows as cards, of each kind that a filter picked.
 
-    Each says its step, unless all rows are of the ``step`` of its block. A column in which no row has a value is left
-    out.
+    Short values are on a card's first line, texts and conversations wrapped below it. Each card has its step, unless
+    all rows are of the ``step`` of the block. A column without any value is left out.
     """
     steps = None if table.places is None else table.places.step
     rows = _in_order(table)
@@ -278,7 +277,7 @@ def table_cards(table: Table, max_rows: int, max_chars: int, width: int, step: i
 
 
 def _in_order(table: Table) -> Sequence[int]:
-    """The rows in the order in which a filter chose them; if it did not choose from a window, of the last step only."""
+    """The rows in the order in which a filter chose them. Only the last step's, unless it chose from a window."""
     rows, places = range(table.rows), table.places
     if places is None or not rows:
         return rows
@@ -323,11 +322,11 @@ def _messages(messages: Sequence[Message], max_chars: int, width: int) -> Iterat
 
 
 def sample(text: str, max_chars: int) -> str:
-    """A text on one line; of a long text the head and the tail; line ends are shown as ⏎."""
+    """A text on one line, with line ends as ⏎; a long text is cut to its head and its tail."""
     text = text.strip()
     tail = max_chars // 2
     mark = f" … {len(text) - max_chars:,} characters … "
-    if len(text) <= max_chars + len(mark):  # the cut would not make it shorter
+    if len(text) <= max_chars + len(mark):  # cutting would not make the text shorter
         return _one_line(text)
     return _one_line(text[: max_chars - tail]).rstrip() + mark + _one_line(text[len(text) - tail :]).lstrip()
 
@@ -351,7 +350,7 @@ def fired_line(mode: str, fired: FiredAlert) -> Piece:
 
 
 def _side_by_side(parts: Sequence[str], width: int) -> str:
-    """Parts with dots between them, on lines that are indented; these break only between parts."""
+    """Parts with dots between them, on indented lines that break only between parts."""
     lines, room = [""], width - len(INDENT) - 2  # the first line has a mark and a number in front
     for part in parts:
         if lines[-1] and cells(lines[-1]) + 3 + cells(part) > room:

@@ -1,6 +1,6 @@
 """The duties of a sink, as checks for any sink: ``declog.testing.check_sink``.
 
-Each check opens its own sinks, on declog's threads, in a run of its own. Standard library and declog's contracts only.
+Each check opens its own sinks, on declog's threads, in a run of its own.
 """
 
 from __future__ import annotations
@@ -96,14 +96,14 @@ class Contract:
         self._logged(self._run(), [(step, Records(tables=(table,))) for step, table in steps])
 
     def closing(self) -> None:
-        """A run may end without a log event, and close its sink twice."""
+        """The sink can be closed without a log event, and closed twice."""
         sink = self._make()
         sink.open(self._run())
         sink.close()
         sink.close()
 
     def broken(self) -> None:
-        """Values of the wrong type: the sink may raise, and continues."""
+        """Values of the wrong type: the sink may raise, but writes the other log events."""
         run = self._run()
         wrong = Table("wrong", "wrong", (Column("x", DType.FLOAT),), {"x": ["text", object()]}, 2)
         runner = self._opened(run)
@@ -129,7 +129,7 @@ class Contract:
         assert torch or "torch" not in sys.modules, "the sink imported torch"
 
     def order(self) -> None:
-        """Records keep their order, also with missing steps and two modes at one step."""
+        """Records keep their order, also with gaps between steps and two modes at one step."""
         events = [(step, _scalars(step, mode)) for step in (0, 1, 5, 9) for mode in ("train", "eval")]
         run = self._run()
         self._logged(run, events)
@@ -167,7 +167,7 @@ class Contract:
         self._same(single, events)
 
     def resumed(self) -> None:
-        """``rewind`` drops the later steps; a second call does no harm."""
+        """``rewind`` drops the later steps; a second call changes nothing."""
         run = self._run()
         self._logged(run, [(step, event(step)) for step in range(5)])
         runner = self._opened(run)
@@ -211,7 +211,7 @@ class Contract:
         _complete(runner.close(WAIT_S))
 
     def _same(self, run: RunInfo, events: Sequence[tuple[int, Records]]) -> None:
-        """Check that the sink has a run's scalars, each name in its order."""
+        """Check that the sink has the scalars of a run, in order for each name."""
         if self._read is None:
             return
         logged = [(step, scalar.name, scalar.value) for step, records in events for scalar in records.scalars]

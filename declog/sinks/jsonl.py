@@ -9,11 +9,11 @@
     <dir>/tables/<id>.jsonl    one line per row: its columns, and step, mode, group, row, why and run_id if it has no
                                such column
 
-``<dir>`` is ``<output_dir>/<sink id>`` unless the option ``dir`` says otherwise. Every line is strictly
-valid JSON: NaN and infinities are the strings "NaN", "Infinity" and "-Infinity". Each write is one piece, without a
-buffer; if a crash tore the last line, opening the file again removes it. ``step`` is the row's own step. If that is not
-the log event's, or the table has its own column ``step`` or ``run_id``, the log event's step and run are in
-``declog_step`` and ``declog_run_id``. A resumed run uses them to drop the steps that it logs again.
+``<dir>`` is ``<output_dir>/<sink id>``, or the option ``dir``. Every line is strictly valid JSON: NaN and infinities
+are the strings "NaN", "Infinity" and "-Infinity". Each write is one piece, without a buffer. If a crash tore the last
+line, opening the file again removes it. ``step`` is the row's own step. If that is not the log event's, or the table
+has its own column ``step`` or ``run_id``, the log event's step and run are in ``declog_step`` and ``declog_run_id``. A
+resumed run uses them to drop the steps that it logs again.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class JsonlSink(FolderSink):
         super().__init__(dir)
         self._fsync = fsync
         self._files: dict[str, LineFile] = {}
-        self._metrics: dict[str, str] = {}  # by the name that they have in the files
+        self._metrics: dict[str, str] = {}  # the metrics by their names in the files
 
     def begin(self, run: RunInfo) -> None:
         """Continue the files in the folder."""
@@ -56,13 +56,13 @@ class JsonlSink(FolderSink):
         self._read_metrics()
 
     def rewind(self, point: ResumePoint) -> None:
-        """Write each file again without this run's lines that are logged again, each in one atomic rename."""
-        for name in sorted(self._files, key=METRICS.__eq__):  # the last one says of which metrics the others are
+        """Write each file again without the lines that this run logs again, each in one atomic rename."""
+        for name in sorted(self._files, key=METRICS.__eq__):  # the last file has the metrics of the names in the others
             self._files[name].keep(partial(self._keeps, point, Path(name)))
         self._read_metrics()
 
     def _keeps(self, point: ResumePoint, file: Path, line: dict[str, Any]) -> bool:
-        """Whether a line of a file stays; lines of other runs do."""
+        """Whether a line of a file stays. Lines of other runs stay."""
         if logged_by(line) not in (None, self.run_id):
             return True
         if file.parent.name == "tables":
@@ -94,7 +94,7 @@ class JsonlSink(FolderSink):
         return {index: _failed(errors) for index, errors in reasons.items()}
 
     def _new_names(self, records: Records) -> dict[str, str]:
-        """The metrics of names that are new, by name."""
+        """Remember the names that are new in these records, and return their metrics by name."""
         items: Sequence[Scalar | Histogram] = (*records.scalars, *records.histograms)
         new = {item.name: item.metric for item in items if item.name not in self._metrics}
         self._metrics |= new
@@ -126,20 +126,20 @@ class JsonlSink(FolderSink):
 
 
 class LineFile:
-    """A file of complete lines. After a failed write the file has no half line, and the next write repeats its text."""
+    """A file of complete lines. A failed write leaves no half line, and the next write repeats its text."""
 
     def __init__(self, path: Path, *, fsync: bool = False) -> None:
         self._path = path
         self._fsync = fsync
         self._pending = b""
         self._new = path.with_suffix(".rewound")
-        self._new.unlink(missing_ok=True)  # of a process that was killed
+        self._new.unlink(missing_ok=True)  # left by a process that was killed
         self._file: BinaryIO = open(path, "ab", buffering=0)  # noqa: SIM115  (closed by close)
         self._end = repair(path)
 
     def append(self, text: str) -> None:
-        """Write complete lines. An ``OSError`` leaves them pending, up to a bound; beyond it they are refused."""
-        # A lone surrogate becomes its escape, which means the same inside a string of JSON.
+        """Write complete lines. After an ``OSError`` they wait, up to ``MAX_PENDING_BYTES``; more lines are refused."""
+        # A lone surrogate becomes its escape, which means the same inside a JSON string.
         data = text.encode(errors="backslashreplace")
         if len(self._pending) + len(data) > MAX_PENDING_BYTES:
             self._write()
@@ -227,7 +227,7 @@ def logged_by(line: dict[str, Any]) -> Any:
 def _lines(
     step: int, records: Records, run_id: str, metrics: Mapping[str, str]
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The lines of a log event, each with its file; ``metrics`` are those of new names."""
+    """The lines of a log event, each with its file; ``metrics`` has the metrics of new names."""
     stamp: dict[str, Any] = {"step": step, "mode": records.mode, "time": records.time, "run_id": run_id}
     for name, metric in metrics.items():
         yield METRICS, {**stamp, "name": name, "metric": metric}

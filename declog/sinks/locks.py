@@ -1,8 +1,8 @@
-"""A lock file that one process holds until it ends, however it ends.
+"""A lock file that one process holds until the process ends, however it ends.
 
 On one machine the kernel knows the holder (``flock``). On file systems that machines share, ``flock`` may work on one
-machine only or not at all. So the file also contains host and process. It appears with them in one step: of two
-processes that begin at once, one gets the lock. Standard library only.
+machine only or not at all. So the file also contains the host and process of the holder. The file and its content
+appear in one step: of two processes that start at once, one gets the lock.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOT
 
 @dataclass(frozen=True)
 class Holder:
-    """The holder of a lock, and since when (seconds since 1970)."""
+    """The holder of a lock, and the time since when it holds it (in seconds since 1970)."""
 
     host: str
     pid: int
@@ -40,7 +40,7 @@ class Holder:
 
     @property
     def is_this_process(self) -> bool:
-        """Whether the holder is the process that asks."""
+        """Whether the holder is this process."""
         return self.here and self.pid == os.getpid()
 
     def __str__(self) -> str:
@@ -57,7 +57,7 @@ class Held(Exception):
 
 
 class Lock:
-    """Holds ``file`` until ``release``, or the end of this process. Raises ``Held``, or ``OSError`` as the disk says.
+    """Holds ``file`` until ``release``, or the end of this process. Raises ``Held``, or an ``OSError`` of the disk.
 
     The lock of a dead process of this machine is taken over. The lock of another machine is taken over only with
     ``takeover``, because this machine cannot see whether its process lives.
@@ -68,7 +68,7 @@ class Lock:
         self._process = os.getpid()
         self._descriptor: int | None = None
         self._descriptor = self._new() if not file.exists() else None
-        while self._descriptor is None:  # until it is created here, taken over, or refused
+        while self._descriptor is None:  # until the file is created here, taken over, or refused
             try:
                 self._descriptor = self._old(takeover)
             except FileNotFoundError:
@@ -89,7 +89,7 @@ class Lock:
         self.release()
 
     def __reduce__(self) -> NoReturn:
-        """A copy would have the same descriptor, and close it and remove the file when it is collected."""
+        """Refuse copies: a copy would close the same descriptor and remove the file when it is collected."""
         raise TypeError("a lock cannot be copied")
 
     def forget(self) -> None:
@@ -116,7 +116,7 @@ class Lock:
         return descriptor
 
     def _appear(self, draft: Path) -> None:
-        """Give a complete file the lock's name; ``FileExistsError`` if that is taken."""
+        """Give a complete file the lock's name; ``FileExistsError`` if the name is taken."""
         try:
             os.link(draft, self._file)
         except FileExistsError:
@@ -152,17 +152,20 @@ class Lock:
 
 
 def alive(file: Path) -> bool:
-    """Whether a live process of this machine, or any of another, may hold the lock; does not touch the file."""
+    """Whether the lock may be held: by a live process of this machine, or by any process of another machine.
+
+    The file stays untouched.
+    """
     try:
         with open_regular(file) as opened:
             holder = _read(opened.fileno())
     except OSError as error:
-        return error.errno == errno.EACCES  # it exists, and only its owner may read it
+        return error.errno == errno.EACCES  # the file exists, and only its owner may read it
     return holder is None or not holder.here or _alive(holder.pid)
 
 
 def _flock(descriptor: int) -> bool | None:
-    """Whether the lock is free; None if the file system cannot tell."""
+    """Take the lock if it is free, and return whether it was; None if the file system has no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -2,9 +2,9 @@
 
 A table is one JSON file per log event, ``tables/<name>/<step>.json``, which MLflow's pages show as a table, and a file
 ``<step>.md`` with the complete texts. Histograms are files, too. The latest alert of each name is a tag,
-``declog.alert.<name>``, and the run's note has the last hundred. MLflow cannot delete values: a resumed run continues
-its run, and a repeated step has two values, the later one last. Integers become floats, and in a database infinities
-become the greatest float.
+``declog.alert.<name>``, and the run's note has the last hundred alerts. MLflow cannot delete values: a resumed run
+continues its MLflow run, and a repeated step has two values, the later one last. Integers become floats. In a database,
+infinities become the greatest float.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ BATCH = 1000  # metrics per call, MLflow's own limit
 KEY_CHARS = 250
 PARAM_CHARS = 6000  # MLflow refuses longer values
 TAG_CHARS = 5000
-NOTES = 100  # alerts of the note
-TABLES = 50  # files of tables that MLflow's pages list
+NOTES = 100  # the most alerts in the note
+TABLES = 50  # the most files of tables that MLflow's pages list
 NOT_IN_KEYS = re.compile(r"[^/\w.\- :]")
 
 
@@ -54,7 +54,7 @@ class MlflowSink(BaseSink):
         self._shown: list[str] = []
 
     def open(self, run: RunInfo) -> None:
-        """Start a run with the run config as parameters, or continue the one with the same run id of declog."""
+        """Start a run with the run config as parameters, or continue the run with the same run id of declog."""
         self._client = self._mlflow.MlflowClient(tracking_uri=self._uri)
         name = self._experiment or run.project
         experiment = self._client.get_experiment_by_name(name)

@@ -8,8 +8,8 @@
                          `declog_step` and `declog_run_id` are the log event's, which a resumed run needs
 
 Each folder is one dataset: ``pandas.read_parquet(folder)`` and ``polars.read_parquet(folder)`` read it while the
-run goes on, and after a ``kill -9`` (``_parts`` says how, and what its files are). ``<dir>`` is
-``<output_dir>/<sink id>`` unless the option ``dir`` says otherwise.
+run goes on, and after a ``kill -9``. ``_parts`` explains its files. ``<dir>`` is ``<output_dir>/<sink id>``, or the
+option ``dir``.
 
 ``value`` is float64; ``int_value`` holds integers exactly and is null for other values. ``time`` is in seconds since
 1970. Columns of a table are int64, float64, bool or string by its schema; a column of objects has strings of JSON, and
@@ -61,7 +61,7 @@ class ParquetSink(FolderSink):
 
     def begin(self, run: RunInfo) -> None:
         """Create the folders, or continue the datasets that are in them."""
-        # Not inside a dataset: polars reads every file of a folder, a crash's leftovers too.
+        # Outside of all datasets: polars reads every file of a folder, also files that a crash left.
         self._scratch = self.folder / ".scratch"
         recover(self.folder, self._scratch)
         self._scratch.mkdir(parents=True)
@@ -75,7 +75,7 @@ class ParquetSink(FolderSink):
             self._dataset(str(part.parent.parent.relative_to(self.folder)))
 
     def rewind(self, point: ResumePoint) -> None:
-        """Drop this run's rows that are logged again, part by part; a kill leaves complete files."""
+        """Drop the rows that this run logs again, part by part; a kill leaves complete files."""
         for name, dataset in self._datasets.items():
             dataset.keep(partial(self._kept, point, name), until=point.step - 1)
 
@@ -104,7 +104,7 @@ class ParquetSink(FolderSink):
             try:
                 tables.setdefault(name, []).append((indices, make()))
             except (SinkError, self._pa.ArrowException, ValueError, TypeError) as error:
-                if len(indices) > 1:  # one of them is broken: each is written by itself
+                if len(indices) > 1:  # one of the events is broken: write each by itself
                     return {at: error for at, event in enumerate(events) for error in self.write_many([event]).values()}
                 reasons.setdefault(indices[0], []).append((name, error))
         for name, parts in tables.items():
@@ -117,7 +117,7 @@ class ParquetSink(FolderSink):
     def _append(self, name: str, tables: Sequence[Any]) -> Sequence[Exception | None]:
         try:
             return self._dataset(name).append(*tables)
-        except (SinkError, OSError, self._pa.ArrowException) as error:  # its folder could not be made
+        except (SinkError, OSError, self._pa.ArrowException) as error:  # the dataset could not be opened
             return [error] * len(tables)
 
     def end(self) -> None:
@@ -200,7 +200,10 @@ class ParquetSink(FolderSink):
 
 
 def _kept_events(point: ResumePoint, dataset: str, rows: Any, steps: Sequence[int]) -> list[bool]:
-    """Whether ``point`` keeps the log event of each row, which is of a step; the rows of a log event go together."""
+    """Whether ``point`` keeps the log event of each row; the rows of a log event stay or go together.
+
+    ``steps`` has the step of each row's log event.
+    """
     section, _, table = dataset.partition("/")
     of_key, column = {"tables": ("tables", None), "alerts": ("alerts", "name")}.get(section, ("metrics", "metric"))
     names = [table] * len(rows) if column is None else rows[column].to_pylist()

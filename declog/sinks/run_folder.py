@@ -1,7 +1,7 @@
-"""A run's folder: found or created, and held while the run lasts.
+"""The folder of a run: it is found or created, and held while the run lasts.
 
 ``run.json`` has the facts of the run, ``run.lock`` exists while the run lasts, and ``config.yaml`` and ``plan.json``
-say what it logs. Standard library, errors and locks.
+define what the run logs.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from declog.sinks.locks import Held, Lock
 log = logging.getLogger("declog")
 
 FORMAT = 2  # of `run.json` and the files beside it: 2 has `format` and `parent`
-LATE = "late"  # the folder of metrics of `declog add`
+LATE = "late"  # the folder of the metrics that `declog add` added
 RUN, LOCK, CONFIG, PLAN, RUN_CONFIG = "run.json", "run.lock", "config.yaml", "plan.json", "run_config.yaml"
 KEPT = {CONFIG: "config", PLAN: "plan", RUN_CONFIG: "run_config"}  # files of texts, and their keys in `run.json`
 MOST_BYTES = 64 * 2**20  # of `run.json`
-KIND = "declog-run"  # the `kind` in `run.json`, which other programs' files of that name do not have
+KIND = "declog-run"  # the `kind` in `run.json`; a `run.json` of another program does not have it
 
 
 @dataclass(frozen=True)
 class Origin:
-    """The run and the folder that a state was saved in, and the step after which it was."""
+    """The run and the folder in which a state was saved, and the step after which it was saved."""
 
     run_id: str
     output_dir: str | None
@@ -42,16 +42,16 @@ class Origin:
 
     @property
     def key(self) -> str:
-        """The key of a branch that begins here in the ``Choice.runs`` of its folder."""
+        """The key in ``Choice.runs`` of a branch that begins here."""
         return f"{self.run_id}@{self.step}"
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Whether the caller named the run's folder, and the runs that are in the folders that it named.
+    """Whether the caller named the run's folder, and the runs in the named folders.
 
-    ``runs`` are pairs of folder and run id by run id; a branch also stands under the key of its origin. Folders that
-    the caller did not name stay as they are: a state of a run that is in none of the named ones begins a branch.
+    ``runs`` has pairs (folder, run id) by run id; a branch is also there under the key of its origin. Folders that the
+    caller did not name stay as they are: a state of a run that is in no named folder begins a branch.
     """
 
     named: bool = False
@@ -66,7 +66,7 @@ class Choice:
         return (folder, origin.run_id) if origin.output_dir and _holds(folder, origin.run_id) else None
 
     def replaces(self, origin: Origin, folder: Path) -> bool:
-        """Whether a new folder stands for the run's: if that one is missing, or if nobody named another."""
+        """Whether ``folder`` takes the place of the run's folder: the caller named none, or named this same path."""
         return not self.named or str(folder) == origin.output_dir
 
     def branches(self, origin: Origin, folder: Path) -> bool:
@@ -87,7 +87,7 @@ class RunFolder:
         self._saying = threading.Lock()
 
     def begin(self, facts: Mapping[str, Any], texts: Mapping[str, str]) -> None:
-        """Write ``run.json``, and ``texts`` by their names in ``KEPT``: when all sinks are open."""
+        """Write ``run.json``, and ``texts`` by their names in ``KEPT``. Call this when all sinks are open."""
         files = {entry.name for entry in self.path.iterdir()} - self._before - {RUN, LOCK, *KEPT}
         earlier = dict(self._earlier or {})
         runs = [*earlier.pop("earlier", []), earlier] if earlier else []
@@ -99,26 +99,26 @@ class RunFolder:
         self.say()
 
     def say(self, **facts: Any) -> None:
-        """Write more facts to ``run.json``. ``OSError`` as the disk says."""
+        """Write more facts to ``run.json``. Raises the ``OSError`` of the disk."""
         with self._saying:
             self._facts |= facts
             text = json.dumps(self._facts, indent=2, ensure_ascii=False, default=str)
             replace_text(self.path / RUN, f"{text}\n")
 
     def note(self, **facts: Any) -> None:
-        """The same; never raises: if the disk refuses, the log says so."""
+        """Write more facts to ``run.json``, as ``say``, but never raise: a refusal of the disk is logged."""
         try:
             self.say(**facts)
         except OSError as error:
             log.warning("%s is not up to date in %s: %s", self.path / RUN, ", ".join(facts), error)
 
     def end(self, state: str, failures: Mapping[str, int]) -> None:
-        """Write how the run ended, and release the folder. Never raises, as ``note``."""
+        """Write how the run ended, and release the folder. Never raises."""
         self.note(state=state, ended=time.strftime("%Y-%m-%dT%H:%M:%S%z"), failures=dict(failures))
         self._lock.release()
 
     def configured(self, text: str) -> None:
-        """Keep the trainer's configuration, in place of this process's earlier one; other runs keep their file."""
+        """Save the trainer's configuration, in place of this process's earlier one; other runs keep their file."""
         earlier = {facts.get(KEPT[RUN_CONFIG]) for facts in segments(self._earlier)}
         file = self._facts.get(KEPT[RUN_CONFIG])
         if file is not None and file not in earlier:
@@ -127,13 +127,13 @@ class RunFolder:
             self.say(**{KEPT[RUN_CONFIG]: self._keep(RUN_CONFIG, text)})
 
     def renamed(self, run_id: str) -> None:
-        """Say that the run continues an earlier one, and has its id."""
+        """Write that the run continues an earlier one, and has the earlier run's id."""
         self.say(run_id=run_id, **self._parent_of(run_id))
 
     def moved(self, path: Path, run_id: str) -> RunFolder:
-        """The folder of the run that this one continues; for use before this run logged anything here.
+        """The folder of the run that this run continues. Call this before this run logs anything here.
 
-        ``SinkError`` DL609 if that folder is in use: then this one stays the run's.
+        ``SinkError`` DL609 if that folder is in use: then this folder stays the run's.
         """
         other = named(path, resume=True, append=False)
         files = {name: self._facts[key] for name, key in KEPT.items() if key in self._facts}
@@ -159,7 +159,7 @@ class RunFolder:
         return {"parent": parents[-1]} if parents else {}
 
     def _keep(self, name: str, text: str) -> str:
-        """Write a text to a file of this name, with a number if another text has the name; returns the file's name."""
+        """Write a text to a file of this name, with a number if the name has another text; returns the file's name."""
         stem, suffix = os.path.splitext(name)
         for number in itertools.count(1):
             file = self.path / (name if number == 1 else f"{stem}-{number}{suffix}")
@@ -174,9 +174,9 @@ class RunFolder:
 
 
 def named(path: Path, *, resume: bool, append: bool) -> RunFolder:
-    """The folder that somebody named. ``SinkError`` DL609 if it is in use, or holds an earlier run's files.
+    """The folder that the caller named. ``SinkError`` DL609 if it is in use, or holds an earlier run's files.
 
-    ``resume`` continues a run that is there, ``append`` adds another one.
+    ``resume`` continues a run of the folder, ``append`` adds another run.
     """
     created = not path.exists()
     try:
@@ -210,7 +210,7 @@ def fresh(base: Path, *, beside: bool) -> RunFolder:
         except FileExistsError:
             if beside or path != base:
                 continue
-            created = False  # Hydra did
+            created = False  # Hydra created it
         try:
             lock = Lock(path / LOCK)
         except Held:
@@ -222,7 +222,7 @@ def fresh(base: Path, *, beside: bool) -> RunFolder:
 
 
 def choice(named: Path | None, base: Path | None) -> Choice:
-    """The runs in the folder that somebody named, or in ``base`` and the folders with a number inside it."""
+    """The runs in the folder that the caller named, or in ``base`` and its numbered folders."""
     if named is not None:
         held = segments(run_of(named))
         branches = {Origin(**facts["parent"]).key: facts["run_id"] for facts in held if "parent" in facts}
@@ -236,7 +236,7 @@ def choice(named: Path | None, base: Path | None) -> Choice:
 
 
 def _holds(path: Path, run_id: str) -> bool:
-    """Whether a folder is the run's: its ``run.json`` names the run, or there is none."""
+    """Whether a folder is the run's: its ``run.json`` names the run, or it has no ``run.json``."""
     if not path.is_dir():
         return False
     earlier = run_of(path)
@@ -250,7 +250,7 @@ def segments(facts: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
 
 
 def run_of(path: Path) -> dict[str, Any] | None:
-    """The facts in a folder's ``run.json``; None if there is none. ``SinkError`` DL609 if it is no run's file."""
+    """The facts in a folder's ``run.json``; None without the file. ``SinkError`` DL609 if the file is not of a run."""
     try:
         with open_regular(path / RUN) as file:
             facts = json.loads(file.read(MOST_BYTES).decode("utf-8"))
@@ -264,7 +264,7 @@ def run_of(path: Path) -> dict[str, Any] | None:
 
 
 def _is_segment(facts: Any) -> bool:
-    """Whether a value has a process's run id, and its parent if it is a branch."""
+    """Whether a value has the form of the facts of one process: a run id, and for a branch a parent."""
     if not isinstance(facts, dict) or not isinstance(facts.get("run_id"), str):
         return False
     parent = facts.get("parent", {"run_id": "", "output_dir": None, "step": 0})
@@ -272,7 +272,7 @@ def _is_segment(facts: Any) -> bool:
 
 
 def newer(facts: Mapping[str, Any]) -> str:
-    """What is wrong with a folder that a later version of declog wrote; empty for the formats of this one."""
+    """The problem with a folder that a later version of declog wrote; empty for a format that this version knows."""
     written = facts.get("format", 1)
     if written in range(FORMAT + 1):
         return ""
@@ -281,7 +281,7 @@ def newer(facts: Mapping[str, Any]) -> str:
 
 
 def in_use(path: Path, file: Path, held: Held, fix: str) -> SinkError:
-    """DL609 for a folder that another run writes to, as its lock ``file`` says: of another process, or of this one."""
+    """DL609 for a folder whose lock ``file`` is held by another run, of another process or of this one."""
     if held.holder is not None and held.holder.is_this_process:
         return SinkError.of("DL609.still_open", path=path, held=held)
     if held.holder is not None and not held.holder.here:

@@ -1,8 +1,8 @@
 """The thread of one sink: a queue bounded in bytes, and failures that are isolated, counted and reported once.
 
-A sink may block, raise or hang: the thread that submits records does not notice. The sink's thread is a daemon, and
-``close`` leaves it behind when time runs out. So code that cannot stop in the middle (torch, comm) must not run here.
-Standard library and declog's contracts only.
+A sink may block, raise or hang: the thread that submits records goes on, until the queue is full. The sink's thread is
+a daemon, and ``close`` leaves it behind when time runs out. So code that cannot stop in the middle (torch, comm) must
+not run here.
 """
 
 from __future__ import annotations
@@ -29,14 +29,16 @@ OnError = Literal["report", "raise"]
 
 DEFAULT_MAX_BYTES = 64 * 2**20
 RETRY_AFTER_S = 0.1
-BEAT_S = 0.25  # how often a live sink gets the progress
+BEAT_S = 0.25  # the interval at which a live sink gets the progress
 TOGETHER, TOGETHER_BYTES = 256, 8 * 2**20  # most events, and most bytes, that a coalescing sink gets at once
 
 
 @dataclass(frozen=True)
 class CloseReport:
-    """How a sink ended, in log events: ``dropped`` ones found no room or came too late, ``failed`` ones raised,
-    ``pending`` ones were not written in time. ``finished`` is false if the sink's thread was left behind.
+    """The end of a sink, in numbers of log events.
+
+    ``dropped`` events found no room or came too late, ``failed`` events raised, ``pending`` events were not written in
+    time. ``finished`` is false if the sink's thread was left behind.
     """
 
     dropped: int = 0
@@ -63,18 +65,18 @@ class SinkRunner:
         self._max_bytes = max_bytes
         self._on_error = on_error
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)  # waited for by the sink's thread and the worker
-        # log events, and points to which the run went back between them, with their sizes
+        self._changed = threading.Condition(self._lock)  # the sink's thread and the worker wait for it
+        # (step, log event, bytes); a `ResumePoint` in place of a log event: the run went back to it
         self._queue: deque[tuple[int, Records | ResumePoint, int]] = deque()
         self._bytes = 0
         self._asked: Callable[[], None] | None = None
         self._where: Progress | None = None
         self._shown: int | None = None  # the last step of training that the sink got
         self._writing = 0  # log events that the sink is writing
-        self._calls = 0  # of the sink that returned: whether it makes progress
+        self._calls = 0  # calls of the sink that returned; `close` waits as long as it grows
         self._closing = False
         self._abandoned = False
-        self._waiting_since: float | None = None  # a submit waits for room
+        self._waiting_since: float | None = None  # the time since when a submit waits for room
         self._dropped = 0
         self._failed = 0
         self._first_error: BaseException | None = None
@@ -85,9 +87,9 @@ class SinkRunner:
         self._report: CloseReport | None = None
 
     def open(self, run: RunInfo, timeout_s: float | None = None) -> None:
-        """Open the sink on its thread and wait; ``SinkError`` DL601 if it refuses, or is not open in time.
+        """Open the sink on its thread and wait. ``SinkError`` DL601 if the sink refuses, or is not open in time.
 
-        A sink that is not open in time is left behind; if it opens later, its thread closes it.
+        A sink that is not open in time is left behind. If it opens later, its thread closes it.
         """
         self._thread = threading.Thread(
             target=self._main, args=(replace(run, sink=self.id),), name=f"declog-sink-{self.id}", daemon=True
@@ -103,10 +105,10 @@ class SinkRunner:
             raise self._refusal("opened", self._first_error) from self._first_error
 
     def rewind(self, point: ResumePoint, timeout_s: float) -> bool:
-        """Let the sink drop the records that are logged again: after ``open``, before the first ``submit``.
+        """Let the sink drop the records that are logged again. Call this after ``open``, before the first ``submit``.
 
-        False for a sink that is not ``Rewindable``: it keeps everything, and steps that are logged again are in it
-        twice. ``SinkError`` DL601 if the sink fails, or is not done in time.
+        Returns False for a sink that is not ``Rewindable``: it keeps everything, and has steps twice that are logged
+        again. ``SinkError`` DL601 if the sink fails, or is not done in time.
         """
         if self._thread is None or not isinstance(self._sink, Rewindable):
             return False
@@ -114,9 +116,9 @@ class SinkRunner:
         return True
 
     def move(self, run: RunInfo, timeout_s: float) -> None:
-        """Let a file sink continue in the folder and with the id of ``run``; before ``rewind`` and any ``submit``.
+        """Let a file sink continue in the folder and with the id of ``run``. A tracker keeps its run.
 
-        A tracker keeps its run. ``SinkError`` DL601 if the sink fails, or is not done in time.
+        Call this before ``rewind`` and any ``submit``. ``SinkError`` DL601 if the sink fails, or is not done in time.
         """
         if self._thread is not None and isinstance(self._sink, FolderSink):
             self._ask(partial(self._sink.move, replace(run, sink=self.id)), f"moved to {run.output_dir}", timeout_s)
@@ -133,37 +135,37 @@ class SinkRunner:
             raise self._refusal(what, cause) from cause
 
     def watch(self, where: Progress) -> None:
-        """Let a sink that is ``Live`` show the progress: the last step that ended, and the number of all steps."""
+        """Let a ``Live`` sink show the progress: ``where`` returns the last ended step and the number of all steps."""
         with self._lock:
             self._where = where if isinstance(self._sink, Live) and self._sink.live else None
             self._changed.notify_all()
 
     @property
     def rewindable(self) -> bool:
-        """Whether the sink can drop the records of later steps, as a resumed run asks."""
+        """Whether the sink can drop the records of later steps, for a resumed run."""
         return isinstance(self._sink, Rewindable)
 
     @property
     def queued_bytes(self) -> int:
-        """Roughly how many bytes wait to be written; safe to read from any thread."""
+        """The approximate number of bytes that wait to be written; safe to read from any thread."""
         with self._lock:
             return self._bytes
 
     @property
     def dropped(self) -> int:
-        """The number of log events that found no room, or came too late; safe to read from any thread."""
+        """The number of log events that found no room or came too late; safe to read from any thread."""
         with self._lock:
             return self._dropped
 
     @property
     def stuck_s(self) -> float:
-        """For how many seconds a submit has waited for room in the queue; safe to read from any thread."""
+        """The seconds that a submit has waited for room in the queue; safe to read from any thread."""
         with self._lock:
             return 0.0 if self._waiting_since is None else time.monotonic() - self._waiting_since
 
     @property
     def lost(self) -> dict[str, int]:
-        """The counts of log events that this sink does not have, by the reason; safe to read from any thread."""
+        """The numbers of log events that are missing from this sink, by reason; safe to read from any thread."""
         with self._lock:
             pending = 0 if self._report is None else self._report.pending
             counts = {"could not be written": self._failed, "dropped": self._dropped, "not written in time": pending}
@@ -172,7 +174,7 @@ class SinkRunner:
         }
 
     def release(self) -> None:
-        """Drop the oldest log events of a full queue from now on, instead of waiting for room."""
+        """From now on, drop the oldest log events of a full queue instead of waiting for room."""
         with self._lock:
             self._released = True
             self._changed.notify_all()
@@ -203,14 +205,17 @@ class SinkRunner:
             self._changed.notify_all()
 
     def go_back(self, point: ResumePoint) -> None:
-        """Let the sink drop what the run has taken back, after what was submitted before; if it fails, report it."""
+        """Let the sink drop the records that ``point`` does not keep, after it has written the queued log events.
+
+        A failure is reported, not raised.
+        """
         with self._lock:
             if self._thread is not None and not self._closing and isinstance(self._sink, Rewindable):
                 self._queue.append((point.step, point, 0))
                 self._changed.notify_all()
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until all submitted log events are written; false when time runs out.
+        """Wait until all submitted log events are written; returns False when time runs out.
 
         With ``on_error: raise``, a failure is raised here.
         """
@@ -256,12 +261,12 @@ class SinkRunner:
         if self._opened.error is not None:
             return
         with self._lock:
-            self._closing |= self._abandoned  # nobody waits any more: close what was opened
+            self._closing |= self._abandoned  # `open` has given up: close the sink
         while (work := self._take()) is not None:
             work()
         try:
             self._sink.close()
-        except BaseException as error:  # noqa: BLE001  (a thread's end: reported, nothing to raise it to)
+        except BaseException as error:  # noqa: BLE001  (reported: nothing catches it at the end of a thread)
             self._fail("close", error)
         self._done.set()
 
@@ -305,7 +310,7 @@ class SinkRunner:
             self._fail(f"go back to step {point.step}", error)
 
     def _beat(self) -> None:
-        """No log event has come for a while: the sink may show the progress."""
+        """Let the sink show the progress, because no log event has come for a while."""
         if self._where is None or not isinstance(self._sink, Live):
             return
         step, steps = self._where()
@@ -342,14 +347,14 @@ class SinkRunner:
             self._fail(f"write step {events[index][0]}", cause)
 
     def _written(self, events: Sequence[tuple[int, Records]]) -> Mapping[int, BaseException]:
-        """Write log events, one only if the sink does not coalesce; the errors by the index of the event."""
+        """Write log events (one, if the sink is not ``Coalescing``); returns errors by the index of the event."""
         if isinstance(self._sink, Coalescing):
             return self._sink.write_many(events)
         ((step, records),) = events
         try:
             self._sink.write(step, records)
         except OSError:
-            # A full disk or a broken connection may pass; anything else would fail the same way again.
+            # A full disk or a broken connection may recover; other errors would occur again.
             time.sleep(RETRY_AFTER_S)
             self._sink.write(step, records)
         return {}
@@ -384,7 +389,7 @@ class SinkRunner:
 
 
 def estimate_bytes(records: Records) -> int:
-    """Roughly the memory of one log event: the lengths of its texts, and a sample of its objects."""
+    """The approximate memory of one log event, from the lengths of its texts and a sample of its objects."""
     size = 256 + 128 * len(records.scalars)
     size += sum(128 + 16 * len(histogram.counts) for histogram in records.histograms)
     size += sum(128 + len(alert.text) for alert in records.alerts)

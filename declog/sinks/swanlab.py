@@ -1,9 +1,9 @@
 """The swanlab sink: scalars, complete samples as texts, and alerts as texts.
 
-swanlab has one run per process: the sink joins the open run (``run: auto``) or starts one, which the program then has
-open, too. A table is a list of ``swanlab.Text`` under its name: a text in Markdown per row, whose caption says why the
-row was picked. swanlab has no histograms of counts. It cannot delete values: a resumed run starts another run of
-swanlab's, unless the option ``id`` names one.
+swanlab has one run per process: the sink joins the open run (``run: auto``), or starts a run, which is then open for
+the program, too. A table is a list of ``swanlab.Text`` under its name: a text in Markdown per row, whose caption has
+the reason why the row was picked. swanlab has no histograms of counts. It cannot delete values: a resumed run starts
+another swanlab run, unless the option ``id`` names one.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class SwanlabSink(BaseSink):
             config=strict(tracker_config(run)),
             resume="allow" if self._options["id"] else None,
             settings=settings(
-                terminal=settings.Terminal(proxy_type="none"),  # what the program prints stays off swanlab
+                terminal=settings.Terminal(proxy_type="none"),  # do not send the program's prints to swanlab
                 probe=settings.Probe(monitor=self._system_metrics),
             ),
             **self._options,

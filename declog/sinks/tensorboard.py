@@ -1,8 +1,8 @@
 """The tensorboard sink, through tensorboard's own event writer (torch's would import torch).
 
-Scalars are float32, which is all that the format's scalars hold; ``parquet`` keeps them exactly. A histogram
-keeps its edges. A table is a Markdown table on the Text tab, and its first images are on the Images tab. Alerts and the
-run config are texts, too. Files go to ``<output_dir>/<sink id>`` unless the option ``dir`` says otherwise.
+Scalars are float32, since the format holds no more; ``parquet`` keeps them exactly. A histogram keeps its edges. A
+table is a Markdown table on the Text tab, and its first images are on the Images tab. Alerts and the run config are
+texts, too. Files are in ``<output_dir>/<sink id>``, or in the option ``dir``.
 
 A resumed run writes a new event file, and removes later steps from the earlier ones. The format has a mark for that (a
 session log), but only tensorboard's Python readers obey it.
@@ -26,9 +26,9 @@ from declog.sinks._shared import as_float, clean_text, require, tracker_config
 
 FLOAT32_MAX = 3.4028234663852886e38
 EVENT_FILES = "events.out.tfevents.*"
-FLUSH_S = 10.0  # how long a value may wait before it is on disk
+FLUSH_S = 10.0  # the longest time until a value is on disk
 IMAGES = 8  # most images of a column at one log event
-REWOUND = "rewound"  # a file that is being written; tensorboard reads files with `tfevents` in their name
+REWOUND = "rewound"  # a draft of an event file; tensorboard only reads files with `tfevents` in their name
 # An event file is a sequence of records: the length and its checksum, the event, and the event's checksum.
 RECORD_LENGTH, LENGTH_CHECKSUM, EVENT_CHECKSUM = struct.Struct("<Q"), 4, 4
 
@@ -51,26 +51,26 @@ class TensorboardSink(FolderSink):
         self._writer_class = require(module, kind="tensorboard", extra="tensorboard").EventFileWriter
         self._writer: Any = None
         self._config: Any = None  # the run config as a text
-        self._written = False  # whether its own file has log events
-        self._earlier: list[Path] = []  # event files that were there before
+        self._written = False  # whether this sink's own file has log events
+        self._earlier: list[Path] = []  # event files that existed before
 
     def begin(self, run: RunInfo) -> None:
         """Start an event file with the run config in it."""
-        (self.folder / REWOUND).unlink(missing_ok=True)  # of a process that was killed
+        (self.folder / REWOUND).unlink(missing_ok=True)  # left by a process that was killed
         config = f"```json\n{json_text(tracker_config(run))}\n```"
         self._config = self._text("declog/config", config)
         self._start()
 
     def _start(self) -> None:
         self._earlier, self._written = sorted(self.folder.glob(EVENT_FILES)), False
-        # Readers go by names: of two files of one second the later may come first.
+        # Readers sort files by name: of two files of one second, they may read the later one first.
         while any(file.match(f"*.tfevents.{int(time.time()):010d}.*") for file in self._files_of_run()):
             time.sleep(0.05)
         self._writer = self._writer_class(str(self.folder), flush_secs=FLUSH_S, filename_suffix=f".{self.run_id}")
         self._add(0, time.time(), [self._config])
 
     def move(self, run: RunInfo) -> None:
-        """Remove the event file that was started, and start one of ``run``."""
+        """Remove the event file that was started, and start one for ``run``."""
         self._writer.close()
         for file in {*self.folder.glob(EVENT_FILES)} - {*self._earlier}:
             file.unlink()
@@ -137,7 +137,7 @@ class TensorboardSink(FolderSink):
         return self._summaries.Summary.Value(tag=clean_text(tag), metadata=metadata, tensor=tensor)
 
     def _images(self, table: Table) -> Iterator[Any]:
-        """The first images of a table's columns, each under a number of its own."""
+        """The first images of a table's columns, each with its number in its tag."""
         for name, rows in _images.shown(table).items():
             for number, image in enumerate(islice(chain.from_iterable(rows), IMAGES)):
                 width, height = _images.opened(image).size
@@ -165,7 +165,7 @@ class TensorboardSink(FolderSink):
 
 
 def float32_range(value: float) -> float:
-    """A value beyond float32 as the infinity that float32 makes of it; NaN stays."""
+    """The value, or an infinity if it is beyond the range of float32; NaN stays."""
     if value > FLOAT32_MAX:
         return float("inf")
     return float("-inf") if value < -FLOAT32_MAX else value

@@ -2,14 +2,14 @@
 
 One call logs the scalars, histograms and tables of a log event at its step. A table is a ``trackio.Table`` whose
 ``object`` columns are text, or with ``as: trace`` one ``trackio.Trace`` per row: its messages, and its other columns as
-metadata. An integer beyond 64 bits is text in a table, and a float as a scalar. Images in a table's column ``prompt``
+metadata. An integer beyond 64 bits is a text in a table, and a float as a scalar. Images in a table's column ``prompt``
 are in a column ``prompt_images`` beside it; in a trace they stay in the messages.
 
 trackio reads ``TRACKIO_DIR`` once, when it is imported. So the option ``dir`` works only if declog imports trackio
 first (in ``open``, which knows the run's folder), and is an error otherwise. trackio prints at its start, at alerts and
-at its end: the sink keeps that off stdout, on its thread only. trackio keeps both records of a step that is logged
+at its end: the sink suppresses these prints, on its thread only. trackio keeps both records of a step that is logged
 twice, so a resumed run first deletes its later steps from the database. A run that was open before (``run: auto`` joins
-it) counts its own steps: declog's records have the step of its latest record, and the optimizer step as
+it) counts its own steps: declog's records have the step of the run's latest record, and the optimizer step as
 ``declog/step``. trackio warns about values that it cannot store, and drops them. It raises no error, so keep a file
 sink as the primary record of a run.
 """
@@ -42,7 +42,7 @@ PRINTING = ("trackio", "trackio.run", "trackio.utils")
 STEPPED = ("metrics", "alerts", "traces")
 OURS = "declog/"
 STEP = f"{OURS}step"
-SCORES = ("reward", "score", "advantages", "advantage")  # which of a row's numbers says how good it is
+SCORES = ("reward", "score", "advantages", "advantage")  # the first of these columns that a row has is its score
 
 
 _opened: weakref.WeakSet[Any] = weakref.WeakSet()  # runs that sinks opened: other recorders do not join them
@@ -57,15 +57,14 @@ def _open_run() -> Any:
 
 
 class TrackioSink(BaseSink):
-    """Logs to a local trackio project. ``run``: ``auto`` joins the run that is open, else starts one; ``join`` and
-    ``new`` insist.
+    """Logs to a local trackio project: into the run that is open, or a new one.
 
-    By default ``project`` is `run.project` of the YAML, and ``name`` is `run.name` and the run's id. ``dir`` is the
-    folder of trackio's databases: below ``output_dir`` if relative, trackio's default if null. ``resume: null``
-    continues a run of the same name only if that name has declog's run id. ``system_metrics`` turns on trackio's CPU
-    and GPU monitor.
-    ``traces``: the rows of a table with a prompt and a completion are also traces, as ``<table>/traces``, which show
-    complete texts; a table's cell shows 250 characters.
+    ``run``: ``auto`` joins the run that is open, else starts one; ``join`` and ``new`` insist. By default ``project``
+    is `run.project` of the YAML, and ``name`` is `run.name` and the run's id. ``dir`` is the folder of trackio's
+    databases: below ``output_dir`` if relative, trackio's default if null. ``resume: null`` continues a run of the same
+    name only if that name has declog's run id. ``system_metrics`` turns on trackio's CPU and GPU monitor. ``traces``:
+    the rows of a table with a prompt and a completion are also traces, as ``<table>/traces``. Traces show complete
+    texts; a table's cell shows 250 characters.
     """
 
     kind = "trackio"
@@ -95,7 +94,7 @@ class TrackioSink(BaseSink):
         self._run: Any = None
         self._start: Any = None  # opens the run
         self._written = False  # whether anything was logged since the run was opened
-        self._joined = None if run == "new" else _open_run()  # only the thread that opened a run sees it
+        self._joined = None if run == "new" else _open_run()  # here, because only the thread that opened it sees a run
         self._alone = self._joined is None  # nobody else logs into the run
         if run == "join" and self._joined is None:
             raise SinkError.of("DL601.trackio")
@@ -142,7 +141,7 @@ class TrackioSink(BaseSink):
         """Delete the run's records of later steps, in one transaction."""
         if self._joined is not None:  # the program decides about the steps of its run
             return
-        if self._written:  # trackio stores what it was given when the run is finished
+        if self._written:  # trackio stores the last records when the run is finished
             self.close()
             self._begin("allow")
             self._written = False
@@ -227,14 +226,14 @@ def import_trackio(folder: Path | None) -> Any:
 
 
 def finite_width(value: Number) -> Number:
-    """A number that trackio can store: it silently drops what does not fit 64 bits."""
+    """A number that trackio can store: trackio silently drops integers beyond 64 bits."""
     return value if isinstance(value, float) or value in INT64 else as_float(value)
 
 
 def storable(value: Any, shown: Callable[[Image], Any] | None = None) -> Any:
-    """A value that trackio can store, at any depth: it drops a whole record for one value that it cannot store.
+    """A value that trackio can store, at any depth: one value that trackio cannot store makes it drop the whole record.
 
-    ``shown`` makes trackio's image of an image.
+    ``shown`` converts an image to trackio's image.
     """
     if shown is not None and isinstance(value, Image) and value.encoded() is not None:
         return shown(value)
@@ -262,7 +261,7 @@ def rows(table: Table) -> list[dict[str, Any]]:
 
 
 def _status(table: Table, row: int) -> dict[str, str]:
-    """What the list of traces shows of a row: best or worst, and its score."""
+    """The texts of a row in trackio's list of traces: best or worst with its score, and why it was picked."""
     why = table.why(row)
     values = {column.name: table.data[column.name][row] for column in table.columns}
     score = next((values[name] for name in SCORES if isinstance(values.get(name), int | float)), None)

@@ -1,8 +1,8 @@
-"""Waiting on a thread that a signal may interrupt, as the main thread is.
+"""Waiting on a thread that a signal may interrupt, such as the main thread.
 
-``threading.Condition`` and ``threading.Event`` are code of Python: what a signal's handler raises between taking their
-lock and the block behind it leaves the lock taken, for ever, and who notifies hangs. What is here waits in code of C.
-Standard library only.
+``threading.Condition`` and ``threading.Event`` are written in Python. If a signal handler raises between the taking of
+their lock and the block after it, the lock stays taken for ever, and the notifying thread hangs. The classes here wait
+in C code.
 """
 
 from __future__ import annotations
@@ -13,40 +13,43 @@ from queue import Empty, SimpleQueue
 
 
 class Latch:
-    """Something that comes once, and is waited for; ``threading.Event`` without ``clear``."""
+    """An event that is set once, and that threads wait for: ``threading.Event`` without ``clear``."""
 
     def __init__(self) -> None:
         self._is_set = False
         self._queue: SimpleQueue[None] = SimpleQueue()
 
     def is_set(self) -> bool:
-        """Whether it has come."""
+        """Whether the latch is set."""
         return self._is_set
 
     def set(self) -> None:
-        """It is there: whoever waits goes on."""
+        """Set the latch, and wake the threads that wait."""
         self._is_set = True
         self._queue.put(None)
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Whether it is there, which is waited for."""
+        """Wait until the latch is set, or for so many seconds; returns whether it is set."""
         if not self._is_set:
             try:
                 self._queue.get(timeout=seconds)
             except Empty:
                 return self._is_set
-            self._queue.put(None)  # for the next that waits
+            self._queue.put(None)  # for the next thread that waits
         return self._is_set
 
 
 class Outcome(Latch):
-    """The end of what another thread does, and what went wrong with it."""
+    """A latch for the end of another thread's action, with the error that the action raised."""
 
     error: BaseException | None = None
 
 
 def until(condition: Callable[[], bool], seconds: float) -> bool:
-    """Whether a condition holds, which is asked every few milliseconds, for at most so long."""
+    """Wait until a condition holds, for at most so many seconds; returns whether it holds.
+
+    The condition is called every few milliseconds.
+    """
     end, pause = time.monotonic() + seconds, 0.0002
     while not condition():
         if (rest := end - time.monotonic()) <= 0:

@@ -3,8 +3,8 @@
 In a run that declog opens, that call has the optimizer step as wandb's own step. In a run that was open before
 (``run: auto`` joins it), the program owns wandb's step: declog's values go into the open row, and their x axis is the
 step metric ``declog/step``. declog commits a row only if it would otherwise overwrite its own values. It does the same
-in its own run if the program logs there and gets ahead, since wandb drops records of a step that has passed. In a
-joined run a table's key begins with ``declog/``.
+in its own run if the program logs there and gets ahead, since wandb drops records of a past step. In a joined run a
+table's key begins with ``declog/``.
 
 A table is a ``wandb.Table`` in incremental mode: each log event adds one increment with its rows. wandb shows the last
 100 increments, and each row of history names all of them. So a new table object follows after 100 increments, and when
@@ -46,14 +46,14 @@ _opened: weakref.WeakSet[Any] = weakref.WeakSet()  # runs that sinks opened: oth
 
 
 def open_run(run: Any) -> AbstractContextManager[None]:
-    """A block in which sinks log to this run. Nobody else logs numbers there; the program finishes it."""
+    """A block in which sinks log to this run. No other code logs numbers there, and the program finishes the run."""
     return bound(_teed, run)
 
 
 class WandbSink(BaseSink):
     """Logs to a wandb run. ``run``: ``auto`` joins the run that is open, else starts one; ``join`` and ``new`` insist.
 
-    It never joins a run that another recorder opened, and will finish.
+    The sink never joins a run that another recorder opened and will finish.
 
     By default ``project`` and ``name`` are wandb's environment variables, else `run.project` and `run.name`.
     ``id`` continues that run of wandb's. ``mode: null`` leaves the choice to wandb and ``WANDB_MODE``.
@@ -87,9 +87,9 @@ class WandbSink(BaseSink):
         self._project, self._name = project, name
         self._run: Any = None
         self._finishes = False  # the sink started the run
-        self._numbers_rows = False  # wandb's step is declog's
+        self._numbers_rows = False  # wandb's step is declog's step
         self._waiting: deque[tuple[int, Records]] = deque()  # log events, until a row is free for the first of them
-        self._prefix = OURS  # of tables
+        self._prefix = OURS  # of the keys of tables
         self._joined: Any = None
         if (teed := _teed.get()) is not None:
             self._join(teed, alone=True)
@@ -173,7 +173,7 @@ class WandbSink(BaseSink):
                 title = visible(alert.name)[:TITLE_CHARS]
                 self._run.alert(title=title, text=visible_lines(alert.text), level=alert.level.upper())
         except OSError as cause:
-            # A second try would add the rows to the table twice. They go with the next increment.
+            # A second try would add the rows to the table twice. They are sent with the next increment.
             raise SinkError.of("DL602.wandb", step=step, cause=cause) from cause
         except self._wandb.errors.UsageError as cause:
             if self._finishes:
@@ -198,7 +198,7 @@ class WandbSink(BaseSink):
         self._define(values)
         row, last, names = self._open_row
         if current == row and (last != step or names & values.keys()):
-            # Nobody has begun another row: without a commit the earlier values would be overwritten.
+            # The row is still open: without a commit the earlier values would be overwritten.
             self._run.log({}, commit=True)
             current = self._row()
         self._run.log({STEP: step, **values}, commit=False)
@@ -207,7 +207,7 @@ class WandbSink(BaseSink):
         self._open_row = (self._row(), step, earlier | values.keys())
 
     def _row(self) -> int:
-        """wandb's step: the number of the open row. A disabled run has none."""
+        """wandb's step: the number of the open row; 0 for a disabled run."""
         if self._prefix:  # the program's run
             self._run.log({}, commit=False)  # raises if the program has finished it: `step` would hang for long
         if self._run.disabled:
@@ -235,13 +235,13 @@ class WandbSink(BaseSink):
     def _table(self, table: Table) -> Any:
         table = with_why(table)
         images = _images.shown(table)
-        pictured = self._pictured.setdefault(table.name, {})  # a column of images stays
+        pictured = self._pictured.setdefault(table.name, {})  # a column of images stays in later log events
         pictured |= {name: _images.column_name(name, table) for name in images}
         beside = {name: shown for name, shown in pictured.items() if name in table.data}
         types = {column.name: TYPES[column.type] for column in table.columns} | dict.fromkeys(beside.values(), list)
         value, all_types, increments = self._tables.get(table.name, (None, {}, 0))
         if value is None or increments >= INCREMENTS or not types.items() <= all_types.items():
-            all_types = all_types | types  # a column stays
+            all_types = all_types | types  # a column stays in later log events
             value = self._wandb.Table(
                 columns=list(all_types), dtype=list(all_types.values()), optional=True, log_mode="INCREMENTAL"
             )
@@ -265,7 +265,10 @@ class WandbSink(BaseSink):
 
 
 def file_key(name: str) -> str:
-    """A table's name as a key from which wandb makes a file's name: inside wandb's folder, and not too long."""
+    """A table's name as a key from which wandb makes a file name. The file stays inside wandb's folder.
+
+    A long name is cut.
+    """
     parts = [part.replace(".", "%2E") if part in ("", ".", "..") else part for part in visible(name).split("/")]
     key = "/".join(part for part in parts if part).replace("\\", "%5C")
     if len(key.encode()) <= KEY_BYTES:
@@ -274,7 +277,7 @@ def file_key(name: str) -> str:
 
 
 def _bins(histogram: Histogram) -> tuple[list[int], list[float]]:
-    """Counts and edges; neighbouring bins are joined if wandb does not take so many."""
+    """Counts and edges; neighbouring bins are joined if there are more than wandb takes."""
     join = -(-len(histogram.counts) // MAX_BINS) or 1
     counts = [sum(histogram.counts[start : start + join]) for start in range(0, len(histogram.counts), join)]
     return counts, [*histogram.edges[:-1:join], histogram.edges[-1]]
