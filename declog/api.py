@@ -1,6 +1,6 @@
-"""From a configuration to a plan and to a running recorder: where the rooms' arrows meet.
+"""Makes a plan from a config, and starts a recorder with the plan.
 
-The only module that sees both the configuration side and the runtime side. ``plan`` loads no torch: what executes is
+The only module that imports both the configuration side and the runtime side. ``plan`` loads no torch: the runtime is
 imported when a run starts.
 """
 
@@ -61,10 +61,10 @@ def plan(
     reductions: Reductions = REDUCTIONS,
     columns: RowFunctions = COLUMNS,
 ) -> Plan:
-    """The plan of a config; it takes what ``declog.compose`` takes.
+    """Compile a config to its plan; takes the config and overrides that ``declog.compose`` takes.
 
-    The modules that the project in the working directory names in ``[tool.declog] imports`` are imported first; nothing
-    is imported that the configuration names. Raises ``ConfigError`` with everything that is wrong, each at its place.
+    The modules in ``[tool.declog] imports`` of the project in the working directory are imported first. No module that
+    the config names is imported. Raises ``ConfigError`` with all problems of the config, each with its place.
     """
     composed = compose(config, overrides)
     folder = working_directory()
@@ -93,7 +93,7 @@ def plan(
     try:
         plan = compiled(composed.spec)
     except ConfigError as error:
-        if old:  # the old name says what else is wrong with its entry
+        if old:  # other problems of an entry with an old name are left out: the name causes them
             raise composed.located(ConfigError([*suspects, *of_new_names(error.problems)])) from None
         paths = {problem.path for problem in error.problems}
         of_layers = [without_presets(problem, composed) for problem in error.problems]
@@ -117,12 +117,12 @@ def plan(
     return plan
 
 
-# a config is often planned before it starts, and started again: by adapters, by several ranks of one process
+# a cache: adapters plan a config before they start it, and several ranks of one process start the same config
 _plans: deque[tuple[ref[Composed], object, Plan]] = deque(maxlen=32)
 
 
 def _content(composed: Composed) -> bytes | None:
-    """The content of a config as bytes; None for one with files or an environment, which may change."""
+    """The content of a config as bytes; None if the config depends on files or the environment, which may change."""
     if composed.origin is not None or composed.masks:
         return None
     try:
@@ -160,33 +160,34 @@ def start(
 ) -> Recorder:
     """Start logging a run; call it on every rank.
 
-    ``config`` and ``overrides`` are what ``declog.compose`` takes: a preset's name, a YAML file, an application's
-    DictConfig, its ``declog`` node, or a mapping with the lines of a file. Without any, the preset ``minimal`` logs
-    whatever is observed. ``sinks`` are added in code, under the profile that ``profile:`` names. ``constants`` fill the
-    config's constants. ``rank`` and ``world_size`` are the data-parallel ones, where they are not those of the process
-    group. ``wait_s`` is how long rank 0 waits for another rank's rows, in the background, before it logs without them;
-    ``start_s`` how long ranks wait for each other here, and all of them for sinks to open. ``capture`` stands for the
-    config's own: what the training code gives is kept in files, for ``declog preview``. Everything that is wrong with
-    the config raises here, before step 0: ``ConfigError``; a sink that cannot open: ``SinkError``; ranks with different
-    plans: ``PlanMismatchError``.
+    ``config`` and ``overrides`` are those of ``declog.compose``: a preset's name, a YAML file, an application's
+    DictConfig, its ``declog`` node, or a mapping with the lines of a file. By default, the preset ``minimal`` logs
+    everything that is observed. ``sinks`` are objects to add to the config's sinks; they show the config's ``profile``.
+    ``constants`` sets constants of the config. ``rank`` and ``world_size`` are the data-parallel ones, if they differ
+    from those of the process group. ``wait_s`` is the time that rank 0 waits for another rank's rows, in the
+    background, before it logs without them. ``start_s`` is the time that ranks wait for each other here, and for sinks
+    to open. ``capture`` replaces the config's `capture`: it keeps the inputs of the training code in files, for
+    ``declog preview``. Errors are raised here, before step 0: ``ConfigError`` with all problems of the config,
+    ``SinkError`` for a sink that cannot open, ``PlanMismatchError`` for ranks with different plans.
 
-    ``run_config`` is how the trainer is configured, for the run's folder, the report and every tracker. Of a Hydra
-    application it is all of its configuration beside ``declog``, without being asked for. Values that the environment
-    gave stay as they are written, and keys that name secrets are left out.
+    ``run_config`` is the trainer's configuration, for the run's folder, the report and every tracker. In a Hydra
+    application, all of its configuration besides ``declog`` is added by itself. Values from the environment stay as
+    they are written, and keys that name secrets are left out.
 
-    ``tokenizer`` makes texts of token ids, for columns of `type: tokens`: a tokenizer of transformers, tokenizers or
-    tiktoken, or a function from a list of ids to a list of texts. Without one, the ids stand there.
+    ``tokenizer`` turns token ids into texts, for columns of `type: tokens`: a tokenizer of transformers, tokenizers or
+    tiktoken, or a function from a list of ids to a list of texts. Without a tokenizer, these columns show ids.
 
-    ``steps="commit"``: no `with log.step(k):`, but ``log.commit(k)`` after all that belongs to step k.
+    ``steps="commit"``: call ``log.commit(k)`` after everything that belongs to step k, in place of `with log.step(k):`.
 
-    ``output_dir`` is the run's folder. Where neither it nor the config names one, the run gets a new one:
-    ``base_dir``, which is Hydra's run directory unless it is given, or, where a run has had that, the next number
-    inside it; else ``outputs/<name>/<time>``. A folder that is in use, or holds an earlier run: ``SinkError`` DL609.
+    ``output_dir`` is the run's folder. If neither ``output_dir`` nor the config names a folder, the run gets a new one:
+    ``base_dir`` (by default Hydra's run directory), or the next number inside it if a run has had that; without either,
+    ``outputs/<name>/<time>``. A folder that is in use, or holds an earlier run, raises ``SinkError`` DL609.
 
-    ``resume`` is this rank's ``state_dict`` of an earlier run, which is continued, in its folder unless another is
-    named. ``role`` is for actor systems, where ranks have no connection: an ``actor`` exports, the ``driver`` merges
-    (both need ``world_size``, the number of actors, and an actor its ``rank``). ``on_sigterm="close"`` closes the
-    recorder when the process gets SIGTERM, before it ends as it would have: only for the main thread.
+    ``resume`` is this rank's ``state_dict`` of an earlier run. The recorder continues that run, in its folder unless
+    another one is named. ``role`` is for actor systems, whose ranks have no connection: an ``actor`` exports, the
+    ``driver`` merges. Both need ``world_size``, the number of actors, and an actor needs its ``rank``.
+    ``on_sigterm="close"`` closes the recorder when the process gets SIGTERM, before the process ends as it would have.
+    It works in the main thread only.
     """
     from declog.engine.token_texts import with_texts
     from declog.runtime.run import opening
@@ -199,7 +200,7 @@ def start(
     compiled = make(profiles=(composed.profile,) if sinks or role != "rank" else ())
     channel = comm if comm is not None else opening.connect(compiled, role, rank, world_size, process_group, start_s)
     if any(channel.agree("sinks", "given" if sinks else "", start_s)) and not sinks:
-        # sinks may be given on rank 0 only; the plans of all ranks have what they show
+        # sinks may be given on rank 0 only, but the plans of all ranks need the metrics that they show
         compiled = make(profiles=(composed.profile,))
     if capture is not None:
         compiled = replace(compiled, capture=captures.capture(validate({"run": {"capture": capture}}).run.capture))
@@ -227,7 +228,7 @@ def _live_metrics(*arguments: Any) -> Any:
 
 
 def _objects(sinks: object) -> None:
-    """Raise ``SinkError`` DL601 where sinks are no list of objects."""
+    """Raise ``SinkError`` DL601 if ``sinks`` is not a list of sink objects."""
     from declog.sinks import what_lacks
 
     items = sinks if isinstance(sinks, Sequence) else [sinks]
@@ -241,7 +242,7 @@ def _objects(sinks: object) -> None:
 
 
 def places(config: Composed) -> dict[str, str]:
-    """Where each metric is declared, `metrics.kl`, as file and line or as the override; empty where nobody knows."""
+    """The places that declare metrics, by `metrics.ID`: file and line, or an override. Unknown ones are left out."""
     locations = {}
     for name in config.data.get("metrics") or {}:
         if layers := config.deciding(("metrics", name)):
@@ -252,7 +253,10 @@ def places(config: Composed) -> dict[str, str]:
 
 
 def _portable(location: FileLocation) -> str:
-    """A line of a file, said as on any machine: of one that lies elsewhere, where it is among its presets."""
+    """A file and line in a form that is the same on every machine.
+
+    A file outside the working directory is shown by its path from its folder ``declog`` on, or by its name.
+    """
     file = Path(shown_path(location.file))
     if file.is_absolute():
         depth = max((at for at, part in enumerate(file.parts) if part == GROUP), default=len(file.parts) - 1)
@@ -261,7 +265,10 @@ def _portable(location: FileLocation) -> str:
 
 
 def locate(config: Composed, plan_of: Callable[[Any], Plan], error: InputError) -> InputError:
-    """A missing signal's error with the place that declares it; another one without edits that the config refuses."""
+    """Complete an error of the run: a missing signal gets the place of its declaration.
+
+    From other errors, edits that the config would refuse are removed.
+    """
     if not isinstance(error, MissingSignalError):
         return InputError(error.code, error.message, with_right_declarations(error.fix, config.data, plan_of))
     name = error.signals[0]
@@ -278,9 +285,9 @@ _ROOTS = frozenset({"axes", "constants", "modes", "schemas", "signals", "derived
 def _further(
     data: Mapping[str, Any], problems: Sequence[Problem], compiled: Callable[[LogSpec], Plan]
 ) -> list[Problem]:
-    """The problems of names, expressions and options in entries without a problem so far: reported with the others.
+    """The problems of names, expressions and options in entries without a problem so far, to report with the others.
 
-    A key that is to be dropped is no problem of the rest of its entry.
+    An entry whose only problems are keys to drop is checked without these keys.
     """
     dropped = {item.path for item in problems if len(item.path) > 2 and (item.fix or "").startswith("drop it")}
     wrong = {problem.path[:2] for problem in problems if problem.path not in dropped}
@@ -296,7 +303,7 @@ def _further(
 
 
 def _problems(compiled: Callable[[LogSpec], Plan], data: Mapping[str, Any]) -> Sequence[Problem]:
-    """The problems of data."""
+    """The problems of a config as plain data."""
     try:
         compiled(validate(data))
     except ConfigError as error:

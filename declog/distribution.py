@@ -39,7 +39,7 @@ def _entry_points(path: tuple[str, ...]) -> Any:
 
 
 def namesake() -> str | None:
-    """The version of the other distribution ``declog`` where that is installed; None where it is not."""
+    """The version of the other distribution ``declog`` if it is installed, else None."""
     return _namesake(tuple(sys.path))
 
 

@@ -1,7 +1,7 @@
 """Call a function as soon as another package's module is imported: ``after("verl.trainer", wrap)``.
 
 Nothing is imported early. A finder at the front of ``sys.meta_path`` waits for the module, looks it up in the usual
-way, and removes itself when the module is loaded. Imports nothing of declog.
+way, and removes itself when the module is loaded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Then = Callable[[ModuleType], object]
 
 
 def after(name: str, then: Then) -> None:
-    """Call ``then`` with the module of that name: now, where it is imported, else when its own code has run."""
+    """Call ``then`` with the module of that name: now if it is imported already, else after its code has run."""
     if name in sys.modules:
         then(sys.modules[name])
     else:
@@ -26,7 +26,7 @@ def after(name: str, then: Then) -> None:
 
 
 class _Waiting(MetaPathFinder):
-    """Waits for one module. A mere look-up does not end the waiting, and a failed import may be tried again."""
+    """Waits for one module. It still waits after a mere look-up and after a failed import, which may be tried again."""
 
     def __init__(self, name: str, then: Then) -> None:
         self._name, self._then = name, then
@@ -53,7 +53,7 @@ class _Waiting(MetaPathFinder):
 
 
 class _Loading(Loader):
-    """The module's own loader, and then what is done."""
+    """Loads a module with the module's own loader, then calls ``then``."""
 
     def __init__(self, loader: Loader, then: Then) -> None:
         self._loader, self._then = loader, then
@@ -65,7 +65,7 @@ class _Loading(Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        # What reads a module's resources asks its loader: it is its own again before anything of it runs.
+        # Restore the module's own loader before its code runs: readers of the module's resources ask the loader.
         assert module.__spec__ is not None
         module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)

@@ -1,4 +1,4 @@
-"""Notes on a config that compiles, where a line is allowed and is hardly meant.
+"""Notes on a config that compiles, about lines that are valid but probably not intended.
 
 `declog check` prints them, and a run logs them when it starts.
 """
@@ -25,7 +25,7 @@ from declog.sinks import known_kinds
 
 
 def notes(config: Composed, plan: Plan) -> Iterator[str]:
-    """All notes on the user's own lines; what an installed package's preset says is as it should be."""
+    """All notes on the user's own lines. The presets of installed packages get no notes."""
     rules = (
         _unseen, _of_families, _unopened, _thinned, _of_all, _replaced, _of_another_side, _redefined,
         _of_another_schema, _below_the_run, _outdented, _off, _of_one_step, _of_means, _of_numbers,
@@ -35,7 +35,7 @@ def notes(config: Composed, plan: Plan) -> Iterator[str]:
 
 
 def _unseen(config: Composed, plan: Plan) -> Iterator[str]:
-    """A note on the user's own metrics that no sink shows; a preset, and a closed list, leaves out on purpose."""
+    """A note on the user's own metrics that no sink shows. Presets and closed lists leave metrics out on purpose."""
     names = [name for name in plan.unseen if config.home(("metrics", name)) is None]
     closed = {name for name, spec in config.spec.profiles.items() if spec.only and _is_of_user(config, name)}
     if names and (profiles := {sink.profile for sink in plan.sinks} - closed):
@@ -47,14 +47,14 @@ def _unseen(config: Composed, plan: Plan) -> Iterator[str]:
 
 
 def _is_of_user(config: Composed, profile: str) -> bool:
-    """Whether the user's own files or overrides say what alone a profile shows."""
+    """Whether the `only` of a profile comes from the user's own files or overrides."""
     return config.home(("profiles", profile, "only")) is None
 
 
 def _outdented(config: Composed, plan: Plan) -> Iterator[str]:
-    """A note on the user's own metrics that are named as a key of a metric: they stand too far to the left."""
+    """A note on the user's own metrics that have the name of a metric's key: they are probably indented too little."""
     names = list(config.data.get("metrics") or {})
-    # what is reduced, and a map, are no value of a key
+    # a metric with a reduction, or with a map, is not meant as the value of a key
     short = {name for name, entry in _said(config, "metrics") if entry.replaces and "reduce" not in entry.entries}
     for at, name in enumerate(names):
         if name in short and name in keys(MetricSpec) and at and config.home(("metrics", name)) is None:
@@ -65,7 +65,7 @@ def _outdented(config: Composed, plan: Plan) -> Iterator[str]:
 
 
 def _off(config: Composed, plan: Plan) -> Iterator[str]:
-    """A note on the user's own alerts and tables that a deleted metric switches off: it may be hidden instead."""
+    """A note on the user's own alerts and tables that a deleted metric switches off: hiding the metric keeps them."""
     for entry, why in plan.inactive:
         section, _, name = entry.partition(".")
         deleted = re.fullmatch(r"the metric `(\w+)` was deleted", why)
@@ -75,8 +75,8 @@ def _off(config: Composed, plan: Plan) -> Iterator[str]:
 
 
 def _of_one_step(config: Composed, plan: Plan) -> Iterator[str]:
-    """A note on the user's own variances over steps that are of one step, which has none."""
-    several = any(mode.every > 1 for mode in plan.modes.values())  # a mode with windows of its own may have one
+    """A note on the user's own variances over the steps of a window of one step: one step has no variance."""
+    several = any(mode.every > 1 for mode in plan.modes.values())  # a mode with longer windows may have a variance
     for op in plan.metrics:
         alone = FORMULAS[op.combine].least > 1 and op.pool == "step" and not op.cumulative and op.every == 1
         if alone and config.home(("metrics", op.id)) is None:
@@ -86,7 +86,7 @@ def _of_one_step(config: Composed, plan: Plan) -> Iterator[str]:
 
 
 def _of_means(config: Composed, plan: Plan) -> Iterator[str]:
-    """A note on the user's own sums of means: that of all rows is hardly meant to depend on how they were cut."""
+    """A note on the user's own sums of means: probably the sum of all rows is meant, however they were cut."""
     for op in plan.metrics:
         means = op.combine == "sum" and op.pool != "window" and op.reduction.name == "mean" and op.axis is not Axis.STEP
         if means and config.home(("metrics", op.id)) is None:
@@ -96,7 +96,7 @@ def _of_means(config: Composed, plan: Plan) -> Iterator[str]:
 
 
 def _of_numbers(config: Composed, plan: Plan) -> Iterator[str]:
-    """A note on the user's own reduction of a preset's metric for which a number of the loop stands."""
+    """A note on the user's own reduction of a preset's metric that a number of the loop replaces, by `prefer`."""
     numbers = {op.key for op in plan.metrics if op.axis is Axis.STEP}
     sources = {op.name: op.source for op in plan.signals}
     for id in dict.fromkeys(op.id for op in plan.metrics if op.prefer in numbers and op.reduction.name != "mean"):
@@ -111,7 +111,7 @@ def _of_numbers(config: Composed, plan: Plan) -> Iterator[str]:
 def matched(config: Composed, plan: Plan) -> Iterator[str]:
     """A note on the user's own metrics and tables that read rows of an earlier phase: micro-batches need ids.
 
-    A run does not log it: there DL511 says so where ids do not come, and nobody who observes them has to read it.
+    A run does not log this note. If ids do not come, DL511 reports it; if they come, nobody needs the note.
     """
     joins = [op for op in plan.joins if op.axis is Axis.COMPLETION]
     paths = [(("metrics", op.id), carried(op)) for op in plan.metrics if joins and op.prefer is None]
@@ -137,7 +137,7 @@ def _unopened(config: Composed, plan: Plan) -> Iterator[str]:
 
 
 def _thinned(config: Composed, plan: Plan) -> Iterator[str]:
-    """A note on the user's own `every` of a sink, which counts log events, where a log event is no step."""
+    """A note on the user's own `every` of a sink, which counts log events, if a log event has several steps."""
     modes = [name for name, mode in plan.modes.items() if name != "train" and mode.every]
     for sink in plan.sinks:
         if sink.every == 1 or config.home(("sink_options", sink.id)) is not None or plan.every <= 1:
@@ -148,7 +148,7 @@ def _thinned(config: Composed, plan: Plan) -> Iterator[str]:
 
 
 def _of_all(config: Composed, plan: Plan) -> Iterator[str]:
-    """A note on the user's own profiles whose `show` adds to all that there is, and brings back nothing hidden."""
+    """A note on the user's own profiles whose `show` has no effect: they show all, and it brings back nothing."""
     tables = ["table:*"] if plan.tables else []
     for name in [name for name, op in plan.profiles.items() if op.idle]:
         profile = config.spec.profiles[name]
@@ -167,12 +167,12 @@ def _of_all(config: Composed, plan: Plan) -> Iterator[str]:
 def unread(config: Composed, plan: Plan) -> Iterator[str]:
     """A note on the user's own numbers of a step that nothing reads: they are kept, and logged nowhere.
 
-    A run does not log it, as they may be declared for questions that come later.
+    A run does not log this note, because the numbers may be declared for metrics that are added later.
     """
     names_read = {op.name for op in plan.signals}
     declared = {path[-1] for path, _ in config.spec.declared if config.home(path) is None} - names_read
     sections = {key: value for key, value in config.data.items() if key != "signals"}
-    declared -= {*re.findall(r"\w+", str(sections))}  # what is off, or shown nowhere, may read it
+    declared -= {*re.findall(r"\w+", str(sections))}  # an entry that is off, or shown nowhere, may read it
     numbers = (DType.FLOAT, DType.INT, DType.BOOL)
     of_steps = [
         op.name for phase in plan.phases.values() for op in phase.unread
@@ -185,7 +185,7 @@ def unread(config: Composed, plan: Plan) -> Iterator[str]:
 
 
 def _of_families(config: Composed, plan: Plan) -> Iterator[str]:
-    """A note on the user's own metrics of a family that is a signal's plural: `rewards` has a value per function."""
+    """A note on the user's own metrics of a family with the plural of a signal's name, such as `rewards`."""
     signals = {str(path[-1]) for section in ("signals", "derived") for path, _ in entries(config.data, section)}
     for op in plan.metrics:
         names = [str(node.param("name")) for node in walk(*op.args) if node.op == SIGNAL] if op.family else []
@@ -198,7 +198,7 @@ def _of_families(config: Composed, plan: Plan) -> Iterator[str]:
 
 
 def _below_the_run(config: Composed, plan: Plan) -> Iterator[str]:
-    """A note on the user's own folders of sinks that look like one of the working directory's."""
+    """A note on the user's own folders of sinks that look relative to the working directory, and are not."""
     for name, options in config.spec.sink_options.items():
         folder = (options.model_extra or {}).get("dir")
         relative = isinstance(folder, str) and "/" in folder.strip("/") and not folder.startswith(("/", "~"))
@@ -207,7 +207,7 @@ def _below_the_run(config: Composed, plan: Plan) -> Iterator[str]:
 
 
 def _of_another_schema(config: Composed, plan: Plan) -> Iterator[str]:
-    """A note on a schema of one's own for a preset's table that has none of the columns that were there."""
+    """A note on the user's own schema for a preset's table that has none of the preset's columns."""
     before: dict[str, str] = {}
     schemas = config.data.get("schemas") or {}
     for name, entry in _said(config, "tables"):
@@ -222,10 +222,10 @@ def _of_another_schema(config: Composed, plan: Plan) -> Iterator[str]:
 
 
 def _redefined(config: Composed, plan: Plan) -> Iterator[str]:
-    """A note on the user's own metrics with the id of a preset's, of which they compute something else."""
-    exprs: dict[str, str] = {}  # by id, as the lowest preset has them
-    rows: dict[str, dict[str, Any]] = {}  # by id, what presets say of the rows and how they are reduced
-    shown: dict[str, str] = {}  # by id, as presets name it in trackers
+    """A note on the user's own metrics that have a preset's id and compute something else."""
+    exprs: dict[str, str] = {}  # by id: the expression of the lowest preset
+    rows: dict[str, dict[str, Any]] = {}  # by id: the presets' keys of ``_OF_ROWS``
+    shown: dict[str, str] = {}  # by id: the presets' name in trackers
     for name, entry in _said(config, "metrics"):
         expr = next((entry.entries[key] for key in ("expr", "formula") if key in entry.entries), None)
         text = name if expr is None else str(expr.plain)
@@ -257,7 +257,7 @@ _OF_ROWS = {"reduce": "mean", "where": None, "over": "window", "by": None, "weig
 
 
 def _differs(key: str, before: Any, now: Any) -> bool:
-    """Whether a key of a metric has another value; of several reductions none of those before is left."""
+    """Whether a key of a metric has another value. Reductions differ only if none of the earlier ones is left."""
     before, now = (_OF_ROWS[key] if value is None else value for value in (before, now))
     if key == "reduce":
         reductions = now if isinstance(now, list) else [now]
@@ -266,21 +266,21 @@ def _differs(key: str, before: Any, now: Any) -> bool:
 
 
 def _replaced(config: Composed, plan: Plan) -> Iterator[str]:
-    """A note on a short form that takes out what a preset says beside: `kl: "> 0.5"`, `reward: p50(reward)`."""
-    keys: dict[tuple[str, str], set[str]] = {}  # by entry, what the layers so far say of it
-    exprs: dict[str, Any] = {}  # by metric, as the lowest layer has it
-    # what a condition of one's own does without, and what an expression of one's own says anew
+    """A note on a short form that removes other keys of a preset's entry: `kl: "> 0.5"`, `reward: p50(reward)`."""
+    keys: dict[tuple[str, str], set[str]] = {}  # by entry: the keys that the layers so far set
+    exprs: dict[str, Any] = {}  # by metric: the expression of the lowest layer
+    # keys that the user's own condition does not need, and keys that the user's own expression replaces
     replaces = {"alerts": {"enabled", "text"}, "metrics": {"expr", "formula", "reduce", "prefer", "over", "combine"}}
     for section in ("axes", "alerts", "metrics"):
         for name, entry in _said(config, section):
             lost = keys.get((section, name), set()) - entry.entries.keys() if entry.replaces else set()
             lost -= replaces.get(section, set())
-            instead = {"above", "below"} if "when" in entry.entries else {"when"}  # of what a condition stands
+            instead = {"above", "below"} if "when" in entry.entries else {"when"}  # the condition replaces these
             bounds = dict.fromkeys(sorted(lost & instead)) if section == "alerts" else {}
             lost -= bounds.keys()
             expr = entry.entries.get("expr")
             if section == "metrics" and expr is not None and exprs.setdefault(name, expr.plain) != expr.plain:
-                lost = set()  # of another metric, which has a note of its own
+                lost = set()  # it is another metric now: ``_redefined`` has a note on it
             if lost and config.home((section, name)) is None and config.data[section].get(name) is not None:
                 names = ", ".join(f"`{key}`" for key in sorted(lost))
                 now = config.data[section][name]  # a later layer may have changed it
@@ -293,8 +293,8 @@ def _replaced(config: Composed, plan: Plan) -> Iterator[str]:
 
 
 def _of_another_side(config: Composed, plan: Plan) -> Iterator[str]:
-    """A note on an alert that gets another bound than a preset's, whose text and `for` are not about it."""
-    said: dict[str, dict[str, Any]] = {}  # by alert, what the layers so far say of it
+    """A note on a preset's alert to which the user adds the other bound: its text and `for` are not about that one."""
+    said: dict[str, dict[str, Any]] = {}  # by alert: the keys that the layers so far set
     for name, entry in _said(config, "alerts"):
         before, here = {} if entry.replaces else said.get(name, {}), entry.plain if entry.entries else {}
         bounds = [side for side in ("above", "below") if before.get(side) is not None]
@@ -311,14 +311,14 @@ def _of_another_side(config: Composed, plan: Plan) -> Iterator[str]:
 
 
 def _said(config: Composed, section: str) -> Iterator[tuple[str, Node]]:
-    """The entries of a section as each layer says them, the lowest layer first."""
+    """The entries of a section in each layer, the lowest layer first."""
     for layer in () if config.merged is None else config.merged.layers:
         node = layer.at((*config.prefix, section))
         yield from () if node is None else node.entries.items()
 
 
 def _edit(config: Composed, path: Path, value: Any, *beside: Path) -> str:
-    """The edit that gives a key a value: an override where they say something of its entry or others, else YAML."""
+    """The edit that gives a key a value: an override if one names its entry or one in ``beside``, else YAML."""
     entries = "|".join(re.escape(".".join(map(str, entry))) for entry in (path[:2], *beside))
     if any(re.search(rf"\b({entries})\b", line) for line in config.overrides):
         sign = "" if has(config.data, path) else "++"  # with its node and its sign an application takes it, too

@@ -1,6 +1,6 @@
-"""What sinks receive: plain, immutable values, already reduced, named and typed.
+"""The records that sinks receive: plain, immutable values, already reduced, named and typed.
 
-Nothing is imported from the rest of declog, so that a sink can be written against this file alone.
+This file imports nothing from the rest of declog, so a sink can be written against this file alone.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any, Literal, NamedTuple
 Number = float | int | bool
 Level = Literal["info", "warn", "error"]
 
-SELF = "declog/"  # the prefix of what declog logs about itself
-NONFINITE = "nonfinite/"  # the prefix of a scalar that counts a metric's NaN and infinite values, gaps left out
-RANKS = SELF + "ranks"  # how many ranks there are rows of; logged under every profile where some are missing
-THEIRS = "trainer/"  # before the name of a trainer's number that is not declog's of that name
+SELF = "declog/"  # the prefix of values that declog logs about itself
+NONFINITE = "nonfinite/"  # the prefix of a count of a metric's NaN and infinite values, without skipped missing values
+RANKS = SELF + "ranks"  # the number of ranks that delivered rows; logged under every profile if some are missing
+THEIRS = "trainer/"  # the prefix of a trainer's number that differs from declog's value of that name
 
 
 def names_of(template: str) -> str:
-    """A regular expression of the names that a template can give: `rewards/{member}` gives `rewards/correct`.
+    """A regular expression for the names that a template can give: `rewards/{member}` gives `rewards/correct`.
 
     Each field of the template is a group.
     """
@@ -32,7 +32,7 @@ def names_of(template: str) -> str:
 
 
 class DType(StrEnum):
-    """What a value is: of a signal, of an expression, of a table's column; the words that YAML has for it.
+    """The type of a signal, of an expression or of a table's column, with its word in the YAML.
 
     ``OBJECT`` is anything that JSON can hold.
     """
@@ -44,7 +44,7 @@ class DType(StrEnum):
     OBJECT = "object"
 
     def holds(self, other: DType) -> bool:
-        """Whether a column of this type may be given values of another."""
+        """Whether a column of this type may hold values of another type."""
         return other is self or self is DType.OBJECT or other in _HOLDS.get(self, ())
 
 
@@ -52,7 +52,7 @@ _HOLDS = {DType.INT: (DType.BOOL,), DType.FLOAT: (DType.INT, DType.BOOL), DType.
 
 
 class Scalar(NamedTuple):
-    """One reduced value. ``metric`` is the id in the config, ``name`` what trackers show.
+    """One reduced value. ``metric`` is the id in the config, ``name`` is the name in trackers.
 
     ``partial`` is true when some ranks were missing from the window.
     """
@@ -74,10 +74,10 @@ class Histogram:
 
 
 class Image(dict[str, Any]):
-    """An image in the value of an ``object`` column: as data ``{"type": "image", "width": 640, "height": 480}``.
+    """An image in the value of an ``object`` column. Its map is ``{"type": "image", "width": 640, "height": 480}``.
 
-    What writes values as JSON writes that. A sink whose tracker shows images asks for ``encoded()``. It is not changed
-    once it is made, and copies of it are itself.
+    Sinks that write JSON write this map. A sink whose tracker shows images calls ``encoded()``. An image is never
+    modified, and a copy of an image is the image itself.
     """
 
     def __init__(self, what: Mapping[str, Any], encode: Callable[[], bytes | None] | None = None) -> None:
@@ -85,11 +85,11 @@ class Image(dict[str, Any]):
         self._encode = encode
 
     def encoded(self) -> bytes | None:
-        """The image as a small PNG or JPEG file; None where it is not held, or cannot be read."""
+        """The image as a small PNG or JPEG file; None if its content is not held or cannot be read."""
         return None if self._encode is None else self._encode()
 
     def with_keys(self, keys: Mapping[str, Any]) -> Image:
-        """The same image with what else is known of it."""
+        """The same image with further keys in its map."""
         return Image({**self, **keys}, self._encode)
 
     def __copy__(self) -> Image:
@@ -103,7 +103,7 @@ class Image(dict[str, Any]):
 
 
 def images_in(value: Any, above: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Image]]:
-    """The images in a value of lists and maps, each with its place."""
+    """The images in a value of lists and maps, each with its path of keys and indices."""
     if isinstance(value, Image):
         yield above, value
     elif isinstance(value, list | dict):
@@ -114,10 +114,11 @@ def images_in(value: Any, above: tuple[str | int, ...] = ()) -> Iterator[tuple[t
 
 @dataclass(frozen=True)
 class Column:
-    """A table column's contract. ``role``: its text is a message of the row's conversation, and who says it.
+    """The contract of a table's column.
 
-    ``tokens``: its objects are tokens, ``{"tokens": ["Hel", "lo"], "logprob": [-0.1, None]}``, lists of one length, and
-    the names of all of them but the first; None for other columns.
+    ``role`` is the speaker, if the column's text is a message of the row's conversation. ``tokens`` is not None if the
+    column's objects are tokens, such as ``{"tokens": ["Hel", "lo"], "logprob": [-0.1, None]}``, lists of one length. It
+    has the names of all lists but the first, here ``("logprob",)``.
     """
 
     name: str
@@ -127,18 +128,19 @@ class Column:
     tokens: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "type", DType(self.type))  # a sink's test may give the plain word
+        object.__setattr__(self, "type", DType(self.type))  # the test of a sink may give the plain word
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where a table's rows come from, each list with an entry per row.
+    """The origin of a table's rows; each list has an entry per row.
 
-    ``step`` is the row's own: a log event may be of several. ``row`` is its number among the rows of that step, of all
-    batches and ranks in their order, and ``group`` that of its group, both from 0 on; None where there are no groups.
-    ``why`` names the filters that took it, as `unique, worst:bottom`; None without a filter. ``order`` is its place in
-    the last choice by `top` and `bottom`, the most extreme first; None without one. Of a table that each rank writes
-    itself, they count the rows and groups of that rank. ``of_window``: a filter chose from all steps of a window.
+    ``step`` is the step of the row; a log event may have several steps. ``row`` is the number of the row among the rows
+    of its step, of all batches and ranks in their order. ``group`` is the number of the row's group in the step; None
+    without groups. Both count from 0. In a table that each rank writes itself, they count the rows and groups of that
+    rank. ``why`` names the filters that took the row, as `unique, worst:bottom`; None without a filter. ``order`` is
+    the row's position in the last choice by `top` and `bottom`, the most extreme first; None without such a choice.
+    ``of_window``: a filter chose from all steps of a window.
     """
 
     step: Sequence[int]
@@ -149,7 +151,7 @@ class Places:
     of_window: bool = False
 
     def until(self, rows: int) -> Places:
-        """Those of the first rows."""
+        """The places of the first ``rows`` rows."""
         group, why, order = self.group, self.why, self.order
         return replace(
             self, step=self.step[:rows], row=self.row[:rows],
@@ -161,11 +163,11 @@ class Places:
 class Table:
     """Rows picked at one log event, by column. Every list of ``data`` has ``rows`` entries; None is null.
 
-    ``table`` is the id in the config, ``name`` what trackers show. Values are Python ints, floats,
-    bools and strings; an ``object`` column holds values made of dicts, lists and those. ``as_trace``: each row is a
-    conversation, whose messages are those of its ``object`` columns and the texts of columns with a ``role``; what
-    cannot show one shows a table. ``cut``: how many more rows were picked, which `max_bytes` left out. ``places`` say
-    where each row comes from, and why it was picked; a table that is made in code has none.
+    ``table`` is the id in the config, ``name`` is the name in trackers. Values are Python ints, floats, bools and
+    strings; an ``object`` column also holds dicts and lists of these. ``as_trace``: each row is a conversation, with
+    the messages in its ``object`` columns and the texts of columns with a ``role``. A sink that cannot show
+    conversations shows a table. ``cut`` is the number of picked rows that `max_bytes` left out. ``places`` has the
+    origin of each row, and why it was picked; a table that is made in code has none.
     """
 
     name: str
@@ -193,7 +195,7 @@ class Alert:
 
 @dataclass(frozen=True)
 class Records:
-    """Everything one log event has for one sink."""
+    """All records of one log event for one sink."""
 
     mode: str = "train"
     time: float = 0.0
@@ -207,7 +209,7 @@ class Records:
 
     @property
     def keys(self) -> Iterator[str]:
-        """The keys of the config that its records are of: ``metrics.kl``, ``tables.worst``, ``alerts.kl``."""
+        """The config keys of the records: ``metrics.kl``, ``tables.worst``, ``alerts.kl``."""
         yield from (f"metrics.{scalar.metric}" for scalar in self.scalars)
         yield from (f"metrics.{histogram.metric}" for histogram in self.histograms)
         yield from (f"tables.{table.table}" for table in self.tables)
@@ -216,29 +218,29 @@ class Records:
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """Where a resumed run goes on: behind ``step``, inside the windows of ``open``.
+    """The point at which a resumed run goes on: after ``step``, inside the windows of ``open``.
 
-    ``open`` are keys of the config by mode, as ``metrics.kl``, ``tables.worst``. What is logged of these at the step
-    itself is the part of a window that a run logged as it closed; the resumed run logs the whole window.
+    ``open`` has config keys by mode, such as ``metrics.kl`` and ``tables.worst``. Their records at the step itself are
+    parts of windows, which the earlier run logged when it closed. The resumed run logs the whole windows.
     """
 
     step: int
     open: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def keeps(self, step: int, mode: str, keys: Iterable[str]) -> bool:
-        """Whether a log event at a step stays; ``keys`` are what is in it, at least some of it."""
+        """Whether a log event at a step stays; ``keys`` has at least some of the config keys of its records."""
         return step < self.step or (step == self.step and self.open.get(mode, frozenset()).isdisjoint(keys))
 
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What a sink knows of the run when it is opened.
+    """The facts of a run that a sink gets when it is opened.
 
-    ``project`` is what trackers call so; ``name`` is the run's own, or the project's. ``output_dir`` exists when a sink
-    is opened. ``config`` is how the run is configured, the trainer's configuration
-    and `run.config` of the YAML, and ``declog`` the resolved declog config, as plain data; both are sent once. ``plan``
-    is the plan as a text. ``sink`` is the sink's own id in the config, filled in by its runner. ``user_metrics`` are
-    the ids of metrics that the user's own files and overrides declare, not a package's presets.
+    ``project`` is the project in trackers. ``name`` is the name of the run, or else of the project. ``output_dir``
+    exists when a sink is opened. ``config`` has the trainer's configuration and `run.config` of the YAML, ``declog``
+    the resolved declog config. Both are plain data, and are sent once. ``plan`` is the plan as a text. ``sink`` is the
+    sink's id in the config; its runner fills it in. ``user_metrics`` has the ids of the metrics that the user's own
+    files and overrides declare, without those of a package's presets.
     """
 
     name: str
@@ -263,11 +265,11 @@ class RunInfo:
 
 @dataclass(frozen=True)
 class Beside:
-    """What a trainer reports itself, by name: rank 0's sinks get it beside the values of a log event.
+    """The numbers that a trainer reports itself, by name. Rank 0's sinks get them beside the values of a log event.
 
-    ``numbers`` and those to be ``compared``, which are shown as ``trainer/NAME`` where they are not the values, have
-    the names that they have in any mode; ``exact`` have whole ones. ``alone``: they stand for a log event of no rank's
-    rows, which is marked as partial.
+    ``numbers`` and ``compared`` have names without the mode's prefix, ``exact`` has complete names. ``compared`` are
+    compared with declog's values of the same names, and shown as ``trainer/NAME`` where they differ. ``alone``: no rank
+    has rows in this log event, which is marked as partial.
     """
 
     numbers: Mapping[str, float] = field(default_factory=dict)
@@ -277,14 +279,14 @@ class Beside:
 
 
 def other_numbers(theirs: Mapping[str, float], values: Mapping[str, float]) -> dict[str, float]:
-    """Of some numbers by name those that are not the values of that name; NaN is no number."""
+    """The numbers that differ from the value of the same name; NaN, and names without a value, are left out."""
     return {
         name: number for name, number in theirs.items()
         if name in values and number == number and not math.isclose(number, values[name], rel_tol=1e-4, abs_tol=1e-6)
     }  # fmt: skip
 
 
-# -- any value as text: JSON on one line, and what the messages of a conversation say
+# -- any value as text: JSON on one line, and the messages of a conversation
 
 Message = Mapping[str, Any]
 
@@ -317,7 +319,7 @@ def as_text(value: Any) -> str:
 
 
 def said(value: Any) -> str:
-    """The text of a value: what the messages of a conversation say, line by line; else the text itself, or its JSON."""
+    """A value as text: the messages of a conversation, one below the other; a text as it is; anything else as JSON."""
     return "\n".join(map(spoken, value)) if is_conversation(value) else as_text(value)
 
 

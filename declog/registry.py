@@ -1,6 +1,6 @@
-"""Named things that users add to: registered by their code, or entry points of installed packages. Imports errors only.
+"""Registries of named functions, to which users add: in their code, or by entry points of installed packages.
 
-Two packages that provide one name are an error where the name is used: nobody could say which of them it is.
+If two packages provide the same name, using the name is an error, because it would be ambiguous.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Named(Protocol):
 
 
 class _Default(Enum):
-    REQUIRED = "required"  # one value in all processes, as plans are compared and sent
+    REQUIRED = "required"  # the same value in all processes, because plans are compared and sent
 
 
 REQUIRED: Any = _Default.REQUIRED  # the default of a parameter that has none
@@ -41,7 +41,7 @@ T = TypeVar("T", bound=Named)
 
 
 class Registry(abc.ABC, Generic[T]):
-    """Entries by name. A child registry sees its parent's; nothing is ever replaced in silence."""
+    """Entries by name. A child registry also has its parent's entries. No entry is ever replaced silently."""
 
     noun: str
     group: str  # the entry-point group that installed packages add to
@@ -51,7 +51,7 @@ class Registry(abc.ABC, Generic[T]):
         self._entries: dict[str, T] = {}
 
     def add(self, entry: T) -> T:
-        """Register; a known name is an error unless it is the same implementation, imported again."""
+        """Register an entry. A name that is taken is an error, unless it has the same function, imported again."""
         registered = self._registered(entry.name)
         origins = {_origin(registered.run)} if registered is not None else set()
         origins |= {(point.module, point.attr) for point in self._installed.get(entry.name, ())}
@@ -69,16 +69,16 @@ class Registry(abc.ABC, Generic[T]):
         return self.group.removeprefix("declog.").removesuffix("s")
 
     def _free(self, name: str) -> str:
-        """A name for another entry than the one of this name."""
+        """A free name to suggest in place of one that is taken."""
         free = f"my_{name}"
         return self._free(free) if free in self or free in self._installed else free
 
     def discard(self, name: str) -> None:
-        """Take an entry of its own out again, if it is there."""
+        """Remove an entry of this registry, if there is one of this name; the parent's entries stay."""
         self._entries.pop(name, None)
 
     def get(self, name: str) -> T | None:
-        """The entry of this name, or None. Raises ``UsageError`` where two packages have one."""
+        """The entry of this name, or None. Raises ``UsageError`` if two packages provide the name."""
         registered = self._registered(name)
         entry = provided(self.group, name, self.noun) if registered is None and name in self._installed else None
         if entry is None:
@@ -91,7 +91,7 @@ class Registry(abc.ABC, Generic[T]):
                     "DL303.no_function", noun=noun, name=name, home=by, value=entry.value,
                     type=type(run).__name__, module=entry.module,
                 )  # fmt: skip
-            registered = self._entries.get(name)  # the module has registered it by itself, with what it says of it
+            registered = self._entries.get(name)  # the module may have registered it itself, with its own facts
             return registered if registered is not None and registered.run is run else self.adopt(name, run)
         except UsageError:
             raise
@@ -99,7 +99,7 @@ class Registry(abc.ABC, Generic[T]):
             raise UsageError.of("DL303.load", noun=noun, name=name, home=by, value=entry.value, error=error) from error
 
     def named(self, name: str) -> T | None:
-        """The same for a config that names it: raises also where a package has a name of declog's own."""
+        """The entry that a config names, as `get`; also raises if a package provides a name of declog's own."""
         if name in self._installed:
             provided(self.group, name, self.noun, shipped=self._parent is not None and name in self._parent)
         return self.get(name)
@@ -116,7 +116,7 @@ class Registry(abc.ABC, Generic[T]):
 
     @property
     def _installed(self) -> Mapping[str, Sequence[EntryPoint]]:
-        """The entry points of installed packages, by name. Without a parent there are declog's own only."""
+        """The entry points of installed packages, by name; empty for declog's own registry, which has no parent."""
         return {} if self._parent is None else installed(self.group)
 
     def __contains__(self, name: str) -> bool:
@@ -129,9 +129,9 @@ class Registry(abc.ABC, Generic[T]):
     def decorator(
         self, run: Callable[..., Any] | None, name: str | None, adopt: Callable[[str, Any], object] | None = None
     ) -> Any:
-        """``@registered`` and ``@registered(name=...)``: a function under a name, by default its own.
+        """The decorator ``@registered`` or ``@registered(name=...)``: registers a function, by default under its name.
 
-        Raises ``UsageError`` DL303 for what is no function, and for one without a name.
+        Raises ``UsageError`` DL303 for an object that is no function, and for a function without a name.
         """
 
         @shown_at_the_call
@@ -160,7 +160,7 @@ def _origin(run: Callable[..., Any]) -> tuple[str, str]:
 
 
 def module_of(run: Callable[..., Any]) -> str:
-    """The module of a function; of one that ``exec`` made in a bare namespace, which has none, the program's."""
+    """The module of a function. A function that ``exec`` made in a bare namespace has none: it gets ``__main__``."""
     return getattr(run, "__module__", None) or "__main__"
 
 
@@ -168,15 +168,15 @@ def module_of(run: Callable[..., Any]) -> str:
 
 
 def installed(group: str) -> Mapping[str, Sequence[EntryPoint]]:
-    """The entry points of a group by name: one each, unless packages collide."""
+    """The entry points of a group by name: one per name, unless packages collide."""
     return _installed(group, tuple(sys.path))
 
 
-@functools.cache  # a name that nobody knows is looked up often
+@functools.cache  # unknown names are looked up often
 def _installed(group: str, path: tuple[str, ...]) -> Mapping[str, Sequence[EntryPoint]]:
     homes: dict[str, dict[str, EntryPoint]] = {}
     for entry in sorted(entry_points(group), key=home):
-        homes.setdefault(entry.name, {}).setdefault(entry.value, entry)  # two of one object are no collision
+        homes.setdefault(entry.name, {}).setdefault(entry.value, entry)  # two entry points of one object do not collide
     return {name: tuple(entries.values()) for name, entries in homes.items()}
 
 
@@ -188,7 +188,7 @@ def home(entry: EntryPoint) -> str:
 def provided(group: str, name: str, noun: str, *, shipped: bool = False) -> EntryPoint | None:
     """The entry point of a name, or None. ``shipped``: declog has this name itself.
 
-    Raises ``UsageError`` DL303 where two have it.
+    Raises ``UsageError`` DL303 if two packages, or a package and declog, have the name.
     """
     homes = installed(group).get(name, ())
     owners = [*(["declog itself"] if shipped else []), *map(home, homes)]

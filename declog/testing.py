@@ -1,4 +1,4 @@
-"""For tests, yours and declog's: a sink that remembers, what sinks must do, many ranks, config tests."""
+"""Helpers for tests: a sink that keeps its records, the checks of a sink, several ranks, config tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["FakeComm", "MemorySink", "check_sink", "config_tests", "run_config_t
 
 
 class MemorySink:
-    """Keeps what it gets. ``events`` are (step, records) in the order of writing."""
+    """A sink that keeps its records. ``events`` has (step, records) in the order of writing."""
 
     accepts: ClassVar[frozenset[str]] = frozenset({"scalar", "histogram", "table", "alert"})
 
@@ -43,7 +43,7 @@ class MemorySink:
 
     @property
     def scalars(self) -> dict[int, dict[str, float]]:
-        """Values by step and name; two log events of one step together."""
+        """The values of scalars by step and name; two log events of one step are merged."""
         by_step: dict[int, dict[str, float]] = {}
         for step, records in self.events:
             by_step.setdefault(step, {}).update({item.name: item.value for item in records.scalars})
@@ -66,12 +66,12 @@ def check_sink(
     folder: str | Path | None = None,
     leave_out: Collection[str] = (),
 ) -> list[str]:
-    """Put a sink through what declog asks of every sink; raises ``AssertionError`` with all that it does otherwise.
+    """Check that a sink does what declog asks of every sink; raises ``AssertionError`` with all failures.
 
-    ``make`` makes one: its class, or a function without arguments. ``read`` gives the scalars that it has of a run, as
-    (step, name, value) in their order; without it, what was written is not looked at, and order, runs at once and
-    resumed runs are not checked. ``folder`` is where the runs' folders are made; a temporary one by default.
-    ``leave_out`` are names of checks, as they are in the message, that do not fit the sink. Returns what was checked.
+    ``make`` makes a sink: its class, or a function without arguments. ``read`` returns the scalars of a run in the
+    sink, as (step, name, value) in their order. Without ``read``, the written values, their order, simultaneous runs
+    and resumed runs are not checked. ``folder`` is the folder for the runs' folders, by default a temporary one.
+    ``leave_out`` has the names of checks that do not fit the sink, as in the message. Returns the names of the checks.
     """
     from declog.sinks.contract import Contract, failures
 
@@ -95,9 +95,9 @@ def config_tests(
 ) -> list[ConfigTest]:
     """The entries of a config's ``tests:``, each with a ``name`` and a method ``run``, for pytest's ``parametrize``.
 
-    ``config`` is what ``declog.start`` takes: a preset's name (with ``overrides``), a composed config, a mapping.
-    ``select`` is a part of the names, or a pattern; ``registries`` are ``functions``, ``reductions``, ``columns``, as
-    ``start`` takes them. Raises ``ConfigError`` where the config is wrong.
+    ``config`` is a config as for ``declog.start``: a preset's name (with ``overrides``), a composed config, a mapping.
+    ``select`` chooses tests by a part of their names, or by a pattern. ``registries`` are ``functions``,
+    ``reductions`` and ``columns``, as for ``start``. Raises ``ConfigError`` if the config is wrong.
     """
     from declog.replay import config_tests as found
 
@@ -111,9 +111,9 @@ def run_config_tests(
     select: str = "",
     **registries: Any,
 ) -> list[str]:
-    """Run a config's tests and return their names; raises ``AssertionError`` with all that is not as expected.
+    """Run a config's tests and return their names; raises ``AssertionError`` with all failures.
 
-    No test at all is an error, too. The arguments are those of ``config_tests``.
+    A config without any test is an error, too. The arguments are those of ``config_tests``.
     """
     tests = config_tests(config, overrides, select=select, **registries)
     if not tests:

@@ -79,7 +79,7 @@ class Trends:
         return scalar.metric.partition(".")[0] in self.core or scalar.name.rpartition("/")[2] in ALWAYS
 
     def turn(self, scalar: Scalar) -> int:
-        """The turn in which a scalar gets room: 0 for warnings and the user's metrics, 1 a preset's, 2 declog's costs."""
+        """The turn in which a scalar gets room: 0 warnings and the user's metrics, 1 a preset's, 2 declog's costs."""
         if scalar.metric.startswith(SELF):
             return 2
         return int(scalar.metric.partition(".")[0] in self.shipped and NONFINITE not in scalar.name)
