@@ -25,7 +25,7 @@ from declog.sinks import known_kinds
 
 
 def notes(config: Composed, plan: Plan) -> Iterator[str]:
-    """All notes on the user's own lines. The presets of installed packages get no notes."""
+    """The notes that a run logs, all on the user's own lines. The presets of installed packages get no notes."""
     rules = (
         _unseen, _of_families, _unopened, _thinned, _of_all, _replaced, _of_another_side, _redefined,
         _of_another_schema, _below_the_run, _outdented, _off, _of_one_step, _of_means, _of_numbers,
@@ -185,7 +185,7 @@ def unread(config: Composed, plan: Plan) -> Iterator[str]:
 
 
 def _of_families(config: Composed, plan: Plan) -> Iterator[str]:
-    """A note on the user's own metrics of a family with the plural of a signal's name, such as `rewards`."""
+    """A note on the user's own metrics of a family with a signal's plural name: `rewards` has a value per function."""
     signals = {str(path[-1]) for section in ("signals", "derived") for path, _ in entries(config.data, section)}
     for op in plan.metrics:
         names = [str(node.param("name")) for node in walk(*op.args) if node.op == SIGNAL] if op.family else []

@@ -277,7 +277,7 @@ def table_cards(table: Table, max_rows: int, max_chars: int, width: int, step: i
 
 
 def _in_order(table: Table) -> Sequence[int]:
-    """The rows in the order in which a filter chose them. Only the last step's, unless it chose from a window."""
+    """The rows in the order in which a filter chose them; only the last step's, unless it chose from all steps."""
     rows, places = range(table.rows), table.places
     if places is None or not rows:
         return rows

@@ -281,7 +281,7 @@ def newer(facts: Mapping[str, Any]) -> str:
 
 
 def in_use(path: Path, file: Path, held: Held, fix: str) -> SinkError:
-    """DL609 for a folder whose lock ``file`` is held by another run, of another process or of this one."""
+    """The error DL609 for a folder whose lock ``file`` another run holds, in another process or in this one."""
     if held.holder is not None and held.holder.is_this_process:
         return SinkError.of("DL609.still_open", path=path, held=held)
     if held.holder is not None and not held.holder.here:

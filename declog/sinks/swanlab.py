@@ -23,10 +23,11 @@ KEY_CHARS = 250
 
 
 class SwanlabSink(BaseSink):
-    """Logs to swanlab. ``run``: ``auto`` joins the run that is open, else starts one; ``join`` and ``new`` insist.
+    """Logs to swanlab: to the run that is open, or to a new one.
 
-    ``mode: null`` leaves the choice to swanlab. ``dir`` is the folder of swanlab's files, below the run's folder if
-    relative; null: the sink's id there. ``system_metrics`` turns on swanlab's monitor.
+    ``run``: ``auto`` joins the run that is open, else starts one; ``join`` fails without an open run, ``new`` fails
+    with one. ``mode: null`` leaves the choice to swanlab. ``dir`` is the folder of swanlab's files, below the run's
+    folder if relative; null: a folder there with the sink's id. ``system_metrics`` turns on swanlab's monitor.
     """
 
     kind = "swanlab"

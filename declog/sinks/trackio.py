@@ -57,14 +57,14 @@ def _open_run() -> Any:
 
 
 class TrackioSink(BaseSink):
-    """Logs to a local trackio project: into the run that is open, or a new one.
+    """Logs to a local trackio project: to the run that is open, or to a new one.
 
-    ``run``: ``auto`` joins the run that is open, else starts one; ``join`` and ``new`` insist. By default ``project``
-    is `run.project` of the YAML, and ``name`` is `run.name` and the run's id. ``dir`` is the folder of trackio's
-    databases: below ``output_dir`` if relative, trackio's default if null. ``resume: null`` continues a run of the same
-    name only if that name has declog's run id. ``system_metrics`` turns on trackio's CPU and GPU monitor. ``traces``:
-    the rows of a table with a prompt and a completion are also traces, as ``<table>/traces``. Traces show complete
-    texts; a table's cell shows 250 characters.
+    ``run``: ``auto`` joins the run that is open, else starts one; ``join`` fails without an open run; ``new`` always
+    starts one. By default ``project`` is `run.project` of the YAML, and ``name`` is `run.name` and the run's id.
+    ``dir`` is the folder of trackio's databases: below ``output_dir`` if relative, trackio's default if null.
+    ``resume: null`` continues a run of the same name only if that name has declog's run id. ``system_metrics`` turns on
+    trackio's CPU and GPU monitor. ``traces``: the rows of a table with a prompt and a completion are also traces, as
+    ``<table>/traces``. Traces show complete texts; a table's cell shows 250 characters.
     """
 
     kind = "trackio"

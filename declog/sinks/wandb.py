@@ -51,9 +51,10 @@ def open_run(run: Any) -> AbstractContextManager[None]:
 
 
 class WandbSink(BaseSink):
-    """Logs to a wandb run. ``run``: ``auto`` joins the run that is open, else starts one; ``join`` and ``new`` insist.
+    """Logs to a wandb run: to the run that is open, or to a new one.
 
-    The sink never joins a run that another recorder opened and will finish.
+    ``run``: ``auto`` joins the run that is open, else starts one; ``join`` fails without an open run; ``new`` always
+    starts one. The sink never joins a run that another recorder opened and will finish.
 
     By default ``project`` and ``name`` are wandb's environment variables, else `run.project` and `run.name`.
     ``id`` continues that run of wandb's. ``mode: null`` leaves the choice to wandb and ``WANDB_MODE``.
