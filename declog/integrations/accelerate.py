@@ -1,7 +1,7 @@
-"""accelerate: a tracker by which ``Accelerator.log`` reaches declog's profiles and sinks, and a start on all processes.
+"""accelerate: a tracker that passes ``Accelerator.log`` to declog, and ``start`` for loops that observe everywhere.
 
-accelerate's trackers live on the main process, so ``DeclogTracker`` is a recorder with one rank: it sees only what the
-loop logs there. If the processes have rows of their own, call ``start`` and observe on each of them; the sink
+accelerate's trackers live on the main process, so ``DeclogTracker`` records with one rank, and sees only the values
+that the loop logs there. If the processes have rows of their own, call ``start`` and observe on each of them; the sink
 ``accelerate`` then logs to the Accelerator's trackers.
 """
 
@@ -22,10 +22,10 @@ __all__ = ["DeclogTracker", "start"]
 
 
 def start(accelerator: Any, config: Any = "minimal", overrides: Sequence[str] = (), **options: Any) -> declog.Recorder:
-    """``declog.start`` for a loop with an ``Accelerator``, on every process, after ``accelerator.init_trackers``.
+    """Start a run for a loop with an ``Accelerator``; call it on every process, after ``accelerator.init_trackers``.
 
-    The ranks are the Accelerator's processes. A sink of the kind ``accelerate`` without ``trackers`` logs to those that
-    the Accelerator has open. ``options`` are those of ``declog.start``. Close the recorder before
+    The ranks are the Accelerator's processes. A sink of the kind ``accelerate`` without ``trackers`` logs to the
+    trackers that the Accelerator has open. ``options`` are those of ``declog.start``. Close the recorder before
     ``accelerator.end_training()``, which finishes the trackers.
     """
     with open_trackers(accelerator.trackers if accelerator.is_main_process else ()):
@@ -34,15 +34,15 @@ def start(accelerator: Any, config: Any = "minimal", overrides: Sequence[str] = 
 
 
 class DeclogTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is not typed here
-    """``Accelerator(log_with=[DeclogTracker("mine")])``: what the loop logs becomes signals, or numbers of their own.
+    """``Accelerator(log_with=[DeclogTracker("mine")])``: records the loop's logged values as signals or as numbers.
 
     ``config`` is a preset's name with ``overrides``, or anything that ``declog.compose`` takes; ``sinks`` and
-    ``output_dir`` are those of ``declog.start``. What is wrong with the config raises ``ConfigError`` here.
+    ``output_dir`` are those of ``declog.start``. A wrong config raises ``ConfigError`` here.
 
     ``accelerator.log(values, step=k)`` observes the values that the config declares as signals, such as a list of
-    completions, and logs any other number under its name, as ``Recorder.scalars`` does. Calls with one ``step`` are
-    one step, with everything observed before the first of them. A call with an earlier step counts for the last one.
-    ``init_trackers``' config is the run config's ``accelerate``.
+    completions, and logs any other number under its name, as ``Recorder.scalars`` does. Calls with the same ``step``
+    are one step, which includes everything observed before the first of them. A call with an earlier step is recorded
+    at the last one. The config of ``init_trackers`` is the run config.
     """
 
     name = "declog"
@@ -62,7 +62,7 @@ class DeclogTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is not 
 
     @property
     def recorder(self) -> declog.Recorder | None:
-        """The recorder; None before the first call, and on all other processes."""
+        """The recorder; None before the first ``log``, and always on processes other than the main one."""
         return None if self._tee is None else self._tee.recorder
 
     tracker = recorder  # accelerate's name for it
@@ -74,7 +74,7 @@ class DeclogTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is not 
 
     @on_main_process  # type: ignore[untyped-decorator]
     def log(self, values: Mapping[str, Any], step: int | None = None, **kwargs: Any) -> None:
-        """Observe signals and log numbers in ``step``, by default the step after the last."""
+        """Observe signals and log numbers in ``step``, by default the step after the last one."""
         if self._tee is None:
             self._tee = self._begin(run_config=self._run_config)
         self._tee.log(values, step)

@@ -3,10 +3,10 @@
     plugins:
       - declog.integrations.axolotl.DeclogPlugin
     declog:
-      config: trl_grpo                                # by default the preset of the trainer's own metrics
+      config: trl_grpo                                # by default the preset of the trainer
       overrides: ["declog.sinks=[console,parquet]"]
 
-Axolotl imports it; it uses declog's public API as a stranger would.
+Axolotl imports this module, which uses declog's public API only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["DeclogArgs", "DeclogPlugin"]
 
 
 class Options(BaseModel, extra="forbid"):
-    """What ``declog.attach`` takes."""
+    """The arguments of ``declog.attach`` in Axolotl's configuration."""
 
     config: str | None = None
     overrides: list[str] = []
@@ -42,11 +42,11 @@ class DeclogPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not typed he
     trainer: Any = None
 
     def get_input_args(self) -> str:
-        """The model that Axolotl's configuration gets."""
+        """The path of the model that extends Axolotl's configuration."""
         return f"{__name__}.DeclogArgs"
 
     def post_trainer_create(self, cfg: Any, trainer: Any) -> None:
-        """Attach."""
+        """Attach declog to the trainer."""
         options = Options.model_validate(dict(cfg.declog or {}))
         declog.attach(trainer, **options.model_dump())
         self.trainer = trainer

@@ -1,4 +1,4 @@
-"""The recorder's state beside a trainer's checkpoints, every rank its own file. Imports accelerate and torch."""
+"""Saves the recorder's state beside a trainer's checkpoints, one file per rank. Imports accelerate and torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger("declog")
 
 
 def save(recorder: declog.Recorder, args: Any, step: int, **counts: int) -> None:
-    """Save the state, and ``counts``, beside the checkpoint that a trainer with these ``args`` saved at a step."""
+    """Save the recorder's state and ``counts`` beside the checkpoint that a trainer with ``args`` saved at ``step``."""
     if args.save_only_model:
         return
     folder = Path(args.output_dir) / f"checkpoint-{step}"
@@ -32,7 +32,7 @@ def save(recorder: declog.Recorder, args: Any, step: int, **counts: int) -> None
 
 
 def load(recorder: declog.Recorder, args: Any, checkpoint: Path) -> dict[str, Any] | None:
-    """Load the state beside a checkpoint, on all ranks or on none; returns it, or None after a warning."""
+    """Load the state beside a checkpoint, on all ranks or on none; return it, or None after a warning."""
     state = None
     with recorder.guard("declog's state could not be read", "windows and totals start anew"):
         state = _read(_file(checkpoint, args), args)
@@ -42,14 +42,14 @@ def load(recorder: declog.Recorder, args: Any, checkpoint: Path) -> dict[str, An
         return None
     try:
         recorder.load_state_dict(state["recorder"])
-    except UsageError:  # such as after an evaluation
+    except UsageError:  # the run has recorded something, such as an evaluation
         log.warning("the run has begun, so declog does not go on where %s was saved", checkpoint)
         return None
     return state
 
 
 def _read(file: Path, args: Any) -> dict[str, Any] | None:
-    """The state that this rank saved, if it is complete and of as many ranks."""
+    """The state that this rank saved; None if it is incomplete, or of another number of ranks."""
     try:
         state: dict[str, Any] = torch.load(file, weights_only=True)
     except (OSError, EOFError, RuntimeError, pickle.UnpicklingError):

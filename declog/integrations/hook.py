@@ -1,7 +1,7 @@
 """Wrapped methods and added callbacks of one trainer; ``detach`` removes both.
 
 A hook is a generator. The code before its ``yield`` runs before the method, and the code after it gets the method's
-result. A hook that yields a function has that called in the method's place. This module calls the method itself
+result. If a hook yields a function, that function is called instead of the method. This module calls the method
 exactly once, even if the hook fails: hooks are guarded.
 """
 
@@ -14,21 +14,21 @@ from typing import Any
 
 import declog
 
-Guard = Callable[..., AbstractContextManager[None]]  # of the recorder
+Guard = Callable[..., AbstractContextManager[None]]  # the recorder's `guard`
 Part = Generator[Callable[..., Any] | None, Any, Any]
-"""It returns what its caller gets instead of the method's result (None: that)."""
+"""A hook. It returns the value that replaces the method's result; None keeps the result."""
 
 
 class Hooks:
-    """The changes of one attachment to a trainer. While the recorder is closed all hooks pass through.
+    """The changes that one attachment makes to a trainer. While the recorder is closed, all hooks pass through.
 
-    ``start`` returns the recorder, and may start it: the first hook that runs asks for it.
+    ``start`` returns the recorder, and starts it if need be: the first hook that runs calls it.
     """
 
     def __init__(self, trainer: Any, start: Callable[[], declog.Recorder]) -> None:
         self._start = start
         self._trainer = trainer
-        self._methods: list[tuple[Any, str, Any, Any]] = []  # owner, name, what was there before, and the hook
+        self._methods: list[tuple[Any, str, Any, Any]] = []  # owner, name, the owner's attribute before, and the hook
         self._callbacks: list[Any] = []
 
     @property
@@ -37,10 +37,10 @@ class Hooks:
         return self._start()
 
     def add(self, name: str, around: Callable[..., Part], owner: Any = None) -> None:
-        """Run ``around(*args, **kwargs)`` where somebody calls the trainer's method: an attribute hides its class's.
+        """Run ``around(*args, **kwargs)`` around each call of the trainer's method ``name``.
 
-        ``owner`` is something of the trainer's own that has the method instead, such as its accelerator. A method that
-        this trainer does not have has no hook.
+        The hook is an attribute of the trainer, which hides the class's method. ``owner`` is an object of the trainer
+        that has the method instead, such as its accelerator. A method that the trainer does not have gets no hook.
         """
         owner = self._trainer if owner is None else owner
         if not hasattr(owner, name):
@@ -50,16 +50,19 @@ class Hooks:
         setattr(owner, name, hooked)
 
     def callback(self, callback: Any, *, first: bool = False) -> None:
-        """Give the trainer a callback, as its last one or before all others.
+        """Give the trainer a callback, after all others or (``first``) before them.
 
-        The list is a new one, as in ``remove``: transformers may be walking through the old one, for another callback.
+        The list of callbacks is replaced, as in ``remove``: transformers may be iterating over the old list.
         """
         self._callbacks.append(callback)
         handler = self._trainer.callback_handler
         handler.callbacks = [callback, *handler.callbacks] if first else [*handler.callbacks, callback]
 
     def remove(self) -> None:
-        """Take back what nobody has wrapped since; the rest passes through from now on, as the recorder is closed."""
+        """Remove the callbacks, and the hooks that nobody has wrapped since.
+
+        The other hooks stay, and pass through, because the recorder is closed.
+        """
         for owner, name, before, hooked in reversed(self._methods):
             if vars(owner).get(name) is not hooked:
                 continue
@@ -88,7 +91,7 @@ class Hooks:
                 trace = error.__traceback__
                 with guard:
                     _thrown(part, error)
-                error.__traceback__ = trace  # nobody sees that it passed here
+                error.__traceback__ = trace  # hides that the error passed through the hook
                 raise
             with guard:
                 if part is not None:
@@ -102,7 +105,7 @@ class Hooks:
 
 
 def _thrown(part: Part | None, error: BaseException) -> None:
-    """End the hook with the method's own error."""
+    """End the hook by throwing the method's own error into it."""
     try:
         if part is not None:
             part.throw(error)

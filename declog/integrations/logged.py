@@ -12,11 +12,8 @@ import torch
 
 
 def number_of(value: Any) -> float | None:
-    """A number as Python's own, also from a tensor or an array of one element; None for any other value.
-
-    Whole numbers stay whole.
-    """
-    if type(value) is float:  # the usual case; asking whether a value is a `Real` takes ten times as long
+    """The value as a Python int or float, also from a tensor or an array of one element; None if it is no number."""
+    if type(value) is float:  # the usual case; `isinstance(value, Real)` takes ten times as long
         return value
     if isinstance(value, torch.Tensor | np.ndarray | np.generic):
         value = value.item() if math.prod(value.shape) == 1 else None
@@ -26,12 +23,12 @@ def number_of(value: Any) -> float | None:
 
 
 def numbers_in(values: Mapping[str, Any]) -> dict[str, float]:
-    """The values that are numbers."""
+    """The values that are numbers, as Python ints and floats."""
     return {name: number for name, value in values.items() if (number := number_of(value)) is not None}
 
 
 def flat(values: Mapping[str, Any], between: str = "/", before: str = "") -> dict[str, Any]:
-    """Values without nested mappings, whose names are joined by ``between``."""
+    """Flatten nested mappings: their keys are joined by ``between``, and ``before`` begins each name."""
     items: dict[str, Any] = {}
     for name, value in values.items():
         inside = isinstance(value, Mapping)

@@ -1,7 +1,7 @@
-"""Tables and histograms that a loop logs: the rows that a config declares, and the overrides that declare them.
+"""Rows of the tables and histograms that a loop logs, and the overrides that declare them in a config.
 
-A column is the signal that is observed ``from: table/column``. Its rows belong to the step of the call, whatever else
-the loop observes, and the signals that declare it have the table's name in theirs.
+A signal with ``from: table/column`` observes one column. The rows belong to the step of the logging call, whatever else
+the loop observes. The overrides give the signals of a table a phase of its own, and names that begin with the table's.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ PLAIN = re.compile(r"[A-Za-z_][\w /-]*")  # a text that an override holds withou
 
 
 def kind_of(name: str) -> str:
-    """A name with other digits, as those that hold a step, is the same."""
+    """The name with every number replaced by 0: names that differ only in a step become equal."""
     return re.sub(r"\d+", "0", name)
 
 
 class LoggedTables:
-    """The rows of a loop's tables whose columns are declared; of a table that grows, the rows that are new."""
+    """Reads the declared columns of a loop's tables; from a table that has grown since, only the new rows."""
 
     def __init__(self) -> None:
-        self._last: dict[str, tuple[Any, int]] = {}  # the last table of a name, and how many rows it had
+        self._last: dict[str, tuple[Any, int]] = {}  # by name: the last table, and its number of rows then
 
     def columns(self, values: Mapping[str, Any], signals: frozenset[str]) -> dict[str, list[Any]]:
-        """Rows by the names that their signals are observed under."""
+        """The values of each declared column, by the name under which its signal is observed."""
         columns: dict[str, list[Any]] = {}
         for name, value in values.items():
             if declared := declared_columns(name, value, signals):
@@ -45,7 +45,7 @@ class LoggedTables:
 
 
 def declared_columns(name: str, value: Any, signals: frozenset[str]) -> dict[str, int]:
-    """Where the columns of a table are that signals are observed from; none of any other value."""
+    """The positions of a table's columns that signals read, by ``table/column``; empty if the value is no table."""
     if not is_table(value):
         return {}
     sources = {f"{table}/{title}": at for at, title in enumerate(value.columns) for table in {name, kind_of(name)}}
@@ -53,13 +53,13 @@ def declared_columns(name: str, value: Any, signals: frozenset[str]) -> dict[str
 
 
 class TeeCall:
-    """The call of a tee with its config, and with overrides by which declog has the rows of tables and histograms."""
+    """Builds the ``declog.tee`` call for a warning: the loop's config, with overrides that declare logged tables."""
 
     def __init__(self, config: Any) -> None:
         origin = config.origin
         self.added: list[str] = []
-        self._values: list[str] = []  # of histograms, whose values the loop logs in their place
-        self._extensible = origin is not None and not origin.running  # else overrides are of its application
+        self._values: list[str] = []  # histograms in whose place the loop has to log the values
+        self._extensible = origin is not None and not origin.running  # else the overrides go to the application
         self._config = config if self._extensible else declog.compose("tee")
         self._preset = ""
         self._overrides: list[str] = []
@@ -74,9 +74,10 @@ class TeeCall:
                 self._overrides += [f"signals.any.{name}=null", f"signals.rollout.{name}={in_flow(spec)}"]
 
     def declare(self, name: str, value: Any, signals: frozenset[str]) -> bool:
-        """Add overrides for a table's rows, or a histogram's values, in names that nothing else has; false if none fit.
+        """Add overrides that declare a table's rows or a histogram's values; return whether any fit.
 
-        They are tried: nothing else has moved to their phase. ``signals`` are observed under these names already.
+        The overrides use names that are still free. They are tried: the config must compile, and no other signal may
+        move into their phase. ``signals`` are the names under which signals are observed already.
         """
         values = [f"{name!r}: values"] if is_histogram(value) else []
         if values and name in signals:
@@ -100,7 +101,7 @@ class TeeCall:
         return False
 
     def text(self, it: str) -> str:
-        """The call, which replaces the one that made the tee ``it``; without a logger its overrides."""
+        """The call that replaces the one that made the tee ``it``; only the overrides if ``it`` is empty."""
         overrides = [*self._overrides, *self.added]
         call = f"{it} = declog.tee({it}, {self._preset!r}, {overrides})"
         if not (it and self._preset):
@@ -110,12 +111,12 @@ class TeeCall:
 
 
 def is_table(value: Any) -> bool:
-    """Whether a value is a logger's table: titles of columns, and rows."""
+    """Whether a value is a logger's table, with lists of column titles and of rows."""
     return isinstance(getattr(value, "columns", None), list) and isinstance(getattr(value, "data", None), list)
 
 
 def is_histogram(value: Any) -> bool:
-    """Whether a value is a logger's histogram, whose values are gone."""
+    """Whether a value is a logger's histogram, which holds counts and no longer the values."""
     return hasattr(value, "histogram") and hasattr(value, "bins")
 
 
@@ -150,7 +151,7 @@ def _quoted(text: str) -> str:
 
 
 def _type(values: Iterable[Any]) -> str:
-    """The type of a signal with these values; empty of images and the like."""
+    """The type of a signal with these values; empty for images, mixed types and the like."""
     types = {
         "text" if isinstance(value, str) else "bool" if isinstance(value, bool | np.bool_) else type(number_of(value))
         for value in values if value is not None

@@ -1,4 +1,4 @@
-"""Calls of a loop's logger: numbers by name, and their step. Standard library only."""
+"""Reads a call of a loop's logger: the numbers by name, and their step. Standard library only."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-COMMITS = ("commit", "step_finished")  # arguments that mark a step as complete
+COMMITS = ("commit", "step_finished")  # arguments that complete a step
 STEPS = ("step", "global_step", "iteration", "it", "iter", "i_iter", "epoch", "total_steps", "timestep")
 VALUES = ("value", "scalar_value", "val", "scalar", "data", "y")
-PREFIXES = ("prefix", "main_tag")  # stand before the names in a mapping
-# methods whose numbers need no parameter for a step
+PREFIXES = ("prefix", "main_tag")  # arguments that prefix the names in a mapping
+# methods with a name and a number that need no parameter for a step
 PAIRS = (
     "log", "log_metric", "log_scalar", "log_value", "add_scalar", "record", "record_mean", "track", "scalar",
     "report_scalar", "write_scalar", "logkv", "logkv_mean", "log_tabular",
 )  # fmt: skip
 MAPPINGS = ("log", "log_metrics", "log_dict", "log_scalars", "log_values", "write_scalars", "logkvs", "record_dict")
-DUMPS = ("dump", "dumpkvs", "dump_tabular")  # end the step of numbers that were recorded without one
+DUMPS = ("dump", "dumpkvs", "dump_tabular")  # methods that end the step of numbers recorded without one
 EXAMPLES = "log, log_metrics, log_dict, log_scalar, add_scalar, record with dump"
-# calls with numbers that are no numbers of a step
+# methods whose numbers do not belong to a step
 NO_NUMBERS = re.compile(
     r"param|config|setting|hist|image|img|figure|video|audio|text|table|artifact|graph|embed|mesh|model|code|define"
     r"|init|save|watch|tag|note|level|seed|callback|summary|curve|tensor"
@@ -31,7 +31,7 @@ _KINDS = inspect.Parameter
 
 @dataclass(frozen=True)
 class Call:
-    """One call. ``again`` calls the method with other values and another step; None if it takes no step."""
+    """One call. ``again`` repeats it with other values and another step; None if the call cannot be repeated so."""
 
     values: Mapping[str, Any]
     step: int | None
@@ -40,7 +40,7 @@ class Call:
 
 
 def read(name: str, method: Callable[..., Any], args: Any, kwargs: Any) -> Call | None:
-    """The numbers of a call of a logger's method; None if it has none."""
+    """Read the values and the step of a call of a logger's method; None if the call has no numbers of a step."""
     if name.startswith("_") or NO_NUMBERS.search(name):
         return None
     signature = _signature(method, args, kwargs)
@@ -51,7 +51,7 @@ def read(name: str, method: Callable[..., Any], args: Any, kwargs: Any) -> Call 
     step = next((key for key in STEPS if key in signature.parameters), None)
     mapping = next((key for key, value in arguments.items() if isinstance(value, Mapping)), None)
     if any(not isinstance(arguments[key], str | Mapping) for key in VALUES if key in arguments):
-        mapping = None  # it is about a value
+        mapping = None  # the call has a value of its own
     if mapping is not None and (name in MAPPINGS or step is not None):
         return _of_mapping(method, signature, arguments, mapping, step)
     return _of_pair(name, method, signature, arguments, step)
@@ -61,7 +61,7 @@ def _of_mapping(
     method: Callable[..., Any], signature: inspect.Signature, arguments: Mapping[str, Any], mapping: str,
     step: str | None,
 ) -> Call:  # fmt: skip
-    """A call with numbers by name; ``mapping`` and ``step`` are the keys of its arguments."""
+    """Read a call with a mapping of numbers; ``mapping`` and ``step`` name its arguments."""
     step = step or next((key for key, value in arguments.items() if type(value) is int), None)
     prefix = next((key for key in PREFIXES if arguments.get(key)), None)
 
@@ -77,7 +77,7 @@ def _of_mapping(
 def _of_pair(
     name: str, method: Callable[..., Any], signature: inspect.Signature, arguments: Mapping[str, Any], step: str | None
 ) -> Call | None:
-    """A call with a name and a value; ``step`` is the key of its step, if its method takes one."""
+    """Read a call with a name and a value; ``step`` names the argument of its step, if the method takes one."""
     texts = [key for key, value in arguments.items() if isinstance(value, str) and key != step]
     rest = [key for key, value in arguments.items() if key not in (step, *texts) and value is not None]
     named = [key for key in rest if key in VALUES]
@@ -102,13 +102,13 @@ def _of_pair(
 
 
 def dump_step(method: Callable[..., Any], args: Any, kwargs: Any) -> int | None:
-    """The step of a call that ends one."""
+    """The step that a dump ends: its first int argument; None if it has none."""
     arguments = _signature(method, args, kwargs).bind(*args, **kwargs).arguments
     return next((value for value in arguments.values() if type(value) is int), None)
 
 
 def _commits(arguments: Mapping[str, Any]) -> bool:
-    """Whether an argument says that the step is complete."""
+    """Whether an argument completes the step."""
     return any(arguments.get(name) for name in COMMITS)
 
 
@@ -124,10 +124,10 @@ def _call(method: Callable[..., Any], signature: inspect.Signature, arguments: M
 
 
 def _signature(method: Callable[..., Any], args: Any, kwargs: Any) -> inspect.Signature:
-    """The signature of a method; if a decorator hides its parameters, a signature that fits this call."""
+    """The signature of a method; a signature that fits this call if a decorator hides the parameters."""
     try:
         signature = inspect.signature(method)
-    except (TypeError, ValueError):  # of C
+    except (TypeError, ValueError):  # a method written in C
         signature = inspect.Signature()
     if any(item.kind not in (_KINDS.VAR_POSITIONAL, _KINDS.VAR_KEYWORD) for item in signature.parameters.values()):
         return signature

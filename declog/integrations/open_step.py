@@ -1,4 +1,4 @@
-"""A run of a trainer of transformers: how it is started, and the optimizer step that is open. Standard library only."""
+"""Starts a run for a trainer of transformers, and follows its open optimizer step. Standard library only."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 import declog
 
-TRACKERS = {"WandbCallback": "wandb", "TrackioCallback": "trackio"}  # transformers' callbacks, by the kind of the sink
-TRAINER, EPOCH = "trainer", "epoch"  # of a config's `every`
+TRACKERS = {"WandbCallback": "wandb", "TrackioCallback": "trackio"}  # the kind of sink of transformers' callbacks
+TRAINER, EPOCH = "trainer", "epoch"  # values of a config's `every`
 FOLDER = "declog"  # below the trainer's output_dir: local files stay where a resumed run finds them
 
 
 def start(
     config: Any, plan: declog.Plan, args: Any, *, output_dir: str | Path | None, **options: Any
 ) -> declog.Recorder:
-    """``declog.start`` for a trainer with these ``args``, with files below its ``output_dir`` by default."""
+    """Call ``declog.start`` for a trainer with these ``args``; files go below its ``output_dir`` by default."""
     folder = Path(output_dir or plan.output_dir or Path(args.output_dir) / FOLDER)
     return declog.start(
         config, rank=args.process_index, world_size=args.world_size, run_config=args.to_dict(),
@@ -25,9 +25,10 @@ def start(
 
 
 def open_trackers(trainer: Any, plan: declog.Plan) -> None:
-    """Where the trainer reports to a tracker that declog logs to as well, it opens its run now, which the sink joins.
+    """Let the trainer open its run of each tracker that declog logs to as well, so that declog's sink joins that run.
 
-    It would at the begin of training, and does not then: a second run, or declog's settings for it, would be wrong.
+    The trainer would open the run when training begins, after declog's sink: the tracker would then have a second run,
+    or a run with declog's settings.
     """
     kinds = {sink.kind for sink in plan.sinks}
     for callback in trainer.callback_handler.callbacks:
@@ -36,7 +37,7 @@ def open_trackers(trainer: Any, plan: declog.Plan) -> None:
 
 
 def go_back(log: declog.Recorder, number: int) -> None:
-    """A trainer is at a step that has ended: it trains again from its first one, or goes on from a checkpoint."""
+    """Rewind the recorder to before step ``number``, which a trainer begins again; restart it at the first step."""
     if number <= 1:
         log.restart()
     else:
@@ -44,28 +45,28 @@ def go_back(log: declog.Recorder, number: int) -> None:
 
 
 class OpenStep:
-    """The optimizer step of a trainer that is open in a recorder; its number is the one that the trainer logs it under.
+    """The optimizer step of a trainer that is open in a recorder, under the number that the trainer logs it under.
 
-    It stays open until the trainer logs, evaluates, saves or begins the next step, so that numbers at its end still
-    belong to it. ``state`` and ``control`` are the trainer's. ``every`` is the config's: which of the trainer's logs
-    are log events, or the ends of its epochs.
+    A step stays open until the trainer logs, evaluates, saves or begins the next step, so that numbers reported at its
+    end still belong to it. ``state`` and ``control`` are the trainer's. ``every`` is the config's: it makes the
+    trainer's logs, or the ends of epochs, log events.
     """
 
     def __init__(self, recorder: declog.Recorder, every: Any) -> None:
         self.every = every
         self._recorder = recorder
-        self._epoch_ended = False  # its log event waits for what the trainer reports
+        self._epoch_ended = False  # the epoch's log event waits for the trainer's report
         self._step: AbstractContextManager[Any] | None = None
         self._number = 0
 
     def begin(self, state: Any) -> None:
-        """An optimizer step begins."""
+        """Begin the next optimizer step, and end the open one."""
         self.end()
         log, number = self._recorder, state.global_step + 1
         if log.closed:
             return
         log.total_steps = state.max_steps
-        if log.last_step is not None and number <= log.last_step:  # it trains again, or from an earlier checkpoint
+        if log.last_step is not None and number <= log.last_step:  # training again, or from an earlier checkpoint
             go_back(log, number)
         step = log.step(number)
         step.__enter__()
@@ -80,23 +81,23 @@ class OpenStep:
                     step.__exit__(*(error or (None, None, None)))
 
     def reach(self, state: Any) -> None:
-        """Go to the trainer's step if it was not recorded: log events stand at it."""
+        """Record an empty step at the trainer's step if it was not recorded, because a log event needs that number."""
         if self._step is None and state.global_step > (self._recorder.last_step or 0):
             with self._recorder.step(state.global_step):
                 pass
 
     def pause(self, state: Any) -> None:
-        """End the step, unless the trainer is in the middle of it: an evaluation lies inside of it then."""
+        """End the step before an evaluation, unless the trainer is in the middle of it: then it stays open around."""
         if not self.under_way(state):
             self.end()
 
     def ends_window(self) -> bool:
-        """Whether what the trainer logs of its training is a log event."""
+        """Whether the trainer's log during training is a log event."""
         ended, self._epoch_ended = self._epoch_ended, False
         return ended if self.every == EPOCH else self.every == TRAINER
 
     def end_epoch(self, control: Any) -> None:
-        """An epoch ends: with ``every: epoch`` that is a log event, behind what the trainer reports of it now."""
+        """With ``every: epoch``, log an event at the end of an epoch, after the trainer's report if one is due."""
         if self.every != EPOCH or self._recorder.closed:
             return
         if control.should_log:
@@ -106,7 +107,10 @@ class OpenStep:
             self._recorder.flush()
 
     def save(self, state: Any) -> None:
-        """A checkpoint was saved: a run that is resumed from the end of an epoch begins with the next one."""
+        """End the step after a checkpoint; with ``every: epoch``, log the window if the checkpoint ends an epoch.
+
+        A run that resumes from such a checkpoint begins with the next epoch.
+        """
         self.end()
         if self.every == EPOCH and float(state.epoch or 0).is_integer() and not self._recorder.closed:
             self._recorder.flush()

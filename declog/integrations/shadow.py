@@ -1,11 +1,11 @@
-"""A config in the shadow of a team's own logger: which of the logger's numbers declog reproduces, and which differ.
+"""Compares a config's metrics with the numbers of a team's own logger: which numbers are the same, and which differ.
 
-    logger = declog.shadow(logger, "grpo")   # in the logger's place; the loop also calls `declog.observe`
-    logger.log({"train/reward": 0.5}, step)  # the logger gets every call as it was made, and nothing else
-    logger.close()                           # prints the comparison; `logger.comparison` has it
+    logger = declog.shadow(logger, "grpo")   # replaces the logger; the loop also calls `declog.observe`
+    logger.log({"train/reward": 0.5}, step)  # the logger gets this call unchanged, and no numbers of declog's
+    logger.close()                           # prints the comparison, which is also `logger.comparison`
 
-A number of the loop and a metric are a pair if their names agree, `train/reward` and `reward`, or if their values agree
-at every step.
+A number of the loop and a metric are a pair if their names agree, such as `train/reward` and `reward`, or if their
+values agree at every step.
 """
 
 from __future__ import annotations
@@ -52,24 +52,24 @@ def shadow(
 
 @dataclass
 class Pair:
-    """A number of the loop and a metric, over the steps at which both have a value."""
+    """A number of the loop and a metric, compared over the steps at which both have a value."""
 
     number: str
     metric: str
     steps: int = 0
     differences: int = 0
     first_difference: tuple[int, float, float] | None = None
-    """The step, the loop's value and declog's, where they first differed."""
+    """The step at which they first differed, the loop's value and declog's."""
     greatest: float = 0.0
     """The greatest relative difference."""
     values: set[float] = field(default_factory=set, repr=False)
-    """Up to two different values of the number: one that never changes agrees with many by chance."""
+    """Up to two different values of the number: a number that never changes agrees with many metrics by chance."""
 
     ratios: list[float] = field(default_factory=list, repr=False)
     """The least and the greatest ratio of the two values."""
 
     def add(self, step: int, value: float, other: float, *, same: bool) -> None:
-        """Take the values of one step."""
+        """Add the number and the metric of one step."""
         self.steps += 1
         ratios = [*self.ratios, value / other if other else math.nan]
         self.ratios = [min(ratios), max(ratios)] if all(map(math.isfinite, ratios)) else [math.nan]
@@ -89,7 +89,11 @@ class Pair:
 
     @property
     def reduction(self) -> str:
-        """The other reduction of the same rows that the number is, by how it compares to the metric; or nothing."""
+        """A guess at the other reduction of the same rows that the number is; empty if none explains the difference.
+
+        The ratio of number to metric must be constant: a sum is ``rows`` times the mean, and sample and population
+        variance differ by the factor ``(rows - 1) / rows``.
+        """
         ratio = self.ratios[0]
         if self.steps < 2 or not math.isclose(ratio, self.ratios[-1], rel_tol=1e-4):
             return ""
@@ -104,14 +108,14 @@ class Pair:
 
 
 class Comparison:
-    """The numbers of a loop beside the metrics of a config, step by step."""
+    """Compares the numbers of a loop with the metrics of a config, step by step."""
 
     def __init__(self, tolerance: float) -> None:
         self.tolerance = tolerance
         self.steps = 0
-        self._numbers: dict[int, dict[str, float]] = {}  # by step, until the step's log event comes
-        self._names: dict[str, None] = {}  # of all numbers, in order of arrival
-        self._pairs: dict[str, dict[str, Pair | None]] = {}  # by number and metric; None: they have differed by chance
+        self._numbers: dict[int, dict[str, float]] = {}  # by step, until the step's log event arrives
+        self._names: dict[str, None] = {}  # names of all numbers, in order of arrival
+        self._pairs: dict[str, dict[str, Pair | None]] = {}  # by number and metric; None: other names, and they differ
         self._warned: set[str] = set()
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
@@ -148,14 +152,14 @@ class Comparison:
             log.warning("`%s` is %.6g at step %d, and declog's `%s` is %.6g", number, value, step, pair.metric, other)
 
     def _pair(self, number: str) -> Pair | None:
-        """The metric of a number: one that agrees at every step, else one of its name."""
+        """The pair of a number: with a metric that agrees at every step, else with a metric of its name."""
         pairs = [pair for pair in self._pairs.get(number, {}).values() if pair is not None]
         pairs = [pair for pair in pairs if pair.same_name or len(pair.values) > 1]
         return min(pairs, key=lambda pair: (pair.differences > 0, not pair.same_name, pair.metric), default=None)
 
     @property
     def pairs(self) -> list[Pair]:
-        """Each number of the loop that has a metric, with it."""
+        """The numbers of the loop that have a metric, each with its metric."""
         return [pair for number in self._names if (pair := self._pair(number)) is not None]
 
     @property
@@ -165,12 +169,12 @@ class Comparison:
 
     @property
     def different(self) -> list[Pair]:
-        """The pairs of one name whose values differ."""
+        """The pairs whose names agree and whose values differ."""
         return [pair for pair in self.pairs if pair.differences]
 
     @property
     def alone(self) -> list[str]:
-        """The numbers without a metric of that name or those values."""
+        """The numbers that no metric matches, by name or by values."""
         paired = {pair.number for pair in self.pairs}
         return [number for number in self._names if number not in paired]
 
@@ -190,7 +194,7 @@ class Comparison:
         return "\n".join(lines)
 
     def _alone(self, number: str) -> str:
-        """A number without a metric; one that never changes, with the metrics that have its value, too."""
+        """Show a number without a metric; if it never changes, also the metrics that have the same value."""
         pairs = [pair for pair in self._pairs.get(number, {}).values() if pair is not None and not pair.differences]
         none = {0.0, 1.0, *(value for pair in pairs for value in pair.values if abs(value) < self.tolerance / 50)}
         metrics = sorted(pair.metric for pair in pairs if pair.values.isdisjoint(none))
@@ -198,7 +202,7 @@ class Comparison:
 
 
 class Shadow(Tee):
-    """A tee that gives the loop's numbers to a comparison instead of the recorder; the logger gets none of declog's."""
+    """A tee that passes the loop's numbers to a comparison, not to the recorder; the logger gets no metrics."""
 
     def __init__(self, logger: Any, config: Any, *, comparison: Comparison, **options: Any) -> None:
         self.comparison = comparison
@@ -218,6 +222,6 @@ class Shadow(Tee):
 
 
 def _parts(name: str) -> list[str]:
-    """The parts of a name without a last part for the mean, which is the default."""
+    """The parts of a name, without a last part ``mean``: the mean is the default reduction."""
     parts = re.split(r"[/.:]", name.lower())
     return parts[:-1] if len(parts) > 1 and parts[-1] == "mean" else parts

@@ -1,4 +1,4 @@
-"""Stand-ins for a logger, a run or a writer that pass as the original. What they leave to it is kept with the run."""
+"""Stand-ins that pass as a logger, a run or a writer, and the note of the values that only the original received."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ log = logging.getLogger("declog")
 
 
 class Stands:
-    """A stand-in for a logger: other attributes come from the logger, and `isinstance` sees the logger's class."""
+    """A stand-in for a logger: its other attributes are the logger's, and `isinstance` sees the logger's class."""
 
     _wraps: Any = None
 
-    @property  # type: ignore[misc]  # as mocks and proxies do it
+    @property  # type: ignore[misc]  # as mocks and proxies do
     def __class__(self) -> type[Any]:
         return type(self if self._wraps is None else self._wraps)
 
@@ -54,16 +54,17 @@ class Stands:
 
 
 def alone(options: Mapping[str, Any]) -> dict[str, int]:
-    """Options with this process as the only rank, unless they give a rank."""
+    """Options that make this process the only rank; empty if ``options`` name a rank."""
     return {} if {"rank", "world_size", "comm", "role"} & options.keys() else {"rank": 0, "world_size": 1}
 
 
 class LeftToLogger:
-    """What went to a logger alone, since declog keeps numbers only: each name is told of once, and kept with the run.
+    """Reports the values that went to the logger alone, because declog keeps numbers only.
 
-    Names with other digits are one, as those that hold a step. ``logger`` is what it is called, "" where there is none
-    and nobody keeps them, ``config`` the tee's. A table or a histogram is told of with the call of the tee by which
-    declog has its rows, and those that were told of before.
+    A warning names each of them once, and the run's folder keeps the names. Names that differ only in digits, such as
+    those with a step, count as one. ``logger`` is the logger's name; "" means that there is none, so nobody keeps the
+    values. ``config`` is the tee's. For tables and histograms the warning shows the ``declog.tee`` call that would
+    record their rows, and the rows of those named before.
     """
 
     def __init__(self, logger: str, config: Any) -> None:
@@ -76,9 +77,9 @@ class LeftToLogger:
     def record(
         self, values: Mapping[str, Any], flat: Mapping[str, Any], recorder: declog.Recorder, step: int, **options: Any
     ) -> dict[str, Any]:
-        """Record numbers, and the rows of tables that the config declares; the others are returned.
+        """Record numbers, and the rows of tables that the config declares; return the other values.
 
-        Histograms are among these, also under a signal's name: they have no values any more.
+        Histograms are always returned, even under a signal's name, because they no longer hold their values.
         """
         histograms = {name: value for name, value in values.items() if is_histogram(value)}
         rows = self._tables.columns(flat, recorder.plan.signal_names)
@@ -86,7 +87,7 @@ class LeftToLogger:
         return {**recorder.scalars({**numbers, **rows}, step, **options), **histograms}
 
     def tell(self, values: Mapping[str, Any], recorder: declog.Recorder) -> None:
-        """Say it of names that are new."""
+        """Warn about new names among the values, and note all names so far with the run."""
         signals = recorder.plan.signal_names
         names = [name for name, value in values.items() if not declared_columns(name, value, signals)]
         kinds = {kind_of(name): name for name in names}
@@ -103,7 +104,7 @@ class LeftToLogger:
             recorder.note(left_to_logger={self._logger: edits})
 
     def _edit(self, values: Mapping[str, Any], signals: frozenset[str]) -> str:
-        """The call that keeps the rows of all tables and histograms up to now; empty if none of these is one."""
+        """The call that records the rows of all tables and histograms so far; empty if these values have none."""
         if not any(is_table(value) or is_histogram(value) for value in values.values()):
             return ""
         call = self._call = self._call or TeeCall(self._config)

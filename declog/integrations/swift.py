@@ -6,7 +6,7 @@
 
     swift rlhf --rlhf_type grpo --external_plugins plugin.py --callbacks declog ...
 
-ms-swift constructs a callback for each name, with the trainer.
+ms-swift constructs a callback for each name, and passes it the trainer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def register(config: Any = None, overrides: Sequence[str] = (), *, name: str = "
     """Let ``--callbacks declog`` attach declog; the arguments are those of ``declog.attach``."""
 
     class DeclogCallback(TrainerCallback):  # type: ignore[misc]  # ms-swift is not typed here
-        """Attaches when training begins, because the trainer is not complete when its callbacks are constructed."""
+        """Attaches when training begins: the trainer is not complete when ms-swift constructs its callbacks."""
 
         def on_init_end(self, *args: Any, **kwargs: Any) -> None:
             trainer = self.trainer

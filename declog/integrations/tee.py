@@ -1,4 +1,4 @@
-"""A tee for any logger: the numbers that a loop logs go through a config, to declog's sinks and to the logger.
+"""A tee for any logger: the loop's numbers go through a config to declog's sinks, and unchanged to the logger.
 
     wandb = declog.tee(wandb)                       # or: from declog.integrations import wandb
     writer = declog.tee(SummaryWriter("runs/mine"))
@@ -33,9 +33,9 @@ from declog.sinks import SCALAR, Sink
 __all__ = ["Tee", "tee"]
 
 PRESET = "tee"
-METHODS = (*logger_calls.PAIRS, *logger_calls.MAPPINGS)  # a logger has one of them
+METHODS = (*logger_calls.PAIRS, *logger_calls.MAPPINGS)  # a logger has at least one of these
 ENDS = ("close", "end", "end_run", "end_training", "finalize", "finish", "shutdown")  # methods that end the logger
-PATIENCE = 10  # a warning comes after so many calls without a number
+PATIENCE = 10  # the number of calls without a number after which declog warns
 
 log = logging.getLogger("declog")
 
@@ -44,16 +44,16 @@ log = logging.getLogger("declog")
 def tee(logger: Any = None, config: Any = PRESET, overrides: Sequence[str] = (), **options: Any) -> Any:
     """A stand-in for the logger that passes its numbers through declog; use it in the logger's place.
 
-    ``logger`` is the module ``wandb`` or a run of it, a ``SummaryWriter``, or any object with a method that carries
+    ``logger`` is the module ``wandb`` or a run of it, a ``SummaryWriter``, or any object with a method that takes
     a name and a value, or a mapping, with a step: ``log``, ``log_metrics``, ``log_dict``, ``log_scalar``, ``record``
-    with ``dump``. None is a logger of that shape which has declog's sinks only. ``config`` is a preset's name with
-    ``overrides``, or any config for ``declog.start``; the logger gets the metrics in its default profile that the loop
-    does not log itself. ``options`` are those of ``declog.start``. The process is the only rank by default: if all
-    ranks log, pass ``rank`` and ``world_size``, and the logger on rank 0.
+    with ``dump``. None makes a logger of that shape with declog's sinks only. ``config`` is a preset's name with
+    ``overrides``, or any config for ``declog.start``. The logger also gets the metrics in the config's default profile
+    that the loop does not log itself. ``options`` are those of ``declog.start``. The process is the only rank by
+    default: if all ranks log, pass ``rank`` and ``world_size``, and the logger on rank 0.
 
-    A number of an earlier step than the last is recorded at the last; declog says so where a name goes back.
+    A number with an earlier step than the last is recorded at the last step; declog warns once for each such name.
 
-    What is wrong with the config raises ``ConfigError`` here; a logger of another shape ``UsageError``.
+    Raises ``ConfigError`` for a wrong config, and ``UsageError`` for a logger of another shape.
     """
     config = declog.compose(config, overrides)
     declog.plan(config)
@@ -67,19 +67,19 @@ def tee(logger: Any = None, config: Any = PRESET, overrides: Sequence[str] = (),
 
 
 def original(logger: Any) -> Any:
-    """The logger, or the module `wandb` for declog's module that stands in for it."""
+    """The logger; for declog's stand-in of the module `wandb`, the module `wandb` itself."""
     stands_in = isinstance(logger, types.ModuleType) and logger.__name__ == "declog.integrations.wandb"
     return importlib.import_module("wandb") if stands_in else logger
 
 
 def reject_other_shapes(logger: Any) -> None:
-    """``UsageError`` DL510 for an object that has no method of a logger."""
+    """Raise ``UsageError`` DL510 for an object that has no method of a logger."""
     if logger is not None and not any(hasattr(logger, name) for name in METHODS):
         raise UsageError.of("DL510.tee", type=type(logger).__name__)
 
 
 class _Waiting:
-    """The sink of a logger: keeps its scalars until the loop logs next."""
+    """A sink that keeps the scalars for the logger until the loop logs next."""
 
     kind = "tee"
     accepts: ClassVar[frozenset[str]] = frozenset({SCALAR})
@@ -107,31 +107,31 @@ class _NoLogger:
 
 
 class Tee(Stands):
-    """A recorder beside an object whose methods carry numbers by name and a step; ``logger_calls`` reads them.
+    """A recorder beside a logger whose methods take numbers by name and a step; ``logger_calls`` reads the calls.
 
-    Every call goes to the logger unchanged, and its result is returned. A step may have several calls. A call with
+    Every call goes to the logger unchanged, and returns the logger's result. A step may have several calls. A call with
     ``commit`` or ``step_finished`` completes the step, and so does a mapping without a step, or a dump. Each name may
-    count steps of its own, as a writer's tags do; declog's steps rise. The recorder's values for the logger wait until
-    the loop logs next.
+    count steps of its own, as a writer's tags do; the steps in declog only rise. The recorder's values for the logger
+    wait until the loop logs next.
     """
 
     def __init__(self, logger: Any, config: Any, *, sinks: Sequence[Sink] = (), **options: Any) -> None:
         self._waiting = _Waiting()
-        self._step: int | None = None  # the last one that was logged
+        self._step: int | None = None  # the last step that was logged
         self._steps: dict[str, int] = {}  # the last step of each name, as the loop counts
         self._back: set[str] = set()  # names whose steps have fallen
-        self._unnumbered: set[str] = set()  # names that came without a step since the last one began
-        self._calls: Counter[str] = Counter()  # of the logger's methods
-        self._names: set[str] = set()  # of the numbers that the loop has logged
+        self._unnumbered: set[str] = set()  # names logged without a step since the last step began
+        self._calls: Counter[str] = Counter()  # the number of calls of each method of the logger
+        self._names: set[str] = set()  # names of the numbers that the loop has logged
         self._untaken = LeftToLogger("" if logger is None else type(logger).__name__, config)
-        self._again: Callable[[Mapping[str, Any], int], Any] | None = None  # calls the logger as the loop did last
-        self._until_dump: dict[str, tuple[Any, int]] = {}  # numbers that wait for a dump, and how often each came
+        self._again: Callable[[Mapping[str, Any], int], Any] | None = None  # repeats the loop's last call of the logger
+        self._until_dump: dict[str, tuple[Any, int]] = {}  # numbers that wait for a dump, and their counts
         atexit.register(self._drain)  # runs after the recorder's own
         waiting: Sequence[Sink] = () if logger is None else (self._waiting,)
         self.recorder: declog.Recorder = declog.start(
             config, sinks=[*waiting, *sinks], **{"steps": "commit", **alone(options), **options}
         )
-        self._wraps = _NoLogger() if logger is None else logger  # from here on other attributes are its own
+        self._wraps = _NoLogger() if logger is None else logger  # from here on other attributes are the logger's
 
     def __exit__(self, *error: Any) -> None:
         self.close()
@@ -155,7 +155,7 @@ class Tee(Stands):
         self._end("close")
 
     def finish(self, *args: Any, **kwargs: Any) -> Any:
-        """The same with the logger's ``finish``; other methods that end a logger do the same."""
+        """Do as ``close``, with the logger's ``finish``; so does each other method that ends the logger."""
         return self._end("finish", *args, **kwargs)
 
     def _end(self, how: str, *args: Any, **kwargs: Any) -> Any:
@@ -168,7 +168,7 @@ class Tee(Stands):
         atexit.unregister(self._drain)
         return getattr(self._wraps, how)(*args, **kwargs) if hasattr(self._wraps, how) else None
 
-    # -- what the loop logs
+    # -- numbers that the loop logs
 
     def _record(self, name: str, method: Callable[..., Any], args: Any, kwargs: Any) -> None:
         """Record the numbers of a call."""
@@ -191,7 +191,7 @@ class Tee(Stands):
         return any(hasattr(self._wraps, name) for name in logger_calls.DUMPS)
 
     def _wait(self, name: str, values: Mapping[str, Any]) -> None:
-        """Keep numbers until the dump: the last value of each, or the mean if the method says so."""
+        """Keep numbers until the dump: the last value of each, or the mean if the method's name ends in ``_mean``."""
         for key, value in values.items():
             before, n = self._until_dump.get(key, (value, 0))
             mean = before + (value - before) / (n + 1) if n and name.endswith("_mean") else value
@@ -217,11 +217,14 @@ class Tee(Stands):
                 self._untaken.tell(no_numbers, self.recorder)
 
     def _numbers(self, values: Mapping[str, Any], step: int, *, commit: bool) -> Mapping[str, Any]:
-        """Record the numbers among values; the others are returned."""
+        """Record the numbers among the values, and return the other values."""
         return self._untaken.record(values, flat(values), self.recorder, step, commit=commit)
 
     def _number(self, call: logger_calls.Call, names: set[str]) -> int:
-        """The step that a call is recorded in: of a call without one the next, if a name repeats or it is complete."""
+        """The step in which a call is recorded.
+
+        A call without a step begins the next step if it completes a step or repeats a name, else it joins the last one.
+        """
         last = -1 if self._step is None else self._step
         if call.step is None:
             again = call.commit or not (self._steps or self._unnumbered.isdisjoint(names))
@@ -246,7 +249,7 @@ class Tee(Stands):
             logger_calls.EXAMPLES,
         )  # fmt: skip
 
-    # -- what the logger gets besides
+    # -- declog's metrics for the logger
 
     def _drain(self) -> None:
         """Write the waiting values on the thread that logs, because loggers need not be thread-safe."""

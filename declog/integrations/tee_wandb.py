@@ -1,4 +1,4 @@
-"""Tees of wandb: of a run, and of the module. ``tee.py`` has those of other loggers."""
+"""Tees of a wandb run and of the module ``wandb``. ``tee.py`` has the tee of other loggers."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from declog.sinks.wandb import WandbSink, open_run
 
 
 class _RunSink(WandbSink):
-    """Writes the rows of a run of wandb's: what declog computes, and every number of the loop, whatever is shown."""
+    """Writes the rows of a wandb run: declog's metrics, and every number of the loop, whatever the profile shows."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._rows: dict[int, dict[str, Any]] = {}  # the loop's numbers that are not written yet
+        self._rows: dict[int, dict[str, Any]] = {}  # by row: the loop's numbers that are not written yet
         self._written = -1
-        self._of_loop: set[str] = set()  # the names of the loop's own tables and the like
+        self._of_loop: set[str] = set()  # names of the loop's own tables and other values that are no numbers
         self._lock = threading.Lock()
 
     def take(self, step: int, numbers: Mapping[str, Any], rest: Iterable[str]) -> None:
-        """Keep numbers of the loop until their row is written; a row that was written takes none, as wandb has it.
+        """Keep numbers of the loop until their row is written; drop those of a row that is written, as wandb does.
 
-        A table whose name is in ``rest`` is in the row as the loop logs it.
+        The loop itself writes tables whose names are in ``rest`` to the row, so declog's of those names are left out.
         """
         with self._lock:
             self._of_loop.update(rest)
@@ -51,7 +51,7 @@ class _RunSink(WandbSink):
         super().write(step, replace(records, scalars=(*unshown, *records.scalars), tables=tables))
 
     def write_rows(self, step: int) -> None:
-        """Write the rows up to a step that have no log event of their own."""
+        """Write the rows up to ``step`` that have no log event of their own."""
         for row in sorted(number for number in [*self._rows] if number <= step):
             numbers = self._taken(row)
             super().write(row, Records("train", time.time(), tuple(_scalar(*item) for item in numbers.items())))
@@ -71,7 +71,7 @@ def _scalar(name: str, value: Any) -> Scalar:
 
 
 def _numbers(values: Mapping[str, Any], rest: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers of a call by name, without its ``rest`` and rows of signals; copies of those that may change."""
+    """The single numbers of a call by name, without its ``rest``; tensors and arrays are copied, as they may change."""
     no_numbers = flat(rest, ".")
     numbers = {name: value for name, value in flat(values, ".").items() if name not in no_numbers and value is not None}
     return {
@@ -82,11 +82,11 @@ def _numbers(values: Mapping[str, Any], rest: Mapping[str, Any]) -> dict[str, An
 
 
 class _Summary(Stands):
-    """The summary of a run; ``tell`` is called with the names of what is said in it."""
+    """Stands in for the summary of a run; calls ``tell`` with the names of the values that the loop sets in it."""
 
     def __init__(self, summary: Any, tell: Callable[[Iterable[str]], None]) -> None:
         self._tell = tell
-        self._wraps = summary  # from here on other attributes are its own
+        self._wraps = summary  # from here on other attributes are the summary's
 
     def __getitem__(self, name: str) -> Any:
         return self._wraps[name]
@@ -106,13 +106,13 @@ class _Summary(Stands):
 
 
 class RunTee(Stands):
-    """A run of wandb's. ``log`` goes through the config; all else is the run's own.
+    """A wandb run whose ``log`` goes through the config; all other attributes are the run's own.
 
-    wandb's meaning of steps is kept: a call without a step, or with ``commit=True``, completes the row, calls of one
-    row are one step, and the names of nested mappings are joined by dots. Every number of the loop is in its row,
-    whatever the profile shows, unless the config names a sink of wandb's, whose profile says it. Images, tables, texts
-    and what else is no number go to the run as they are, in their row; where there are such, the rows before are waited
-    for. Whoever finishes the run, a sweep's agent or another ``wandb.init``, finishes the recorder before.
+    Steps mean the same as in wandb: a call without a step, or with ``commit=True``, completes the row, calls of one
+    row are one step, and dots join the names of nested mappings. Every number of the loop is in its row, whatever the
+    profile shows; if the config names a wandb sink, that sink's profile selects the numbers. Images, tables, texts and
+    other values that are no numbers go to the run unchanged, in their row, after ``log`` has waited for the earlier
+    rows. Anyone who finishes the run, such as a sweep's agent or another ``wandb.init``, finishes the recorder first.
     """
 
     recorder: declog.Recorder | None
@@ -124,7 +124,7 @@ class RunTee(Stands):
         rows: Sequence[Sink] = () if self._rows is None else (self._rows,)
         block: AbstractContextManager[None] = open_run(run) if named else nullcontext()
         self.recorder = None
-        if not run.disabled:  # it logs nothing, as on the ranks that have no run
+        if not run.disabled:  # a disabled run logs nothing: loops use one on the ranks without a run
             with block:
                 self.recorder = declog.start(
                     config,
@@ -133,44 +133,44 @@ class RunTee(Stands):
                 )
         self._row = 0 if self.recorder is None else int(run.step)
         self._untaken = LeftToLogger("wandb", config)
-        self._shared = False  # whether wandb itself logs into the rows
+        self._shared = False  # whether wandb itself logs into the rows, by `watch`
         self._finish = run.finish
         run.finish = self.finish
-        self._wraps = run  # from here on other attributes are its own
+        self._wraps = run  # from here on other attributes are the run's
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         self.finish(exit_code=0 if kind is None else 1)
 
     @property
     def step(self) -> int:
-        """The row that is open, which wandb itself gets later."""
+        """The open row, which wandb itself receives later."""
         return int(self._wraps.step) if self._log is None else self._row
 
     @property
     def summary(self) -> Any:
-        """wandb's, of all rows that are complete; what the loop says in it is wandb's alone, which is told."""
+        """wandb's summary of all complete rows. Values that the loop sets in it go to wandb alone, with a warning."""
         if (recorder := self._log) is not None:
             recorder.written()
         return _Summary(self._wraps.summary, partial(self._tell, "summary"))
 
     def _tell(self, what: str, names: Iterable[str]) -> None:
-        """Tell of what goes to the run alone, beside its rows."""
+        """Warn about names that go to the run alone, outside its rows."""
         if (recorder := self._log) is not None:
             with recorder.guard("what the loop says of its run could not be told of"):
                 self._untaken.tell({f"{what}: {name}": None for name in names}, recorder)
 
     def watch(self, *args: Any, **kwargs: Any) -> Any:
-        """What ``wandb.watch`` does. Its hooks log into the row that is open, so rows are waited for from now on."""
+        """Call ``wandb.watch``. Its hooks log into the open row, so from now on ``log`` waits for the earlier rows."""
         self._shared = True
         return self._wraps.watch(*args, **kwargs)
 
     def alert(self, title: str, *args: Any, **kwargs: Any) -> None:
-        """What ``wandb.alert`` does; alerts of declog's are conditions of the config."""
+        """Call ``wandb.alert``, and warn that declog does not keep the alert; declog's alerts are in the config."""
         self._tell("alert", [title])
         self._wraps.alert(title, *args, **kwargs)
 
     def log(self, data: Mapping[str, Any], step: int | None = None, commit: bool | None = None) -> None:
-        """What ``wandb.log`` does."""
+        """Record the numbers of a ``wandb.log`` call; its other values go to the run unchanged."""
         recorder = self._log
         if recorder is None or not isinstance(data, Mapping):
             self._wraps.log(data, step=step, commit=commit)
@@ -190,9 +190,9 @@ class RunTee(Stands):
             self._row += 1
 
     def _beside(self, values: Mapping[str, Any], row: int, *, commit: bool = False) -> None:
-        """What is not declog's in a row, or will come."""
+        """Log values that declog does not record to a row of the run, once all earlier rows are written."""
         if self._log is not None and (values or self._shared):
-            self._log.written()  # else their rows would come after this one, which wandb does not take
+            self._log.written()  # wandb drops a row that arrives after a later one
             if self._rows is not None:
                 self._rows.write_rows(row - 1)
             self._wraps.log(values, step=row, commit=commit)
@@ -202,31 +202,31 @@ class RunTee(Stands):
         return None if self.recorder is None or self.recorder.closed else self.recorder
 
     def finish(self, exit_code: int | None = None, **kwargs: Any) -> None:
-        """Log what is left, close declog's sinks, and finish the run."""
+        """Log the last window, close declog's sinks, and finish the run."""
         if self.recorder is not None:
             self.recorder.close(failed=bool(exit_code))
         self._finish(exit_code=exit_code, **kwargs)
 
 
 class WandbTee:
-    """The module ``wandb``, whose runs are tees; all else is the module's own."""
+    """The module ``wandb`` with runs that are tees; all other attributes are the module's own."""
 
     def __init__(self, module: Any, config: Any, **options: Any) -> None:
         self._module, self._config, self._options = module, config, options
         self._tees: list[RunTee] = []
 
     def __getattr__(self, name: str) -> Any:
-        of_run = name in ("alert", "log", "summary", "watch")  # the module's are those of the run itself
+        of_run = name in ("alert", "log", "summary", "watch")  # the module's would bypass the tee
         run = self.run if of_run else None
         return getattr(self._module if run is None else run, name)
 
     def init(self, *args: Any, **kwargs: Any) -> RunTee:
-        """What ``wandb.init`` does."""
+        """Call ``wandb.init``, and tee the run."""
         return self._of(self._module.init(*args, **kwargs))
 
     @property
     def run(self) -> RunTee | None:
-        """The run that is open."""
+        """The tee of the open run; None if there is none."""
         run = self._module.run
         return None if run is None else self._of(run)
 

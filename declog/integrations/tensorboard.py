@@ -1,8 +1,8 @@
-"""``SummaryWriter`` of torch's, whose scalars go through declog: change one import.
+"""torch's ``SummaryWriter``, with scalars that go through declog: change one import.
 
     from declog.integrations.tensorboard import SummaryWriter    # was: from torch.utils.tensorboard
 
-The config is the preset ``tee``, or the file of that name among the project's own presets. ``tee.py`` has the rest.
+The config is the preset ``tee``, or the project's own preset of that name. ``tee.py`` records the scalars.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["SummaryWriter"]
 
 
 class SummaryWriter(tensorboard.SummaryWriter):
-    """torch's writer, teed: also in classes made of it."""
+    """torch's writer with a tee inside, so that subclasses are teed, too."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -26,7 +26,7 @@ class SummaryWriter(tensorboard.SummaryWriter):
 
     @property
     def recorder(self) -> declog.Recorder:
-        """What declog records with."""
+        """The recorder of the writer's tee."""
         return self._tee.recorder
 
     def add_scalar(self, *args: Any, **kwargs: Any) -> None:

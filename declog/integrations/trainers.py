@@ -1,8 +1,7 @@
-"""Any trainer of transformers: a callback that takes what the trainer reports, and what the loop observes.
+"""A callback for any trainer of transformers: records the trainer's reported numbers and the loop's observations.
 
-The callback follows training by what callbacks are given: a step is an optimizer step, and a log event the trainer's
-own log, or the end of an epoch. Evaluations and predictions are the mode ``eval``: hooks of the trainer tell where they
-begin and end. Uses declog's public API as a stranger would.
+A step is an optimizer step. A log event is the trainer's own log, or the end of an epoch. Evaluations and predictions
+are recorded in the mode ``eval``; hooks on the trainer mark where they begin and end. Uses declog's public API only.
 """
 
 from __future__ import annotations
@@ -47,14 +46,15 @@ def callback(
 ) -> Any:
     """A callback for any trainer of transformers: ``Trainer(..., callbacks=[declog.callback()])``.
 
-    ``config`` is a preset's name with ``overrides``, or anything that ``declog.start`` takes; the others are those of
-    ``declog.start``. Made on every rank. What is wrong with the config raises ``ConfigError`` here; sinks open when
-    training, or a first evaluation, begins. Files go to ``output_dir``, by default ``declog`` below the trainer's.
+    ``config`` is a preset's name with ``overrides``, or anything that ``declog.start`` takes; ``sinks``, ``wait_s`` and
+    ``start_s`` are those of ``declog.start``. Construct the callback on every rank. A wrong config raises
+    ``ConfigError`` here. Sinks open when training, or a first evaluation, begins. Files go to ``output_dir``, by
+    default ``declog`` below the trainer's.
 
-    Each number that the trainer reports is logged under its name. What the config declares as a signal of the step is
-    observed as that, and so is what any code observes while a step is open: a loss function, say, calls
-    ``declog.observe``. The config's ``every`` is ``trainer`` (each ``logging_steps``), ``epoch``, or steps. The
-    callback's ``recorder`` is None until it has begun; it is closed at the end of the program, or by ``close()``.
+    Each number that the trainer reports is logged under its name, or observed if the config declares a signal of that
+    name. Any code may call ``declog.observe`` while a step is open, such as a loss function. The config's ``every`` is
+    ``trainer`` (each ``logging_steps``), ``epoch``, or a number of steps. The callback's ``recorder`` is None until the
+    run begins; it is closed at the end of the program, or by ``close()``.
     """
     refuse_arguments(callback, config, overrides, sinks, unnamed, unknown, declog.LogSpec.model_fields)
     config = declog.compose(config, overrides)
@@ -65,7 +65,7 @@ def callback(
 
 @dataclass(frozen=True)
 class _Told:
-    """The ``logs`` of the last log event, and the names that they had when the callback was told."""
+    """The ``logs`` of the trainer's last log, and the names in it when transformers called this callback."""
 
     logs: dict[str, Any] = field(default_factory=dict)
     names: frozenset[str] = frozenset()
@@ -74,7 +74,7 @@ class _Told:
 
 
 def _named(numbers: dict[str, Any], *, evaluated: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Numbers under the names that they have in any mode, and those whose names are of no mode."""
+    """Split numbers into those of the mode, by names without its prefix, and the others, by their full names."""
     if not evaluated:
         return numbers, {}
     plain = {name.removeprefix(f"{EVAL}_"): value for name, value in numbers.items() if name.startswith(f"{EVAL}_")}
@@ -83,16 +83,16 @@ def _named(numbers: dict[str, Any], *, evaluated: bool) -> tuple[dict[str, Any],
 
 
 class _Loop:
-    """Steps, evaluations and log events of a trainer, as its callbacks are called."""
+    """Follows the steps, evaluations and log events of a trainer through the methods of a callback."""
 
     recorder: declog.Recorder | None = None
 
     def __init__(self, config: Any, plan: declog.Plan, options: dict[str, Any]) -> None:
         self._config = config
         self._plan = plan
-        self._options = options  # of a start
-        self._trainer: Any = None  # whose evaluations are hooked
-        self._step: Any = None  # an OpenStep, when the run has begun
+        self._options = options  # of declog.start
+        self._trainer: Any = None  # the trainer whose evaluations are hooked
+        self._step: Any = None  # an OpenStep once the run has begun
         self._mode: AbstractContextManager[Any] | None = None
         self._told = _Told()
 
@@ -104,7 +104,7 @@ class _Loop:
             self._step.end()
             self.recorder.close()
 
-    # -- what the trainer calls
+    # -- methods that the trainer calls
 
     def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._follow()
@@ -112,14 +112,14 @@ class _Loop:
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         log = self.recorder
         if log is not None and log.last_step not in (None, state.global_step) and state.global_step:
-            self.close()  # it goes on from a checkpoint, in this folder
-        if log is not None and log.closed:  # a notebook's cell that is run again
+            self.close()  # the trainer resumes from a checkpoint, in this folder
+        if log is not None and log.closed:  # a notebook runs its cell again
             self.recorder = self._step = self._mode = None
         self._follow()
         log = self._log(args)
         log.total_steps = state.max_steps
         log.training(True)
-        if state.global_step and not log.closed and log.last_step != state.global_step:  # not where it trains on
+        if state.global_step and not log.closed and log.last_step != state.global_step:  # resumed, not continued
             checkpoints = importlib.import_module("declog.integrations.checkpoints")
             checkpoints.load(log, args, self._checkpoint(args, state.global_step))
 
@@ -149,7 +149,7 @@ class _Loop:
             self._enter(log, state)
         evaluated, under_way = self._mode is not None, self._step.under_way(state)
         if not evaluated:
-            self._step.reach(state)  # it may have begun without the callback
+            self._step.reach(state)  # the step may have begun without the callback
         with log.guard("what the trainer reports could not be recorded"):
             plain, exact = _named(numbers, evaluated=evaluated)
             self._take(log, plain, main=state.is_world_process_zero)
@@ -157,7 +157,7 @@ class _Loop:
         self._told = _Told(logs or {}, frozenset(logs or {}), state.global_step, evaluated)
         if not inside:
             self._leave()
-        if not (evaluated or under_way):  # else training code has logged in the middle of a step
+        if not (evaluated or under_way):  # under way: training code has logged in the middle of a step
             self._step.end()
             if self._step.ends_window():
                 log.flush()
@@ -175,7 +175,7 @@ class _Loop:
                 checkpoints.save(log, args, state.global_step)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The window that is open is a log event, also where nobody closes the callback."""
+        """Log the open window, because nobody may close the callback."""
         log = self._log(args)
         self._step.end()
         if not log.closed:
@@ -207,7 +207,7 @@ class _Loop:
             return self._log(trainer.args)
 
         def evaluation(*args: Any, **kwargs: Any) -> Part:
-            """One of several data sets is a log event of its own: the mode of the call around it ends."""
+            """Leave the mode of an evaluation around this one: each of several data sets is its own log event."""
             self._leave()
             self._enter(self._log(trainer.args), trainer.state)
             try:
@@ -232,7 +232,7 @@ class _Loop:
         hooks.add("evaluation_loop", loop)
 
     def _add_late(self) -> None:
-        """Numbers that callbacks behind this one have put into the ``logs`` of the last log event."""
+        """Pass on the numbers that later callbacks have added to the ``logs`` of the trainer's last log."""
         told, self._told = self._told, _Told()
         added = numbers_in({name: told.logs[name] for name in told.logs.keys() - told.names})
         if added and self.recorder is not None:
@@ -241,21 +241,25 @@ class _Loop:
             self.recorder.pass_through(Beside(numbers=plain, exact=exact), told.step, mode)
 
     def _take(self, log: declog.Recorder, numbers: dict[str, Any], *, main: bool) -> None:
-        """Signals of the step on all ranks, which report alike; other numbers from rank 0."""
+        """Observe the numbers that are signals, on every rank, and log the others on rank 0: ranks report the same."""
         signals = {name: value for name, value in numbers.items() if name in log.plan.signal_names}
         if signals and log.in_step:
             log.observe(**signals)
         log.scalars({name: value for name, value in numbers.items() if main and name not in signals})
 
     def _checkpoint(self, args: Any, step: int) -> Path:
-        """Where the training that is resumed was saved: what ``train`` was given, which it tells no callback."""
+        """The folder of the checkpoint that training resumes from.
+
+        transformers passes the argument ``resume_from_checkpoint`` of ``train`` to no callback, so a caller's frame
+        is searched for it; by default the folder is the one of this step.
+        """
         folders = (frame.f_locals.get("resume_from_checkpoint") for frame in _callers())
         if (folder := next((name for name in folders if isinstance(name, str | os.PathLike)), None)) is not None:
             return Path(folder)
         return Path(args.output_dir) / f"checkpoint-{step}"
 
     def _enter(self, log: declog.Recorder, state: Any) -> None:
-        """An evaluation begins, inside the step that the trainer is in the middle of."""
+        """Enter the mode ``eval``; a step that is under way stays open around it."""
         self._step.pause(state)
         if self._mode is None and not log.closed and EVAL in log.plan.modes:
             mode = log.mode(EVAL, state.global_step)
@@ -269,7 +273,7 @@ class _Loop:
 
 
 def _callers() -> Iterator[FrameType]:
-    """The frames of who called this module, which tells callbacks less than it knows."""
+    """The frames of this call's callers, innermost first: transformers tells callbacks less than its frames hold."""
     frame = inspect.currentframe()
     while frame is not None:
         yield frame
@@ -277,10 +281,10 @@ def _callers() -> Iterator[FrameType]:
 
 
 def _callback() -> type[Any]:
-    """The class, made where transformers is needed first."""
+    """The callback's class; created on the first use, because it imports transformers."""
     from transformers import TrainerCallback
 
     class DeclogCallback(_Loop, TrainerCallback):  # type: ignore[misc]  # transformers is not typed here
-        """What ``declog.callback`` returns."""
+        """The callback that ``declog.callback`` returns."""
 
     return DeclogCallback

@@ -1,8 +1,8 @@
-"""The module ``wandb``, whose numbers go through declog: change one import.
+"""A stand-in for the module ``wandb`` that passes its numbers through declog: change one import.
 
     from declog.integrations import wandb           # was: import wandb
 
-The config is the preset ``tee``, or the file of that name among the project's own presets. ``tee.py`` has the rest.
+The config is the preset ``tee``, or the project's own preset of that name. ``declog.tee`` of ``tee.py`` does the rest.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _tee: Any = None
 
 
 def __getattr__(name: str) -> Any:
-    """Everything that wandb has; its runs, ``log`` and ``finish`` are the tee's. The config is read at first use."""
+    """The tee's attribute, else wandb's own. The first use of an attribute starts the tee, and reads its config."""
     global _tee
     if name.startswith("__"):
         return getattr(_wandb, name)

@@ -1,8 +1,9 @@
-"""TRL's trainers: one call attaches declog to a ``GRPOTrainer`` or ``RLOOTrainer``, and YAML decides what is logged.
+"""Attaches declog to TRL's trainers by one call; a config decides what is logged.
 
-declog reads signals where TRL's own methods return them. ``support`` knows which methods a trainer has, and reads
-constants from it, ``capture`` reads the signals, ``report`` merges values into TRL's logs, and ``steps`` follows
-optimizer steps and checkpoints. Hooks are attributes of the attached trainer; TRL's modules and classes stay unchanged.
+declog reads signals from the arguments and results of TRL's own methods. ``support`` finds the methods that a trainer
+has, and reads constants from it. ``capture`` reads the signals, ``report`` merges values into TRL's logs, and ``steps``
+follows optimizer steps and checkpoints. Hooks are attributes of the attached trainer; TRL's modules and classes stay
+unchanged.
 """
 
 from __future__ import annotations
@@ -50,29 +51,31 @@ def attach(
 ) -> declog.Recorder:
     """Log a trainer of TRL or transformers as a config says; call it on every rank, before ``trainer.train()``.
 
-    ``config`` and ``overrides`` are what ``declog.start`` takes; by default the preset of
-    the trainer's own names, ``trl_grpo``, ``trl_rloo``, ``trl_async_grpo`` or ``trl_ppo``, of another ``trainer``.
-    Constants of the config are filled from the trainer's arguments. Log events are the trainer's, each
-    ``logging_steps`` and at each evaluation.
+    ``config`` and ``overrides`` are those of ``declog.start``. The default is the preset with the trainer's own names:
+    ``trl_grpo``, ``trl_rloo``, ``trl_async_grpo`` or ``trl_ppo``, and ``trainer`` for any other trainer. Constants of
+    the config are filled from the trainer's arguments. Log events are the trainer's, each ``logging_steps`` and at each
+    evaluation.
 
-    ``merge`` says what becomes of the values in the ``logs`` that the trainer reports to its trackers, callbacks and
-    ``metric_for_best_model``, on every rank: ``replace`` puts them under their own names, TRL's included; ``prefix``
-    puts ``prefix`` before them; ``None`` leaves ``logs`` alone. A rank waits at most ``deliver_s`` for them; after
-    that TRL's own values stay. ``sinks``, ``wait_s`` and ``start_s`` are those of ``declog.start``. Files go to
-    ``output_dir`` (by default ``declog`` below the trainer's) or, where a run has had that, to the next number inside
-    it. A run that is resumed from a checkpoint continues in the folder of its first part.
+    ``merge`` decides whether declog's values go into the ``logs`` that the trainer reports to its trackers, callbacks
+    and ``metric_for_best_model``, on every rank: ``replace`` adds them under their own names, and replaces TRL's values
+    of these names; ``prefix`` adds them with ``prefix`` before their names; ``None`` leaves ``logs`` alone. A rank
+    waits at most ``deliver_s`` for the values; after that TRL's own values stay. ``sinks``, ``wait_s`` and ``start_s``
+    are those of ``declog.start``. Files go to ``output_dir`` (by default ``declog`` below the trainer's), or to the
+    next number inside it if an earlier run has used it. A run that is resumed from a checkpoint continues in the folder
+    of its first part.
 
-    A trainer whose methods are not TRL's is trained all the same: what it reports passes through to declog's sinks,
-    and the metrics that cannot be computed are named once. Where a subclass, or a TRL before 1.9 or after 1.16, has
-    another number than declog, its own stays in ``logs``. Raises ``ConfigError`` for whatever is wrong with the
-    config, a constant that is pinned to another number than the trainer's among it; ``UsageError`` for a preset of
-    the other method; ``CommError`` where another rank does not attach within ``start_s``.
+    A trainer whose methods are not TRL's trains all the same: its reported numbers pass through to declog's sinks, and
+    one warning names the metrics that cannot be computed. If a subclass, or a TRL before 1.9 or after 1.16, has another
+    number than declog, the trainer's number stays in ``logs``.
 
-    Returns the recorder. Close it, or use it as a context manager, where its files are read in the same program. A
-    trainer that has trained, or whose recorder is closed, can be attached again; ``detach`` closes it and takes the
-    hooks off.
+    Raises ``ConfigError`` for a wrong config, such as a constant pinned to another number than the trainer's;
+    ``UsageError`` for a preset of the other method; ``CommError`` if another rank does not attach within ``start_s``.
+
+    Returns the recorder. Close it, or use it as a context manager, if the same program reads its files. A trainer that
+    has trained, or whose recorder is closed, can be attached again; ``detach`` closes the recorder and removes the
+    hooks.
     """
-    behind = None if isinstance(trainer, str) else config  # a config in the place of the trainer is told below
+    behind = None if isinstance(trainer, str) else config  # a config in the trainer's place is reported below
     refuse_arguments(attach, behind, overrides, sinks, unnamed, unknown, declog.LogSpec.model_fields)
     if merge is not None and merge not in MERGE:
         raise UsageError.of("DL510.merge_way", name=merge, known=MERGE)
@@ -155,7 +158,7 @@ def detach(trainer: Any) -> None:
 
 
 def _presets(support: Support, constants: dict[str, Any], plan: declog.Plan) -> list[str]:
-    """Names of a config with the same meaning as in the preset of the trainer's own names."""
+    """The metric names in a config whose definition equals that in the preset with the trainer's own names."""
     if not (support.rollouts or support.updates or support.loop):
         return []
     preset = declog.plan(f"trl_{support.method}", constants=constants)
@@ -169,7 +172,7 @@ def _presets(support: Support, constants: dict[str, Any], plan: declog.Plan) -> 
 
 
 def _refuse_other_method(trainer: Any, support: Support, config: Any) -> None:
-    """Refuse a preset of the other method's metrics: nearly all of them would be wrong."""
+    """Raise ``UsageError`` for a preset of another method's trainer: nearly all of its metrics would be wrong."""
     of = _trainer_of(config)
     if support.method is not None and of in TRAINERS.values() and of != TRAINERS[support.method]:
         name = declog.config_of(config)["run"].get("project")
@@ -177,25 +180,25 @@ def _refuse_other_method(trainer: Any, support: Support, config: Any) -> None:
 
 
 def _trainer_of(config: Any) -> str | None:
-    """The trainer whose metrics a config has: what its preset says in `run.config.trainer`."""
+    """The trainer whose metrics a config has, by `run.config.trainer` of its preset; None if the config has none."""
     run = declog.config_of(config).get("run") or {}
     return (run.get("config") or {}).get("trainer")
 
 
 def _inside_a_window(trainer: Any, support: Support) -> bool:
-    """Whether the trainer has trained since it logged last, or since its training began."""
+    """Whether the trainer is training, and has trained since its last log, or since training began."""
     if not in_training(trainer):
         return False
     return bool(trainer._metrics["train"] if support.rollouts or support.updates else trainer.state.global_step)
 
 
-TRAINERS = {method: f"trl.{name}" for (_, name), method in HOMES.items()}  # in `run.config.trainer` of the presets
-MARK = "_declog"
-MOST = 4  # names that a note lists
+TRAINERS = {method: f"trl.{name}" for (_, name), method in HOMES.items()}  # `run.config.trainer` of the presets
+MARK = "_declog"  # the attribute of an attached trainer that holds its hooks
+MOST = 4  # the most metrics that a note lists
 
 
 def _report(trainer: Any, support: Support, config: Any, constants: dict[str, Any], plan: declog.Plan) -> None:
-    """Warn once about metrics that cannot be computed for a trainer that declog sees in part."""
+    """Warn about the metrics that cannot be computed, because declog does not see all parts of the trainer."""
     if not support.missing:
         return
     complete = declog.plan(config, constants={**constants, **dict.fromkeys(SEEN, True)})
@@ -213,7 +216,7 @@ def _report(trainer: Any, support: Support, config: Any, constants: dict[str, An
 def _note_other_preset(
     trainer: Any, support: Support, config: Any, constants: dict[str, Any], plan: declog.Plan
 ) -> None:
-    """Say once what the trainer logs and a config that is built on another preset lacks."""
+    """Warn about metrics and tables of the trainer's preset that are absent from a config built on another preset."""
     if support.missing or support.method is None or _trainer_of(config) == TRAINERS[support.method]:
         return
     preset = declog.plan(f"trl_{support.method}", constants=constants)

@@ -1,7 +1,7 @@
-"""Signals from arguments and results of TRL's methods: once per generation, once per micro-batch, once per step.
+"""Observes arguments and results of TRL's methods as signals: per generation, per micro-batch and per step.
 
 declog computes nothing that TRL has computed: it observes the tensors as they are. It adds row ids to the result of a
-generation, which come back with its micro-batches, through TRL's shuffle and split. Imports torch.
+generation. TRL shuffles and splits them with the rows, so they return with the micro-batches. Imports torch.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from declog.integrations.trl.support import Support, ends_of
 from declog.records import DType
 
 Tensor = torch.Tensor
-ROW = "declog_row"  # in the result of a generation
+ROW = "declog_row"  # the key of the row ids in the result of a generation
 UPDATE = "update"
 BOTH = ("row", "completion_mask", "completion_ids", "advantages")
-LOOKED_AT, MOST_LABELS, LABEL_LENGTH = 1000, 100, 64  # rows of a data set; texts of a label, and characters of one
-SAMPLED = {"importance_sampling_ratio", "sampling_per_token_logps", "old_per_token_logps"}  # with an inference server
-REPORTED = ("policy_loss", "aux_loss", "entropy_coef")  # numbers of a micro-batch that TRL has gathered itself
+LOOKED_AT, MOST_LABELS, LABEL_LENGTH = 1000, 100, 64  # rows of a data set; distinct texts of a label; their characters
+SAMPLED = {"importance_sampling_ratio", "sampling_per_token_logps", "old_per_token_logps"}  # of an inference server
+REPORTED = ("policy_loss", "aux_loss", "entropy_coef")  # numbers of a micro-batch that TRL has gathered over ranks
 OWN = frozenset({
     "row", "prompt_id", "prompt", "completion", "length", "truncated", "rewards", "reward_weights", "completion_mask",
     "completion_ids", "advantages", "num_input_tokens_seen", "tool_calls", "tool_failures", "old_logp_sum",
@@ -36,9 +36,9 @@ OWN = frozenset({
 
 
 class Capture:
-    """The hooks that observe. ``rows`` is how many completions this rank has generated: it numbers them.
+    """The hooks that observe. ``rows`` is the number of completions that this rank has generated; it gives row ids.
 
-    ``rollout`` is the phase that generations are batches of.
+    ``rollout`` is the phase of generations.
     """
 
     def __init__(self, trainer: Any, hooks: Hooks, support: Support) -> None:
@@ -51,11 +51,11 @@ class Capture:
         self._declared = log.plan.signal_names
         homes = log.plan.homes
         self.rollout = homes.get("rewards", homes.get("length", "rollout"))
-        self._elsewhere = {  # what both parts have, and the config wants of one
+        self._elsewhere = {  # by phase: signals that both phases could observe, and the config has in the other
             self.rollout: {name for name in BOTH if homes.get(name, self.rollout) != self.rollout},
             UPDATE: {name for name in BOTH if homes.get(name) == self.rollout != homes.get("logprobs")},
         }
-        self._per_row = {  # signals that may be columns of the data set
+        self._per_row = {  # signals that columns of the data set may give
             name
             for name, ops in (*log.plan.sources.items(), *log.plan.unread.items())
             if name not in OWN and ops[0].axis.label == "completion" and not ops[0].family
@@ -63,7 +63,7 @@ class Capture:
         self._labels = labels_of(trainer.train_dataset) - log.plan.observed - OWN
         self._texts = {name: ops[0].dtype is DType.TEXT for name, ops in log.plan.sources.items()}
         self._rloo = support.method == "rloo"
-        self._forwards: list[tuple[Tensor, Tensor | None]] = []  # log-probabilities and entropies, in order of arrival
+        self._forwards: list[tuple[Tensor, Tensor | None]] = []  # log-probabilities and entropies, by forward pass
         self._generated: tuple[Any, ...] = ()
         self._tools = (0, 0)
         self._scored: tuple[Any, ...] = ()
@@ -71,9 +71,9 @@ class Capture:
             hooks.add("_generate", self._generate)
             hooks.add("_calculate_rewards", self._calculate_rewards)
             hooks.add("_generate_and_score_completions", self._score)
-            hooks.add("_log_metric", self.reward_logs.log_metric)  # not before 1.0
+            hooks.add("_log_metric", self.reward_logs.log_metric)  # since 1.0
             hooks.add("_log_completion_extra", self.reward_logs.log_extra)
-            hooks.add("_tool_call_loop", self._call_tools)  # of GRPO
+            hooks.add("_tool_call_loop", self._call_tools)  # only GRPO
         if support.updates:
             hooks.add("_compute_loss", self._compute_loss)
             hooks.add("training_step", self._train)
@@ -81,12 +81,12 @@ class Capture:
             hooks.add("_get_per_token_logps_and_entropies", self._forward)
 
     def observe(self, signals: Mapping[str, Any], without: Collection[str] = ()) -> None:
-        """Observe the signals that the config has."""
+        """Observe the signals that the config declares, ``without`` some names."""
         needed = {name: value for name, value in signals.items() if name in self._declared and name not in without}
         if needed:
             self._log.observe(**needed)
 
-    # -- what TRL's methods return
+    # -- results of TRL's methods
 
     def _forward(self, *args: Any, **kwargs: Any) -> Part:
         result = yield None
@@ -110,7 +110,7 @@ class Capture:
     def _score(self, inputs: Any, *args: Any, **kwargs: Any) -> Part:
         self._forwards.clear()
         self._generated, self._tools, self._scored = (), (0, 0), ()
-        if not self._log.in_step:  # such as `trainer.predict`
+        if not self._log.in_step:  # for example in `trainer.predict`
             with self._log.idle(), self.reward_logs.generation():
                 yield None
             return None
@@ -150,11 +150,11 @@ class Capture:
         local = rewards[rank * count : (rank + 1) * count]
         generations = trainer.num_generations
         if not trainer.model.training:
-            generations = getattr(trainer, "num_generations_eval", generations)  # an older TRL has none
+            generations = getattr(trainer, "num_generations_eval", generations)  # older versions lack it
         ends = ends_of(trainer)
         names = _distinct(trainer.reward_func_names)
         mask, tool_mask = output["completion_mask"], output.get("tool_mask")
-        shown = self._generated[2] if tool_mask is not None else None  # 1 for tokens of the model
+        shown = self._generated[2] if tool_mask is not None else None  # 1 for each token of the model
         signals = {
             "row": rows,
             "prompt_id": (rank * count + torch.arange(count)) // generations,
@@ -174,12 +174,12 @@ class Capture:
             signals["rollout_logprobs"] = self._forwards[0][0]
             if trainer.beta:
                 signals["rollout_ref_logprobs"] = self._forwards[1][0]
-        elif output.keys() >= SAMPLED and output["old_per_token_logps"].shape == mask.shape:  # a copy has hidden states
+        elif output.keys() >= SAMPLED and output["old_per_token_logps"].shape == mask.shape:  # copies: hidden states
             signals["rollout_logprobs"] = output["old_per_token_logps"]
             signals["sampling_logprobs"] = output["sampling_per_token_logps"]
             signals["is_ratio"] = weights = output["importance_sampling_ratio"]
             signals["rank_tokens"] = signals["completion_mask"].sum().expand(count)
-            if weights.shape[1] == 1:  # weights per completion
+            if weights.shape[1] == 1:  # one weight per completion
                 signals["sequence_is_ratio"] = weights.squeeze(1)
         return signals
 
@@ -188,7 +188,7 @@ class Capture:
         return {"prompt": self.rendered("prompt", prompts), "completion": self.rendered("completion", completions)}
 
     def rendered(self, name: str, values: Sequence[Any]) -> list[Any]:
-        """Prompts or completions as the config declares them: conversations as they are, or as text."""
+        """Prompts or completions for the signal ``name``: conversations as JSON if its type is text, else unchanged."""
         if self._texts.get(name):
             return [
                 value if isinstance(value, str) else json.dumps(_without_data(value), ensure_ascii=False)
@@ -209,7 +209,7 @@ class Capture:
         for name, count in before.items():
             if len(reported.get(name, ())) > count:
                 signals[name] = reported[name][-1]
-        if not self._trainer.model.training:  # else its share of the step's is known when the micro-batch is done
+        if not self._trainer.model.training:  # in training `training_step` returns the micro-batch's share of the loss
             signals["loss"] = loss
         self.observe(signals, self._elsewhere[UPDATE])
         self._forwards.clear()
@@ -228,7 +228,7 @@ class Capture:
             signals["row"] = inputs[ROW]
         if self._rloo:
             return signals
-        old = inputs.get("old_per_token_logps")  # None while the policy is the one that sampled
+        old = inputs.get("old_per_token_logps")  # None as long as the policy is the one that sampled
         signals["old_logprobs"] = logprobs if old is None else old
         if "ref_per_token_logps" in inputs:
             signals["ref_logprobs"] = inputs["ref_per_token_logps"]
@@ -245,15 +245,15 @@ class Capture:
                 self.observe({"steps": 1, "step_time": times[-1]})
 
     def _times(self) -> Sequence[float]:
-        """TRL's own times of the optimizer steps since its last log."""
+        """TRL's own durations of the optimizer steps since its last log."""
         times: Sequence[float] = self._trainer._metrics["train"].get("step_time", ())
         return times
 
 
 def labels_of(dataset: Any) -> frozenset[str]:
-    """The columns of a data set that are kept: of numbers, of bools, and of texts that are few and short.
+    """The columns of a data set that are kept as labels: numbers, bools, and few and short texts.
 
-    A look at its first rows decides that for the whole run, alike on all ranks. What is streamed has none.
+    The first rows decide that for the whole run, so all ranks agree. A streamed data set has no labels.
     """
     rows = [dataset[row] for row in range(min(LOOKED_AT, len(dataset)))] if hasattr(dataset, "__len__") else []
     names = {name for row in rows if isinstance(row, Mapping) for name in row}
@@ -270,7 +270,7 @@ def _is_label(values: Sequence[Any]) -> bool:
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
-    """Names of reward functions; TRL allows two of one name, as of two lambdas."""
+    """The names of reward functions, numbered where they repeat: TRL allows two of one name, such as two lambdas."""
     seen: Counter[str] = Counter()
     distinct = []
     for name in names:
@@ -280,7 +280,7 @@ def _distinct(names: Sequence[str]) -> list[str]:
 
 
 def _without_data(messages: Sequence[Any]) -> list[Any]:
-    """A conversation as text can hold it: of a part that is none only its type."""
+    """A conversation without data such as images: a content part without text keeps only its type."""
     return [
         {**message, "content": [part if part.get("text") else {"type": part.get("type")} for part in content]}
         if isinstance(content := message.get("content"), list)

@@ -1,7 +1,7 @@
-"""TRL's PPO trainer, whose loop is one function: its tensors are variables of ``train``, and read there.
+"""Reads signals from TRL's PPO trainer, whose loop is one function: its tensors are local variables of ``train``.
 
-A micro-batch is read where the block of ``accelerator.accumulate`` ends, a rollout where ``train`` calls ``log``. As in
-``capture`` nothing is computed that TRL has computed. Imports transformers.
+A micro-batch is read at the end of the block of ``accelerator.accumulate``, and a rollout when ``train`` calls ``log``.
+As in ``capture``, declog computes nothing that TRL has computed. Imports transformers.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ LOOPED = frozenset({
 
 
 class Loop(TrainerCallback):  # type: ignore[misc]  # transformers is not typed here
-    """The hooks that observe, and a callback that follows the steps.
+    """The hooks that observe, and a callback that begins the steps.
 
-    TRL's loop does not say when a step begins: it does with training, and where the one before has ended.
+    TRL's loop does not tell when a step begins: the first begins with training, each other at the end of the last.
     """
 
     def __init__(self, trainer: Any, hooks: Hooks, capture: Capture, steps: Steps) -> None:
@@ -38,27 +38,27 @@ class Loop(TrainerCallback):  # type: ignore[misc]  # transformers is not typed 
         self._capture = capture
         self._steps = steps
         self._codes = {code_of(base) for base in type(trainer).__mro__ if (base.__module__, base.__name__) in HOMES}
-        self._trained: dict[str, Any] = {}  # the last micro-batch
-        self._count = 0  # of the step
+        self._trained: dict[str, Any] = {}  # the signals of the last micro-batch
+        self._count = 0  # the number of micro-batches in the step
         hooks.add("accumulate", self._accumulate, owner=trainer.accelerator)
         hooks.add("log", self._report)
         hooks.callback(self)
 
     def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
-        """The first step."""
+        """Begin the first step."""
         self._begin()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The next one, unless the trainer saves first."""
+        """Begin the next step, unless the trainer saves first."""
         if not control.should_save:
             self._begin()
 
     def on_save(self, *args: Any, **kwargs: Any) -> None:
-        """The next one."""
+        """Begin the next step."""
         self._begin()
 
     def _begin(self) -> None:
-        """A step begins, if there is one more."""
+        """Begin a step, unless one is open or training is over."""
         with self._guard("a step could not be begun"):
             state = self._trainer.state
             if not self._log.in_step and state.global_step < state.max_steps:
@@ -96,7 +96,7 @@ class Loop(TrainerCallback):  # type: ignore[misc]  # transformers is not typed 
         }
         self._capture.observe({**self._trained, "loss": variables["loss"].detach()})
 
-    # -- a rollout, when its updates are done
+    # -- a rollout, after its updates
 
     def _report(self, logs: Mapping[str, Any], *args: Any, **kwargs: Any) -> Part:
         with self._guard("a rollout could not be recorded"):
@@ -108,7 +108,7 @@ class Loop(TrainerCallback):  # type: ignore[misc]  # transformers is not typed 
 
     def _observe_rollout(self, variables: Mapping[str, Any], logs: Mapping[str, Any]) -> None:
         nothing = {name: tensor[:0] for name, tensor in self._trained.items()}
-        for _ in range(variables["ratio_stats"].numel() - self._count):  # TRL's averages have a 0 for each
+        for _ in range(variables["ratio_stats"].numel() - self._count):  # TRL averages a 0 for each missing one
             self._capture.observe(nothing)
         self._capture.observe({
             "completion_mask": ~variables["padding_mask"],
@@ -127,7 +127,7 @@ class Loop(TrainerCallback):  # type: ignore[misc]  # transformers is not typed 
         self._capture.observe({"learning_rate": logs["lr"]})
 
     def _texts(self, variables: Mapping[str, Any]) -> dict[str, Any]:
-        """Prompts and completions, where a table has them."""
+        """Prompts and completions as texts, if the plan needs them."""
         needed = self._log.plan.sources
         tokenizer = self._trainer.processing_class
         texts: dict[str, Any] = {}
@@ -140,7 +140,7 @@ class Loop(TrainerCallback):  # type: ignore[misc]  # transformers is not typed 
         return texts
 
     def _variables(self, names: Collection[str]) -> dict[str, Any] | None:
-        """Variables of the ``train`` that is running in this thread."""
+        """The local variables of the ``train`` that runs in this thread; None if none of TRL's runs."""
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_code not in self._codes:
             frame = frame.f_back

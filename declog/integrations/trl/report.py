@@ -1,8 +1,8 @@
-"""What the trainer reports: its numbers go to declog's sinks, and declog's values into its ``logs``, on every rank.
+"""Passes the trainer's numbers to declog's sinks, and declog's values into the trainer's ``logs``, on every rank.
 
-The trainer's log is the log event. declog has ``logs`` when transformers, TRL and subclasses have put all their numbers
-into it, and before any other callback: what the config does not compute passes through, and declog's values are put
-where TRL's are, or beside them.
+The trainer's log is the log event. declog gets ``logs`` after transformers, TRL and subclasses have put all their
+numbers into it, and before any other callback. Numbers that the config does not compute pass through; declog's values
+replace TRL's, or stand beside them.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from declog.integrations.trl.support import Support
 from declog.records import RANKS, THEIRS, Beside, names_of, other_numbers
 
 MERGE = ("replace", "prefix")
-REGULAR = frozenset({"loss", "train_runtime"})  # in what transformers' loop logs at `logging_steps`, and at its end
+REGULAR = frozenset({"loss", "train_runtime"})  # names in the logs of transformers' loop at `logging_steps`, at its end
 TRAIN = "train"
 
 log = logging.getLogger("declog")
 
 
 class Report(TrainerCallback):  # type: ignore[misc]  # transformers is not typed here
-    """The hook of ``trainer.log``, and the first of the trainer's callbacks, which gets all that the trainer reports.
+    """The hook of ``trainer.log``, and the first of the trainer's callbacks, which gets everything the trainer reports.
 
-    ``compared`` are names of the config whose values this trainer may have in another way: where it has, its own stay.
+    ``compared`` are metric names of which the trainer may compute another value; if it does, its own stays.
     """
 
     def __init__(
@@ -51,21 +51,21 @@ class Report(TrainerCallback):  # type: ignore[misc]  # transformers is not type
         self._modal = _Names(f"{EVAL}_{name}" for name in recorder.plan.names())
         self._capture = capture
         self._guard = recorder.guard
-        self._averages = support.rollouts or support.updates  # whether TRL's `_metrics` are what declog computes
-        self._loop = support.loop  # whether all that it reports is computed here, too
+        self._averages = support.rollouts or support.updates  # whether declog computes TRL's `_metrics`
+        self._loop = support.loop  # whether declog computes every number that the trainer reports
         self._tested = support.tested and support.rollouts and support.updates
-        self._regular = self._averages or type(trainer).train is Trainer.train  # whether its log is transformers'
+        self._regular = self._averages or type(trainer).train is Trainer.train  # whether transformers' loop logs
         self._evaluates = type(trainer).evaluate is Trainer.evaluate
         self._compared = _Names(compared)
-        self._differ: set[str] = set()  # of those, what differed
+        self._differ: set[str] = set()  # compared names whose values differed
         logged = recorder.plan.logged
         self._of_steps = {
-            name: logged is not None and ops[0].phase == logged.phase  # whether it may come after the last step
+            name: logged is not None and ops[0].phase == logged.phase  # whether it may arrive after the last step
             for name, ops in recorder.plan.sources.items()
             if ops[0].axis.label == "step" and not ops[0].family and name not in OWN
         }
-        self._cut: set[str] = set()  # the halves of TRL's averages that training code's own log has emptied since
-        self._event: _Event | None = None  # the call of `log` that is under way
+        self._cut: set[str] = set()  # halves of TRL's averages that a log by training code has emptied in this window
+        self._event: _Event | None = None  # the current call of `log`
         hooks.callback(self, first=True)
         hooks.add("log", self._log)
 
@@ -77,23 +77,23 @@ class Report(TrainerCallback):  # type: ignore[misc]  # transformers is not type
             yield None
         finally:
             self._event = outer
-        if event.logs is None:  # no callback was told, such as on this rank alone: it is a log event on the others
+        if event.logs is None:  # no callback was called, maybe on this rank only: the other ranks have a log event
             self.reported(event, logs, {})
         if event.logs is not logs:  # an evaluation returns this mapping
             logs.update(event.merged)
         if event.logs is not None and (added := {name: event.logs[name] for name in event.logs.keys() - event.names}):
-            self._pass_through(added, self._steps.mode)  # of callbacks that come after declog's
+            self._pass_through(added, self._steps.mode)  # numbers of callbacks after declog's
         self._missed(logs)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **kwargs: Any) -> None:
-        """The trainer's ``logs`` are complete, its history has them, and no tracker has had them."""
+        """Merge declog's values: now the trainer's ``logs`` are complete, in its history, and not yet in a tracker."""
         with self._guard("declog's values could not be merged"):
             history = self._trainer.state.log_history
             entry = history[-1] if history and history[-1].keys() >= logs.keys() else {}
             self.reported(self._event or _Event(frozenset(logs)), logs, entry)
 
     def reported(self, event: _Event, logs: dict[str, Any], entry: dict[str, Any]) -> None:
-        """Log all that the trainer reports, and put declog's values into its ``logs`` and into its history."""
+        """Log the trainer's numbers, and put declog's values into its ``logs`` and its history ``entry``."""
         event.logs, event.names = logs, frozenset(logs)
         if self._steps.over:
             return
@@ -112,7 +112,7 @@ class Report(TrainerCallback):  # type: ignore[misc]  # transformers is not type
             self._steps.end()
             if not self._steps.ends_window():
                 return
-        values, complete = self._merged(logs)  # also where a part failed: other ranks flush, too
+        values, complete = self._merged(logs)  # even if a block above failed, because the other ranks flush
         if complete:
             self._compare(logs, values)
         self._cut.discard(self._half)
@@ -123,9 +123,9 @@ class Report(TrainerCallback):  # type: ignore[misc]  # transformers is not type
         event.names = frozenset(logs)
 
     def _ends_window(self, event: _Event, logs: Mapping[str, Any]) -> bool:
-        """Whether this is a log event of the trainer's with declog's values; else it is only passed through.
+        """Whether this log of the trainer is a log event with declog's values; if not, pass its numbers through.
 
-        What training code logs itself, by ``trainer.log``, is none, on whichever ranks it does so.
+        A log by training code itself, with ``trainer.log``, is no log event, on whichever ranks it happens.
         """
         steps, half = self._steps, self._half
         if steps.mode is not None:
@@ -146,7 +146,7 @@ class Report(TrainerCallback):  # type: ignore[misc]  # transformers is not type
         return False
 
     def _pass_through(self, logs: Mapping[str, Any], mode: str | None, *, alone: bool = False) -> None:
-        """Give numbers to the sinks as they are."""
+        """Give the numbers to the sinks unchanged."""
         plain, exact = self._plain(logs, mode)
         beside = Beside(numbers=plain, exact=exact, alone=alone)
         self._recorder.pass_through(beside, self._trainer.state.global_step, mode or TRAIN)
@@ -154,7 +154,7 @@ class Report(TrainerCallback):  # type: ignore[misc]  # transformers is not type
     # -- declog's values in the trainer's logs
 
     def _merged(self, logs: Mapping[str, Any]) -> tuple[dict[str, float], bool]:
-        """The log event's values under the trainer's names for them, and whether they are of all rows."""
+        """The log event's values under the trainer's names for them, and whether they cover the rows of all ranks."""
         if self._merge is None and not self._compared:
             self._recorder.flush()
             return {}, False
@@ -162,7 +162,7 @@ class Report(TrainerCallback):  # type: ignore[misc]  # transformers is not type
         values = self._recorder.flush(wait_s=self._deliver_s) or {}
         complete = values.pop(RANKS, None) is None
         left_out = {f"{before}{name}" for name in self._capture.reward_logs.metrics}
-        if self._merge == "replace":  # what transformers and subclasses have computed themselves stays
+        if self._merge == "replace":  # numbers that transformers and subclasses have computed themselves stay
             left_out |= logs.keys() - computed.keys()
         values = {
             name: value for name, value in values.items()
@@ -171,7 +171,7 @@ class Report(TrainerCallback):  # type: ignore[misc]  # transformers is not type
         return values, complete
 
     def _for_trainer(self, logs: Mapping[str, Any], values: Mapping[str, float], *, complete: bool) -> dict[str, float]:
-        """The values that become part of the trainer's logs."""
+        """The values that are added to the trainer's logs."""
         if self._merge == "replace":
             return {
                 name: value for name, value in values.items()
@@ -183,7 +183,7 @@ class Report(TrainerCallback):  # type: ignore[misc]  # transformers is not type
         return {}
 
     def _compare(self, logs: Mapping[str, Any], values: Mapping[str, float]) -> None:
-        """Say once where values differ from those of a trainer that this version of declog was not compared with."""
+        """Warn once about each value that differs from the trainer's, for a trainer that declog is not tested with."""
         before = self._before
         plain = {name.removeprefix(before): value for name, value in values.items()}
         numbers = {f"{before}{name}": number for name, number in other_numbers(self._theirs(logs), plain).items()}
@@ -197,7 +197,7 @@ class Report(TrainerCallback):  # type: ignore[misc]  # transformers is not type
             )  # fmt: skip
 
     def _theirs(self, logs: Mapping[str, Any], *, new: bool = False) -> dict[str, float]:
-        """The trainer's numbers that are compared with declog's; ``new``: those that never differed."""
+        """The trainer's numbers that are compared with declog's; ``new``: only those that never differed."""
         other_window = self._steps.mode is None and not self._steps.compares
         if not self._compared or self._half in self._cut or other_window:
             return {}
@@ -210,11 +210,11 @@ class Report(TrainerCallback):  # type: ignore[misc]  # transformers is not type
 
     @property
     def _before(self) -> str:
-        """What the mode puts before its names."""
+        """The prefix of the mode's names; empty in training."""
         return "" if self._steps.mode is None else str(self._recorder.plan.modes[self._steps.mode].prefix)
 
     def _missed(self, logs: dict[str, Any]) -> None:
-        """A metric of declog's own that picks the best model, and did not come: without it there is no better one."""
+        """Warn if declog's metric that picks the best model is absent, and set it to NaN: no model is better then."""
         name = self._trainer.args.metric_for_best_model
         if self._merge is None or name is None or self._steps.mode is None:
             return
@@ -223,10 +223,10 @@ class Report(TrainerCallback):  # type: ignore[misc]  # transformers is not type
             log.warning("`%s` was not there in time to say whether this model is the best", name)
             logs[name] = math.nan
 
-    # -- numbers of the trainer's own
+    # -- the trainer's own numbers
 
     def _signals(self, plain: Mapping[str, float], logs: Mapping[str, Any]) -> None:
-        """Observe reported numbers that the config has as signals of the step."""
+        """Observe the reported numbers that the config declares as step signals."""
         signals = {name: plain[name] for name in self._of_steps.keys() & plain.keys()}
         loss = f"{self._steps.prefix}_loss"
         if self._steps.mode is not None and self._steps.mode == self._steps.prefix and loss in logs:
@@ -237,10 +237,10 @@ class Report(TrainerCallback):  # type: ignore[misc]  # transformers is not type
             self._recorder.observe(**after, step="next")
 
     def _passed_on(self, plain: Mapping[str, float], logs: Mapping[str, Any]) -> dict[str, float]:
-        """Numbers that no metric has: rank 0's are logged, which are the same on all ranks, or rank 0's times.
+        """The numbers to log because no metric computes them: rank 0's, which are the same on all ranks, or its times.
 
-        TRL's own of a trainer that is seen as a whole are metrics, unless the config deleted them, and what reward
-        functions gave to ``log_metric`` was recorded there.
+        TRL's own averages are left out for a tested trainer: the config's metrics compute them, unless the config
+        deleted them. The values that reward functions pass to ``log_metric`` are left out, as they are recorded there.
         """
         if not self._main:
             return {}
@@ -252,16 +252,16 @@ class Report(TrainerCallback):  # type: ignore[misc]  # transformers is not type
         return numbers | differing
 
     def _computed(self, logs: Mapping[str, Any]) -> dict[str, str]:
-        """The names in ``logs`` of numbers that TRL computes as declog does, and what they are called in any mode."""
+        """The names in ``logs`` of the numbers that TRL computes as declog does, each with its name without prefix."""
         if self._loop:
-            return {name: name for name, value in logs.items() if value == value}  # a NaN is news
+            return {name: name for name, value in logs.items() if value == value}  # without NaN
         if not self._averages:
             return {}
         before = "" if self._half == TRAIN else f"{EVAL}_"
         return {f"{before}{name}": name for name in self._trainer._metrics[self._half] if f"{before}{name}" in logs}
 
     def _plain(self, logs: Mapping[str, Any], mode: str | None) -> tuple[dict[str, float], dict[str, float]]:
-        """Numbers under the names that they have in any mode, and those whose names are of no mode."""
+        """Split numbers into those of the mode, by names without its prefix, and the others, by their full names."""
         averages = {} if self._loop else self._computed(logs)
         plain: dict[str, float] = {}
         exact: dict[str, float] = {}
@@ -278,7 +278,7 @@ class Report(TrainerCallback):  # type: ignore[misc]  # transformers is not type
 
     @property
     def _half(self) -> str:
-        """Which half of its averages TRL puts into ``logs`` now."""
+        """The half of its averages, ``train`` or ``eval``, that TRL puts into ``logs`` now."""
         return TRAIN if self._averages and self._trainer.model.training else EVAL
 
     @property
@@ -290,10 +290,10 @@ class Report(TrainerCallback):  # type: ignore[misc]  # transformers is not type
 class _Event:
     """One call of the trainer's ``log``."""
 
-    passed: frozenset[str]  # names that it was called with
-    logs: dict[str, Any] | None = None  # what callbacks get: these, with all that was added since
-    names: frozenset[str] = frozenset()  # of those, when declog had them
-    merged: dict[str, float] = field(default_factory=dict)  # declog's values in them
+    passed: frozenset[str]  # the names in the call
+    logs: dict[str, Any] | None = None  # the mapping that callbacks get, with all numbers added since the call
+    names: frozenset[str] = frozenset()  # the names in `logs` when declog was done with it
+    merged: dict[str, float] = field(default_factory=dict)  # declog's values in `logs`
 
 
 def _of_evaluation(names: Collection[str]) -> bool:
@@ -301,7 +301,7 @@ def _of_evaluation(names: Collection[str]) -> bool:
 
 
 class _Names:
-    """The names of a plan; those that only a run knows in part, by their pattern."""
+    """A set of a plan's names; names of which a part is known only in a run are matched by their pattern."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._any = bool(names := list(names))

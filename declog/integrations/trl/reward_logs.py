@@ -1,4 +1,4 @@
-"""Values that reward functions pass to TRL's ``log_extra`` and ``log_metric``, with the name of the function.
+"""Collects the values that reward functions pass to TRL's ``log_extra`` and ``log_metric``, with the function's name.
 
 TRL accepts any value here. declog leaves out a value that it cannot record, and reports it with the function's name.
 """
@@ -18,14 +18,14 @@ from typing import Any
 from declog.errors import InputError
 from declog.integrations.hook import Guard, Part
 
-UNKNOWN = "a reward function or a callback"  # such as a call from another thread
+UNKNOWN = "a reward function or a callback"  # the caller is not found, such as in another thread
 
 
 class RewardLogs:
-    """The columns of one generation in pieces, as they came, and the total and the number of calls of each metric."""
+    """The columns of one generation, in pieces by function, and the total and number of calls of each metric."""
 
     def __init__(self, trainer: Any, guard: Guard) -> None:
-        self.metrics: set[str] = set()  # all names that were given to log_metric
+        self.metrics: set[str] = set()  # all names that were passed to log_metric
         self.totals: defaultdict[str, float] = defaultdict(float)
         self.calls: Counter[str] = Counter()
         self.nans: dict[str, int] = {}
@@ -36,7 +36,7 @@ class RewardLogs:
 
     @contextmanager
     def generation(self) -> Iterator[None]:
-        """A block for a generation, which clears all values at its end. As in TRL, numbers from before belong to it."""
+        """A block for one generation; its end clears all values. As in TRL, numbers logged before it belong to it."""
         self._generating = True
         try:
             yield
@@ -54,7 +54,7 @@ class RewardLogs:
             number = float(value)
             self.totals[name] += 0.0 if math.isnan(number) else number
             self.calls[name] += 1
-            self.nans[name] = self.nans.get(name, 0) + math.isnan(number)  # one, on any rank, and TRL has no value
+            self.nans[name] = self.nans.get(name, 0) + math.isnan(number)  # a NaN on any rank, and TRL logs no value
 
     def log_extra(self, column: str, values: Any) -> Part:
         kept = self._trainer._pending_extra_logs
@@ -65,17 +65,21 @@ class RewardLogs:
             with self._guard(f"the column `{column}` of {caller}", "the column is left out"):
                 raise InputError.of("DL509.late")
             return
-        taken = kept[column][before:]  # what came may have been a generator
+        taken = kept[column][before:]  # `values` may be a generator, which TRL has used up
         self._pieces.setdefault(column, {}).setdefault(caller, []).extend(taken)
 
-    # -- a generation's columns
+    # -- the columns of a generation
 
     def of(self, column: str) -> str:
-        """The column and its function, for messages."""
+        """The column and the functions that logged it, in words for messages."""
         return f"the column `{column}` of {' and '.join(self._pieces[column])}"
 
     def columns(self, count: int) -> Iterator[tuple[str, list[Any]]]:
-        """Each column with one value per completion; other columns, which TRL accepts, are reported."""
+        """Yield each column with one value per completion.
+
+        TRL accepts other lengths, too. Of such a column the first piece with ``count`` values is kept, and the column
+        is reported.
+        """
         for column, pieces in self._pieces.items():
             joined = [value for values in pieces.values() for value in values]
             fitting = [values for values in pieces.values() if len(values) == count]
@@ -89,7 +93,10 @@ class RewardLogs:
                 yield column, fitting[0]
 
     def caller(self) -> str:
-        """The reward function that calls, by the frames above this one; of one decorator's, all that it may be."""
+        """The reward function that called this code, in words: the function is found by the frames of the callers.
+
+        If several functions share the code of one decorator, the text names all of them.
+        """
         functions: dict[CodeType, list[str]] = {}
         for function, name in zip(self._trainer.reward_funcs, self._trainer.reward_func_names, strict=True):
             for code in _codes(function):
@@ -103,7 +110,7 @@ class RewardLogs:
 
 
 def _codes(function: Callable[..., Any]) -> Iterator[CodeType]:
-    """What of a reward function may stand in a frame: the function itself, what it wraps, its class's ``__call__``."""
+    """The code objects that show a reward function in a frame: its own, its wrapped function's, its ``__call__``'s."""
     while isinstance(function, functools.partial):
         function = function.func
     if not inspect.isroutine(function):

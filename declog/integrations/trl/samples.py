@@ -1,7 +1,7 @@
-"""Samples of TRL's asynchronous trainer, of the step that trains on them.
+"""Observes the samples of TRL's asynchronous trainer in the step that trains on them.
 
-The rollout worker generates and scores in its own process. Rank 0 packs the samples into micro-batches, one of them
-ahead. declog observes a sample when its micro-batch is trained. Only rank 0 has samples.
+The rollout worker generates and scores in its own process. Rank 0 packs the samples into micro-batches, one micro-batch
+ahead of training. declog observes a sample when its micro-batch is trained. Only rank 0 has samples.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from declog.integrations.trl.capture import Capture
 SAMPLED = frozenset({
     "prompt_id", "prompt", "completion", "length", "reward", "rewards", "advantages", "staleness"
 })  # fmt: skip
-REWARD = "rewards/"  # before a reward function's name, in what the worker says of a sample
+REWARD = "rewards/"  # before a reward function's name in the metrics of a sample
 
 
 class Samples:
@@ -27,8 +27,8 @@ class Samples:
         self._trainer = trainer
         self._log = hooks.recorder
         self._capture = capture
-        self._came: dict[int, Any] = {}  # samples that the trainer took, by their ids' array, until they are packed
-        self._packed: deque[list[Any]] = deque()  # micro-batches that are not trained yet
+        self._came: dict[int, Any] = {}  # samples that are not packed yet, by `id(input_ids)`
+        self._packed: deque[list[Any]] = deque()  # the samples of micro-batches that are not trained yet
         hooks.add("get_train_dataloader", self._load)
         hooks.add("training_step", self._train)
 
@@ -53,7 +53,7 @@ class Samples:
         collator.torch_call = types.MethodType(packed, collator)
 
     def _pack(self, examples: Sequence[Mapping[str, Any]]) -> None:
-        """A micro-batch is packed: what came before its last sample is in it, or was dropped."""
+        """Note a packed micro-batch; each sample that arrived before its last one is in it, or TRL dropped it."""
         if self._log.closed:
             self._came.clear()
             return
@@ -86,14 +86,14 @@ class Samples:
 
 
 class _Taken:
-    """The worker's queue, and what was taken from it."""
+    """The worker's queue, which adds each sample that the trainer takes to ``came``."""
 
     def __init__(self, queue: Any, came: dict[int, Any]) -> None:
         self._queue = queue
         self._came = came
 
     def get(self, *args: Any, **kwargs: Any) -> Any:
-        """The next sample."""
+        """Take the next sample."""
         sample = self._queue.get(*args, **kwargs)
         self._came[id(sample.input_ids)] = sample
         return sample

@@ -1,4 +1,4 @@
-"""Optimizer steps, evaluations and checkpoints of a trainer. Imports transformers and torch."""
+"""Follows the optimizer steps, evaluations and checkpoints of a trainer. Imports transformers and torch."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ EVAL = "eval"  # transformers' own prefix, and the mode of evaluations
 
 
 class Steps(TrainerCallback):  # type: ignore[misc]  # transformers is not typed here
-    """Opens and closes declog's steps and its modes.
+    """Opens and closes the recorder's steps and modes.
 
-    ``mode`` is the one of the evaluation that is under way (None: of none), ``prefix`` what transformers puts before
-    that evaluation's names. ``late``: the log window that is open began before declog was attached, so no step of it
-    is recorded.
+    ``mode`` is the mode of the evaluation that is under way, or None. ``prefix`` is the prefix that transformers puts
+    before the names of that evaluation. ``late``: the open log window began before declog was attached, so none of its
+    steps is recorded.
     """
 
     def __init__(
@@ -33,14 +33,14 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
         self.mode: str | None = None
         self.prefix = ""
         self.late = late
-        self._before = trainer.state.global_step  # the step after which those begin that are recorded
+        self._before = trainer.state.global_step  # recording begins after this step
         self._trainer = trainer
         self._recorder = hooks.recorder
         self._capture = capture
         self._again = again
         self._step = OpenStep(hooks.recorder, every)
         self.end, self.ends_window = self._step.end, self._step.ends_window
-        self.compares = every == TRAINER  # else what the trainer reports is of another window than declog's
+        self.compares = every == TRAINER  # else the trainer's numbers cover another window than declog's
         self._idle = ExitStack()
         if late:
             self._idle.enter_context(self._recorder.idle())
@@ -52,12 +52,12 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
 
     @property
     def over(self) -> bool:
-        """Whether the recorder is closed: the trainer then goes on alone."""
+        """Whether the recorder is closed; the trainer then goes on without declog."""
         return self._recorder.closed
 
     @property
     def unrecorded(self) -> bool:
-        """Whether the trainer is in a training of which no step is recorded yet."""
+        """Whether no step of the current training is recorded yet."""
         return bool(self._trainer.state.global_step == self._before)
 
     @property
@@ -66,48 +66,48 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
         return self._step.under_way(self._trainer.state)
 
     def begin(self) -> None:
-        """An optimizer step begins."""
+        """Begin an optimizer step, unless the open log window is not recorded."""
         if not self.late:
             self._step.begin(self._trainer.state)
 
     def reach(self) -> None:
-        """Go to the trainer's step if it was not recorded: log events stand at it."""
+        """Record an empty step at the trainer's step if it was not recorded, because a log event needs that number."""
         self._step.reach(self._trainer.state)
 
     def begin_window(self) -> None:
-        """The log window that began too early has ended."""
+        """Begin to record: the log window that began before declog was attached has ended."""
         self.late, self._before = False, self._trainer.state.global_step
         self._idle.close()
 
-    # -- what the trainer tells its callbacks
+    # -- callbacks of the trainer
 
     def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
-        """A step."""
+        """Begin a step."""
         with self._recorder.guard("a step could not be begun"):
             self.begin()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Training ends if an alert stops the run."""
+        """End training if an alert stops the run."""
         with self._recorder.guard("whether an alert stops the run is not known"):
             self._step.stop(control)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A log event, if the config says so."""
+        """Log an event if the config has ``every: epoch``."""
         with self._recorder.guard("the log event of an epoch could not be logged"):
             self._step.end_epoch(control)
 
     def on_save(self, *args: Any, **kwargs: Any) -> None:
-        """The recorder's state lies beside the trainer's checkpoint."""
+        """Save the recorder's state beside the trainer's checkpoint."""
         with self._recorder.guard("declog's state could not be saved", "a run resumed from here starts new windows"):
             self.save()
 
-    # -- what calls its methods
+    # -- hooks of the trainer's methods
 
     def _train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Part:
         if resume_from_checkpoint and not self.over and self._recorder.last_step is not None:
-            recorder = self._again()  # it closes this one, and goes on in its folder
+            recorder = self._again()  # closes this recorder, and starts one that goes on in its folder
             yield self._trainer.train
-            recorder.written()  # who reads the run has this one's recorder
+            recorder.written()  # the caller may read the run now, and has only the closed recorder
             return
         self.begin_window()
         self._before = -1
@@ -118,7 +118,7 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
             yield None
             self.end()
             if not (self.compares or self.over):
-                self._recorder.flush()  # as its last log is no log event
+                self._recorder.flush()  # the trainer's last log is no log event
         except BaseException as error:
             self.end(type(error), error, error.__traceback__)
             raise
@@ -127,7 +127,7 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
             self._recorder.training(False)
 
     def _micro_batch(self, *args: Any, **kwargs: Any) -> Part:
-        """The step has begun, though declog was attached too late to be told: by a callback of ``on_step_begin``."""
+        """Begin the step if it is not open: a callback attached declog in ``on_step_begin``, too late to be called."""
         if in_training(self._trainer) and not self._recorder.in_step:
             self.begin()
         yield None
@@ -140,7 +140,10 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
         *args: Any,
         **kwargs: Any,
     ) -> Part:
-        """Of several data sets each is an evaluation inside one. A config may have a mode for each prefix."""
+        """Enter the mode of an evaluation.
+
+        Each of several data sets is an evaluation inside the call for all. A config may have a mode for each prefix.
+        """
         self._step.pause(self._trainer.state)
         before, modes = (self.mode, self.prefix), self._recorder.plan.modes
         block: AbstractContextManager[Any] = nullcontext()
@@ -160,14 +163,14 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
             self.mode, self.prefix = before
 
     def _loop(self, *args: Any, **kwargs: Any) -> Part:
-        """Of a prediction nothing is recorded, also where training code predicts in the middle of a step."""
+        """Record nothing of a loop without a mode: a prediction, also in the middle of a step."""
         with nullcontext() if self.mode else self._recorder.idle():
             yield None
 
     # -- checkpoints
 
     def save(self) -> None:
-        """Save the state beside the checkpoint that the trainer has just saved; every rank its own."""
+        """Save the state beside the checkpoint that the trainer has just saved; each rank saves its own."""
         self._step.save(self._trainer.state)
         if not self.over:
             step = self._trainer.state.global_step
@@ -178,12 +181,12 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
         if checkpoint is True:
             checkpoint = get_last_checkpoint(args.output_dir)
             if checkpoint is None:
-                return  # the trainer says so
+                return  # the trainer itself reports that
         state = checkpoints.load(self._recorder, args, Path(checkpoint))
         if state is not None:
             self._capture.rows = state["rows"]
 
 
 def in_training(trainer: Any) -> bool:
-    """Whether transformers' ``train`` is running; trainers with a loop of their own do not say."""
+    """Whether transformers' ``train`` is running; False for trainers with a loop of their own, which do not tell."""
     return bool(vars(trainer).get("is_in_train"))

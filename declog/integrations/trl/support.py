@@ -1,9 +1,9 @@
 """The parts of a trainer that declog can see: the methods that compute TRL's metrics, and the attributes they use.
 
-``METHODS`` and ``PLACES`` are the support table: what each part needs, and in which places versions of TRL keep it, so
-that a version, a fork or a subclass is taken for what it has. A method that computes metrics must be TRL's own, or an
-override that calls TRL's; of one that only returns what they are computed from it is enough that it takes what TRL's
-takes. A class that copies TRL's methods instead of inheriting them, as Unsloth's do, stands for TRL's own. Imports
+``METHODS`` and ``PLACES`` are the support table: the methods and attributes that each part needs, and where versions of
+TRL keep them. So a version, a fork or a subclass is supported by what it has. A method that computes metrics must be
+TRL's own, or an override that calls TRL's. A method that only returns the inputs of metrics has to take TRL's
+arguments. A class that copies TRL's methods instead of inheriting them, as Unsloth's do, counts as TRL's own. Imports
 neither TRL nor torch.
 """
 
@@ -19,8 +19,8 @@ from operator import attrgetter
 from types import CodeType
 from typing import Any
 
-EQUAL = ((1, 9), (1, 16))  # from which to which TRL all values are equal; those of others are compared while it trains
-EQUAL_PPO = ((0, 29), (1, 12))  # which is the last that has it
+EQUAL = ((1, 9), (1, 16))  # first and last TRL whose values all equal declog's; others are compared during training
+EQUAL_PPO = ((0, 29), (1, 12))  # 1.12 is the last TRL with PPO
 HOMES = {
     ("trl.trainer.grpo_trainer", "GRPOTrainer"): "grpo",
     ("trl.trainer.rloo_trainer", "RLOOTrainer"): "rloo",
@@ -28,7 +28,7 @@ HOMES = {
     ("trl.experimental.ppo.ppo_trainer", "PPOTrainer"): "ppo",
 }
 PARTS = {"grpo": ("rollouts", "updates"), "rloo": ("rollouts", "updates"), "async_grpo": ("samples",), "ppo": ("loop",)}
-COPIES = "GRPOTrainer"  # how the name of a class ends that copies TRL's
+COPIES = "GRPOTrainer"  # the end of the name of a class that copies TRL's
 OWN: dict[str, tuple[str, ...]] = {  # the method that computes metrics, and the method that calls it
     "rollouts": ("_generate_and_score_completions", "_prepare_inputs"), "updates": ("_compute_loss", "compute_loss"),
     "loop": ("train",),
@@ -65,7 +65,7 @@ PLACES: dict[str, dict[str, tuple[tuple[str, ...], ...]]] = {  # the newest firs
         "args.cliprange", "args.cliprange_value",
     )},
 }  # fmt: skip
-# Of PPO's `train`, which computes all in its own variables: those of a rollout, and those of a micro-batch.
+# Local variables of PPO's `train`, which computes everything: those of a rollout, and those of a micro-batch.
 ROLLOUT = (
     "queries", "responses", "logprobs", "ref_logprobs", "scores", "values", "sequence_lengths", "contain_eos_token",
     "padding_mask", "padding_mask_p1", "advantages", "returns", "ratio_stats",
@@ -75,20 +75,21 @@ MICRO_BATCH = (
     "mb_values", "vpred", "entropy", "loss",
 )  # fmt: skip
 VARIABLES = frozenset({*ROLLOUT, *MICRO_BATCH})
-# The settings of a trainer that are constants of the config, by their names.
+# The settings of a trainer that are constants of the config of the same name.
 GRPO = ("beta", "epsilon_low", "epsilon_high", "loss_type", "importance_sampling_level", "scale_rewards",
         "multi_objective_aggregation", "vllm_importance_sampling_mode", "num_generations")  # fmt: skip
 GRPO_ARGUMENTS = (
     "use_bias_correction_kl", "vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg"
 )  # fmt: skip
 RLOO = ("beta", "epsilon_low", "epsilon_high", "normalize_advantages", "num_generations")
-SEEN = ("sees_rollouts", "sees_updates", "sees_samples", "sees_loop")  # what of a trainer may be seen, or not
+SEEN = ("sees_rollouts", "sees_updates", "sees_samples", "sees_loop")  # constants that say whether a part is seen
 
 
 @dataclass(frozen=True)
 class Support:
-    """What is seen: generations and micro-batches of a GRPO or RLOO trainer, samples of an asynchronous one, the loop
-    of PPO, and why not what is missing.
+    """The parts of a trainer that declog sees, and the reasons for those ``missing``.
+
+    The parts are generations and micro-batches of GRPO or RLOO, samples of an asynchronous trainer, the loop of PPO.
     """
 
     method: str | None = None
@@ -97,11 +98,11 @@ class Support:
     samples: bool = False
     loop: bool = False
     missing: tuple[str, ...] = ()
-    tested: bool = False  # TRL's own class, of a version whose values are all equal
+    tested: bool = False  # whether it is TRL's own class, of a version whose values all equal declog's
 
 
 def support_of(trainer: Any) -> Support:
-    """What declog sees of a trainer."""
+    """The parts that declog sees of a trainer."""
     bases = type(trainer).__mro__
     home = next((base for base in bases if (base.__module__, base.__name__) in HOMES), None)
     home = home or next(filter(_is_copy, bases), None)
@@ -119,12 +120,12 @@ def support_of(trainer: Any) -> Support:
 
 
 def _is_copy(base: type) -> bool:
-    """Whether a class has methods of GRPO's that it does not inherit."""
+    """Whether a class defines the rollout methods of GRPO itself, instead of inheriting them."""
     return base.__name__.endswith(COPIES) and METHODS["rollouts"].keys() <= vars(base).keys()
 
 
 def trl_version() -> tuple[int, int]:
-    """TRL's version, (0, 0) where it cannot be known."""
+    """TRL's version; (0, 0) if it is unknown."""
     try:
         match = re.match(r"(\d+)\.(\d+)", version("trl"))
     except PackageNotFoundError:
@@ -133,20 +134,23 @@ def trl_version() -> tuple[int, int]:
 
 
 def ends_of(trainer: Any) -> set[int]:
-    """The ids of tokens that end a completion, where this trainer keeps them; a completion without one is cut off."""
+    """The ids of the tokens that end a completion, from the attributes that this trainer has.
+
+    A completion whose last token is none of these was truncated.
+    """
     names = next(names for names in PLACES["rollouts"][ENDS] if all(_has(trainer, name) for name in names))
     values = [attrgetter(name)(trainer) for name in names]
     return {end for value in values for end in (value if isinstance(value, Iterable) else [value])}
 
 
 def code_of(cls: type) -> CodeType | None:
-    """The code of a class's own ``train``."""
+    """The code of the ``train`` that a class itself defines; None if it defines none."""
     train = vars(cls).get("train")
     return inspect.unwrap(train).__code__ if inspect.isfunction(train) else None
 
 
 def _missing(trainer: Any, home: type, part: str) -> list[str]:
-    """What a trainer lacks of a part, in words."""
+    """The reasons why declog does not see a part of a trainer, in words; empty if it sees the part."""
     texts = [
         f"it has no `{name}`"
         for name, places in PLACES[part].items()
@@ -174,34 +178,34 @@ def _has(owner: Any, name: str) -> bool:
 
 
 def _takes(method: Any, name: str) -> bool:
-    """Whether a method can be called with the argument; one that takes anything hands it on."""
+    """Whether a method can be called with the argument; ``**kwargs`` count, as they hand it on."""
     parameters = inspect.signature(method).parameters
     return name in parameters or any(item.kind is item.VAR_KEYWORD for item in parameters.values())
 
 
 def _calls_own(trainer: Any, home: type, name: str) -> bool:
-    """Whether all that stands before TRL's method calls the next one: an override that says ``super()``, or a mixin."""
+    """Whether every override of TRL's method calls the next one, by ``super()`` in a subclass or a mixin."""
     if name in vars(trainer):
         return False
     callee, *callers = next(names for names in OWN.values() if name in names)
     if name in callers and callee not in inspect.unwrap(getattr(home, name)).__code__.co_names:
-        return False  # a copy whose caller computes it itself
+        return False  # a copy whose caller computes the metrics itself
     before = type(trainer).__mro__[: type(trainer).__mro__.index(home)]
     overrides = [inspect.unwrap(vars(cls)[name]) for cls in before if name in vars(cls)]
     return all(inspect.isfunction(override) and name in override.__code__.co_names for override in overrides)
 
 
-# -- settings, which are read off the trainer, never set
+# -- settings: read from the trainer, never set
 
 
 def constants_of(trainer: Any, support: Support) -> dict[str, Any]:
-    """The constants that a trainer knows, by the names of the presets `trl_grpo`, `trl_rloo` and `trl_async_grpo`."""
+    """The constants that are read from a trainer, by their names in the presets `trl_*`."""
     constants: dict[str, Any] = {name: getattr(support, name.removeprefix("sees_")) for name in SEEN}
     if support.method == "grpo":
         constants |= _read(trainer, GRPO) | _read(trainer.args, GRPO_ARGUMENTS)
         if hasattr(trainer.args, "delta"):
             constants["delta"] = math.inf if trainer.args.delta is None else trainer.args.delta
-        bonus = _read(trainer.args, ("entropy_coef", "use_adaptive_entropy"))  # earlier versions have none
+        bonus = _read(trainer.args, ("entropy_coef", "use_adaptive_entropy"))  # earlier versions lack them
         constants["entropy_bonus"] = any(bonus.values())
         if hasattr(trainer, "tools"):
             constants["tools"] = bool(trainer.tools)
@@ -229,5 +233,5 @@ def _ppo(trainer: Any) -> dict[str, Any]:
 
 
 def _read(owner: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    """Those of the attributes that another version has, too."""
+    """The attributes by name that the object has; versions of TRL differ in them."""
     return {name: getattr(owner, name) for name in names if hasattr(owner, name)}

@@ -2,7 +2,7 @@
 
 verl imports this package in each of its processes. The wrapped functions do nothing until verl constructs a
 ``Tracking``, in the one process that drives training. ``hooks.py`` wraps verl's functions, ``columns.py`` reads a
-DataProto, ``run.py`` is the run of one ``Tracking``. Nothing here imports verl.
+``DataProto``, and ``run.py`` records the run of one ``Tracking``. Nothing here imports verl.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Columns of verl's batch, a ``DataProto``, by verl's own names. Does not import torch.
+"""Reads the columns of a verl batch, a ``DataProto``, by verl's own names. Does not import torch.
 
-Beside its columns, of tensors and of others, a batch has ``prompt_length`` and ``response_length`` per completion, as
-verl counts them, and ``max_prompt_length`` and ``max_response_length`` of the batch.
+Beside its tensor and other columns a batch has ``prompt_length`` and ``response_length`` per completion, as verl counts
+them, and ``max_prompt_length`` and ``max_response_length`` per batch.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 VARIANCE = ("sum_pi_squared", "old_log_probs", "rollout_is_weights")  # inputs of verl's variance proxies
-PADDING = "pad"  # begins the keys of rows that a v1 trainer fills a batch up with
+PADDING = "pad"  # begins the keys of the rows with which a v1 trainer fills up a batch
 MASK = "response_mask"
 LENGTHS = ("prompt_length", "response_length")
 
 
 def tensors(batch: Any, needed: Set[str]) -> dict[str, Any]:
-    """The needed columns that are tensors, [completions, tokens] or [completions], and their lengths.
+    """The needed columns that are tensors, [completions, tokens] or [completions], and the needed lengths.
 
-    The mask comes first: a column of other tokens is then refused, and not the mask because of the column.
+    The mask is the first column, so that ``observe`` refuses a column of other tokens, and not the mask.
     """
     names = sorted(needed, key=MASK.__ne__)
     signals = {name: _padded(batch.batch[name]) for name in names if name in batch.batch.keys()}  # noqa: SIM118
-    if MASK in signals:  # of whichever dtype
+    if MASK in signals:  # verl's mask may have another dtype
         signals[MASK] = signals[MASK].bool()
     widths = {"max_prompt_length": "prompts", "max_response_length": "responses"}
     signals |= {name: batch.batch[column].shape[-1] for name, column in widths.items() if name in needed}
@@ -32,7 +32,7 @@ def tensors(batch: Any, needed: Set[str]) -> dict[str, Any]:
 
 
 def lengths(batch: Any) -> tuple[Any, Any]:
-    """How many tokens each prompt and each response has, those of tools included."""
+    """The number of tokens of each prompt and of each response, tokens of tools included."""
     if all(name in batch.batch.keys() for name in LENGTHS):  # noqa: SIM118
         return batch.batch["prompt_length"], batch.batch["response_length"]
     mask, width = batch.batch["attention_mask"], batch.batch["responses"].shape[-1]
@@ -45,16 +45,16 @@ def others_of(batch: Any, needed: Set[str]) -> dict[str, list[Any]]:
 
 
 class Stored:
-    """The rows of a v1 trainer's batch in verl's TransferQueue, of which the metrics' batch has some columns.
+    """The rows of a v1 trainer's batch in verl's TransferQueue; the batch for metrics has only some of their columns.
 
-    ``get(select_fields=[name])`` reads one more; ``keys`` are ``{uid}_{session}_{index}``.
+    ``get(select_fields=[name])`` reads another column. ``keys`` have the form ``{uid}_{session}_{index}``.
     """
 
     def __init__(self, keys: Sequence[str], get: Callable[..., Any], absent: set[str]) -> None:
         self._keys, self._get, self._absent = keys, get, absent
 
     def column(self, name: str, rows: int) -> Any:
-        """A column of the batch's rows, as a tensor or a list; None where there is none."""
+        """A column of the batch's rows, as a tensor or a list; None if the store has no such column."""
         taken = [row for row, key in enumerate(self._keys) if not key.startswith(PADDING)]
         if len(taken) != rows:
             taken = list(range(len(self._keys)))
@@ -69,7 +69,7 @@ class Stored:
         return [column[row] for row in taken] if isinstance(column, list) else column[taken]
 
     def _read(self, name: str) -> Any:
-        """A column, padded, or a list; else what rewards said beside their score; None where there is neither."""
+        """A stored column, as a padded tensor or a list; else the extra values of rewards; None if neither exists."""
         try:
             column = self._get(select_fields=[name]).pop(name)
         except (ValueError, KeyError):
@@ -86,5 +86,5 @@ class Stored:
 
 
 def _padded(column: Any) -> Any:
-    """A column of one width: where padding was removed, responses of several lengths."""
+    """A column padded to one width; a v1 trainer removes the padding of responses."""
     return column.to_padded_tensor(0) if column.is_nested else column

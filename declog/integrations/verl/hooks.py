@@ -1,7 +1,7 @@
-"""Hooks in verl: functions and methods of five of its modules, wrapped as soon as verl imports them.
+"""Wraps functions and methods of five modules of verl, as soon as verl imports them.
 
-A module that is imported already is wrapped at once, with the functions that other modules imported from it. Each of
-verl's functions is called exactly once, even if declog fails. Imports neither verl nor torch.
+If a module is imported already, it is wrapped at once, and so are the references that other modules imported from it.
+Each of verl's functions is called exactly once, even if declog fails. Imports neither verl nor torch.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from declog.imports import after
 from declog.integrations.verl import run
 from declog.integrations.verl.run import Run
 
-BACKEND = "declog"  # which `trainer.logger` may name
+BACKEND = "declog"  # a name that `trainer.logger` may list
 
 
 def install() -> None:
-    """Wrap what verl has imported, and what it will import."""
+    """Wrap the modules that verl has imported, and those that it will import."""
     for name, wrap in WRAPPED.items():
         after(name, wrap)
 
 
 def _wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
-    """Call ``around(original, *args, **kwargs)`` in place of a function, also in modules that imported it before."""
+    """Call ``around(original, *args, **kwargs)`` instead of a function, also in modules that have imported it."""
     original = vars(owner)[name]
 
     @functools.wraps(original)
@@ -67,7 +67,7 @@ def _tracking(module: ModuleType) -> None:
         tracking.supported_backend = [*tracking.supported_backend, BACKEND]
     _wrap(tracking, "__init__", _begin)
     _report(tracking, "log", _log, run_of=_run)
-    for name in ("finish", "__del__"):  # the first is there since 0.9
+    for name in ("finish", "__del__"):  # `finish` exists since 0.9
         if name in vars(tracking):
             _wrap(tracking, name, _finish)
     _report(module.ValidationGenerationsLogger, "log", Run.generations)
@@ -95,7 +95,7 @@ def _finish(original: Callable[..., Any], tracking: Any, exit_code: int = 0, **o
 
 
 def _run(tracking: Any, *args: Any) -> Run | None:
-    """None where it was not made as verl's are, or could not be made."""
+    """The run of a ``Tracking``; None if its construction did not pass through ``_begin``, or failed there."""
     current: Run | None = vars(tracking).get("declog")
     return current
 
@@ -108,14 +108,14 @@ def _metrics(module: ModuleType) -> None:
     _report(module, "compute_timing_metrics", Run.timing)
     _report(module, "compute_throughout_metrics", Run.throughput)
     _report(module, "compute_variance_proxy_metrics", Run.variance)  # since 0.7.1
-    _report(module, "get_metric_data_with_optional_routed_experts", Run.stored)  # of the v1 trainers
+    _report(module, "get_metric_data_with_optional_routed_experts", Run.stored)  # only v1 trainers call it
 
 
 # -- verl.experimental.fully_async_policy.detach_utils
 
 
 def _aggregator(module: ModuleType) -> None:
-    if "MetricsAggregator" in vars(module):  # of an experiment of verl's, which may change
+    if "MetricsAggregator" in vars(module):  # verl calls this module experimental: it may change
         _report(module.MetricsAggregator, "add_step_metrics", Run.added)
 
 
@@ -123,7 +123,10 @@ def _aggregator(module: ModuleType) -> None:
 
 
 def _trainer(module: ModuleType) -> None:
-    """The legacy trainers end no Tracking, and Ray ends their process without what Python does at an exit."""
+    """Wrap ``fit``, to close the run at its end.
+
+    The legacy trainers do not finish their ``Tracking``, and Ray ends their process without running exit handlers.
+    """
     trainer: Any = module.RayPPOTrainer
     _fit(trainer)
     before = trainer.__init_subclass__

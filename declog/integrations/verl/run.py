@@ -1,7 +1,7 @@
-"""The run of one ``Tracking``: the batches that verl passes to its metrics wait for the step that verl logs.
+"""Records the run of one ``Tracking``: the batches that verl passes to its metrics wait for the step that verl logs.
 
-A step ends with the call of ``Tracking.log`` that has the metrics of its batch. Where verl logs a step in several
-calls, as its SFT and fully asynchronous trainers do, it ends with the first call of another step, or with the run.
+A step ends with the call of ``Tracking.log`` that has the metrics of its batch. If verl logs a step in several calls,
+as its SFT and fully asynchronous trainers do, the step ends with the first call of another step, or with the run.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ logger = logging.getLogger("declog")
 PRESET = "verl_ppo"
 FOLDER = "declog"  # below verl's checkpoints
 VAL = "val"  # the mode of validation generations
-MOST = 256  # batches that wait for their step's call
-TRACKERS = ("wandb", "trackio")  # kinds of sinks that have a project and a name, and verl's names of them
+MOST = 256  # the most batches that wait for the call of their step
+TRACKERS = ("wandb", "trackio")  # kinds of sinks that have a project and a name, which verl calls alike
 
-_open: list[Run] = []  # those of this process that are not closed
-_training: list[Any] = []  # trainers of this process that train
+_open: list[Run] = []  # this process's runs that are not closed
+_training: list[Any] = []  # this process's trainers that are training
 
 
 def latest() -> Run | None:
-    """The run of the latest ``Tracking`` of this process; None where there is none."""
+    """The open run of this process's latest ``Tracking``; None if no run is open."""
     return _open[-1] if _open else None
 
 
 @contextmanager
 def training(trainer: Any) -> Iterator[None]:
-    """A block in which a trainer trains, and at whose end that is over."""
+    """A block in which a trainer trains; at its end all open runs are closed."""
     failed = True
     _training.append(trainer)
     try:
@@ -54,17 +54,17 @@ def training(trainer: Any) -> Iterator[None]:
 
 
 def config_named_by(config: Any) -> declog.Composed:
-    """The config that verl's configuration names: its node ``declog``, else the preset ``verl_ppo``."""
+    """The config in verl's configuration: its node ``declog``, else the preset ``verl_ppo``."""
     node = None if config is None else config.get("declog")
     composed = declog.compose(PRESET if node is None else node)
-    # What `~declog.metrics.kl` took out is not said any more in the process that trains: the preset's alerts ask.
+    # The node does not show which metrics `~declog.metrics.kl` deleted, but the preset's alerts need to know.
     metrics = composed.data.get("metrics") or {}
     deleted = declog.config_of(PRESET)["metrics"].keys() - metrics.keys() if node is not None else ()
     return replace(composed, data={**composed.data, "metrics": {**metrics, **dict.fromkeys(sorted(deleted))}})
 
 
 def begin(project: Any, experiment: Any, config: Any, backends: str | Sequence[str] = ()) -> Run:
-    """Start the run of a ``Tracking``. Raises ``ConfigError`` and ``SinkError`` as ``declog.start`` does."""
+    """Start the run of a ``Tracking``. Raises ``ConfigError`` and ``SinkError``, as ``declog.start`` does."""
     composed = config_named_by(config)
     data = dict(composed.data)
     settings = {key: value for key, value in (config or {}).items() if key != "declog"}
@@ -91,14 +91,14 @@ def begin(project: Any, experiment: Any, config: Any, backends: str | Sequence[s
 
 
 def named(sink: Any, project: Any, experiment: Any, backends: Sequence[str]) -> Any:
-    """A tracker of declog's own gets verl's project and experiment, unless it says its own or joins verl's run."""
+    """Give a tracker of declog's verl's project and experiment, unless it has its own or joins verl's run."""
     kind = sink.get("kind") if isinstance(sink, Mapping) else None
     return sink if kind not in TRACKERS or kind in backends else {"project": project, "name": experiment, **sink}
 
 
 @dataclass(eq=False)
 class Batch:
-    """What verl gave its functions of metrics for one batch, and the names of what they returned.
+    """The values that verl passed to its metric functions for one batch, and the names of the metrics they returned.
 
     ``together`` is observed in one call, ``apart`` column by column.
     """
@@ -107,23 +107,23 @@ class Batch:
     together: dict[str, Any] = field(default_factory=dict)
     apart: dict[str, Any] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
-    added: bool = False  # to the metrics that a fully asynchronous trainer logs together
+    added: bool = False  # whether a fully asynchronous trainer has added it to the metrics that it logs next
 
 
 class Run:
-    """A recorder, and what waits for its next step."""
+    """A recorder, and the batches and numbers that wait for its next step."""
 
     def __init__(self, log: declog.Recorder) -> None:
         self.recorder = log
         self._lock = threading.RLock()
-        self._batches: list[Batch] = []  # of no step yet
+        self._batches: list[Batch] = []  # batches that have no step yet
         self._aggregates = False
         self._stored: columns.Stored | None = None
-        self._absent: set[str] = set()  # columns that a v1 trainer does not have
-        self._number: int | None = None  # the step that is open
-        self._calls = 0  # of Tracking.log for it
-        self._rows: list[Batch] = []
-        self._last_rows: list[Batch] = []  # of the step that ended last
+        self._absent: set[str] = set()  # columns that the v1 trainer's store does not have
+        self._number: int | None = None  # the open step
+        self._calls = 0  # calls of Tracking.log for the open step
+        self._rows: list[Batch] = []  # batches of the open step
+        self._last_rows: list[Batch] = []  # batches of the step that ended last
         self._last_reported: Mapping[str, Any] = {}
         self._reported: dict[str, Any] = {}
         self._parts = False  # whether a step came in several calls
@@ -143,16 +143,16 @@ class Run:
             if self in _open:
                 _open.remove(self)
 
-    # -- what verl's functions of metrics are given
+    # -- arguments of verl's metric functions
 
     def stored(self, result: Any, keys: Any, partition_id: Any, *args: Any, kv_batch_get: Any, **kwargs: Any) -> None:
-        """The next batch is one of a v1 trainer, whose other columns can be read."""
+        """Note the stored rows of a v1 trainer's next batch: its other columns can be read from the store."""
         get = partial(kv_batch_get, keys=keys, partition_id=partition_id)
         with self._lock:
             self._stored = columns.Stored(list(keys), get, self._absent)
 
     def batch(self, result: Collection[str], batch: Any, *args: Any, **kwargs: Any) -> None:
-        """A batch whose metrics verl has computed."""
+        """Take the columns of a batch whose metrics verl has computed."""
         plan = self.recorder.plan
         with self._lock:
             rows = Batch(len(batch), names=set(result))
@@ -171,7 +171,7 @@ class Run:
                 self._leave_out("batches", "verl computes metrics of batches and does not log them")
 
     def timing(self, result: Collection[str], batch: Any, timing_raw: Mapping[str, float], **kwargs: Any) -> None:
-        """How long the stages of a step took, and how many tokens verl divides that by."""
+        """Take the times of a step's stages, and the numbers of tokens by which verl divides them."""
         prompts, responses = (float(lengths.sum()) for lengths in columns.lengths(batch))
         stages = [name.partition("/")[2] for name in result if name.startswith("timing_per_token_ms/")]
         self._add(
@@ -180,16 +180,16 @@ class Run:
         )  # fmt: skip
 
     def throughput(self, result: Collection[str], batch: Any, timing_raw: Any, n_gpus: int, **kwargs: Any) -> None:
-        """How many tokens a step's batch has, and how many GPUs."""
+        """Take the number of tokens of a step's batch, and the number of GPUs."""
         self._add(result, total_num_tokens=sum(batch.meta_info["global_token_num"]), n_gpus=n_gpus)
 
     def variance(self, result: Collection[str], batch: Any, gradient_norm: float | None = None, **kwargs: Any) -> None:
-        """The norm of the gradient, where verl makes variance proxies of it."""
+        """Take the gradient norm, if verl computes variance proxies from it."""
         if result and gradient_norm is not None:
             self._add(result, gradient_norm=gradient_norm)
 
     def _add(self, result: Collection[str], **numbers: Any) -> None:
-        """Numbers of the batch that came last."""
+        """Add numbers to the latest batch."""
         with self._lock:
             if not self._batches:
                 self._batches.append(Batch())
@@ -197,16 +197,16 @@ class Run:
             self._batches[-1].names.update(result)
 
     def added(self, result: Any, aggregator: Any, metrics: Collection[str], *args: Any, **kwargs: Any) -> None:
-        """verl has added the metrics of its batches to those that it logs next; of later batches it logs them later."""
+        """Mark the batches whose metrics verl has added to those that it logs next; later batches wait."""
         with self._lock:
             for batch in self._batches:
                 batch.added = batch.added or not batch.names.isdisjoint(metrics)
                 self._aggregates = self._aggregates or batch.added
 
-    # -- what verl logs
+    # -- calls by which verl logs
 
     def generations(self, result: Any, tracker: Any, loggers: Any, samples: Sequence[Any], step: Any) -> None:
-        """Validation generations, each (input, output, score), of a step."""
+        """Record the validation generations of a step, each (input, output, score)."""
         log, scored = self.recorder, [sample for sample in samples if len(sample) >= 3]
         if not scored or VAL not in log.plan.modes or "val_output" not in log.plan.sources:
             return
@@ -217,7 +217,7 @@ class Run:
             )  # fmt: skip
 
     def log(self, data: Mapping[str, Any], step: Any) -> None:
-        """A call of ``Tracking.log``."""
+        """Record a call of ``Tracking.log``, and end the step if the call has the metrics of its batch."""
         if self.recorder.closed:
             return
         with self._lock, self.recorder.guard("what verl logs could not be recorded"):
@@ -232,20 +232,20 @@ class Run:
                 self._end()
 
     def _at(self, number: int) -> None:
-        """A step is open; another one is not any more."""
+        """Open the step ``number``, and end any other."""
         if self._number is not None and number != self._number:
             self._end()
         self._number = number
 
     def _end(self) -> None:
-        """The open step ends."""
+        """End the open step: observe its batches and log verl's numbers."""
         if self._number is None:
             return
         log, number = self.recorder, self._number
         rows, reported = self._rows, self._reported
         self._number, self._calls, self._rows, self._reported = None, 0, [], {}
         last = log.last_step
-        if last is not None and number == last:  # verl logs more of a step, which is logged again
+        if last is not None and number == last:  # verl logs more of the last step: record the step again, as a whole
             self._parts = True
             rows, reported = [*self._last_rows, *rows], {**self._last_reported, **reported}
             log.rewind(number - 1)
@@ -257,10 +257,10 @@ class Run:
                 with log.batch():
                     self._observe(batch)
             self._report(reported, {name for batch in rows for name in batch.names})
-        if log.should_stop:  # verl ends with the next step: it validates, saves and returns
+        if log.should_stop:  # make the next step verl's last: then it validates, saves and returns
             for trainer in _training:
                 trainer.total_training_steps = min(trainer.total_training_steps, number + 1)
-        if not log.plan.modes["train"].every:  # `every: trainer`: each step that is logged
+        if not log.plan.modes["train"].every:  # `every: trainer`: each logged step is a log event
             log.flush()
 
     def _observe(self, batch: Batch) -> None:
@@ -268,7 +268,7 @@ class Run:
         together = {name: value for name, value in batch.together.items() if name in log.plan.observed}
         try:
             log.observe(**together)
-        except InputError:  # of one column: the others count
+        except InputError:  # one column is wrong: observe the others
             self._observe_apart(together)
         self._observe_apart(batch.apart)
 
@@ -278,13 +278,13 @@ class Run:
                 self.recorder.observe(**{name: value})
 
     def _report(self, reported: Mapping[str, Any], computed: Set[str]) -> None:
-        """Numbers that verl has computed, but those that declog computes of the same batch."""
+        """Log verl's numbers, except those that declog computes from the same batches."""
         log = self.recorder
-        metrics = {name for name in reported if self._metrics.fullmatch(name)}  # of the config
+        metrics = {name for name in reported if self._metrics.fullmatch(name)}  # names of the config's metrics
         rest = log.scalars({name: value for name, value in reported.items() if name not in metrics & computed})
         for name in rest:
             self._leave_out(name, "it is no number")
-        for name in (reported.keys() & log.plan.signal_names) - metrics - rest.keys():  # the number of a signal, too
+        for name in (reported.keys() & log.plan.signal_names) - metrics - rest.keys():  # log a signal's number, too
             log.log_metric(name, reported[name])
 
     def _leave_out(self, name: str, why: str) -> None:
