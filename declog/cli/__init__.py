@@ -43,12 +43,12 @@ def verb_of(name: str) -> ModuleType:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line; returns the exit code. A user's mistake is reported without a traceback."""
+    """Run a command line, and return the exit code. A user's mistake is reported without a traceback."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if arguments is None:  # a whole process: the system takes its memory back, and collecting it takes a fifth longer
+    if arguments is None:  # the process ends after it: the last collection would take a fifth of the time
         atexit.register(gc.freeze)
     threshold = gc.get_threshold()
-    gc.set_threshold(200_000)  # a short command makes no garbage: collecting it took a tenth of the time
+    gc.set_threshold(200_000)  # a short command has no garbage to collect: collections took a tenth of the time
     with masked():
         try:
             return _run(words)

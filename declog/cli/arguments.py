@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from declog.cli import suggestions
 
-DIVIDER = "\0--"  # stands for `--`, which argparse removes
+DIVIDER = "\0--"  # replaces `--`, which argparse would remove
 
 
 class Wrong(Exception):
@@ -54,7 +54,7 @@ class Parser(argparse.ArgumentParser):
         self.add("--format", choices=("text", "json", *further), default="text", help="for people or for programs")
 
     def read(self, words: Sequence[str]) -> argparse.Namespace | None:
-        """The arguments; None after ``--help``. Raises ``Wrong``."""
+        """Parse the words; None after ``--help``. Raises ``Wrong``."""
         try:
             args, unknown = self.parse_known_intermixed_args([DIVIDER if word == "--" else word for word in words])
         except SystemExit:  # --help has printed
@@ -70,7 +70,7 @@ class Parser(argparse.ArgumentParser):
         return args
 
     def error(self, message: str) -> NoReturn:
-        """Raise ``Wrong``, with the form of the command line."""
+        """Raise ``Wrong`` for a mistake that argparse has found, with the form of the command line as the fix."""
         if flag := re.search(r"(--[a-z-]+): ignored explicit argument '(?i:true|false|yes|no|on|off|[01])'", message):
             raise Wrong(f"{flag[1]} has no value", f"{flag[1]}, or without it")
         if (key := re.search(r"(-[a-z])\S*: ignored explicit argument '(.*)'", message)) is not None:
@@ -78,7 +78,7 @@ class Parser(argparse.ArgumentParser):
         raise Wrong(f"{self.prog.removeprefix('declog ')}: {message}", self._form())
 
     def _form(self) -> str:
-        """The words behind the verb, and the command that explains them."""
+        """The form of the command line, and the command that explains it."""
         words = [str(action.metavar) for action in self._actions if not action.option_strings]
         if words[:1] == ["RUN"]:
             from declog.runs.folder import runs_below

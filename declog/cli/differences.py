@@ -1,4 +1,4 @@
-"""The differences between two plans, as ``diff``, ``diff --locked`` and ``check --locked`` print them."""
+"""Compares two plans, for ``declog diff`` and ``declog check --locked``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Change = Mapping[str, str | None]
 def differences(
     before: Mapping[str, Facts], after: Mapping[str, Facts], *, renamed: bool = False
 ) -> dict[str, list[Change]]:
-    """The differences between two plans, by title; with ``renamed`` an output under a new name is one change."""
+    """The differences between two plans, by title; with ``renamed`` an output with a new name is one change."""
     changes: dict[str, list[Change]] = {}
     for title in before:
         old, new = dict(before[title]), dict(after[title])
@@ -28,7 +28,7 @@ def differences(
 
 
 def _renamed(before: Facts, after: Facts) -> dict[str, str]:
-    """Outputs with a new name: a definition with one removed and one added name."""
+    """The outputs with a new name: exactly one removed name and one added name have the same definition."""
 
     def only(some: Facts, other: Facts) -> dict[tuple[str, ...], str]:
         names: dict[tuple[str, ...], list[str]] = {}
@@ -41,7 +41,7 @@ def _renamed(before: Facts, after: Facts) -> dict[str, str]:
 
 
 def _changes(before: Facts, after: Facts) -> Iterator[Change]:
-    """Entries that only one plan has, or that differ: by name, in words before and after."""
+    """The entries that only one plan has, or that differ, each with its words before and after."""
     for name in dict.fromkeys([*before, *after]):
         a, b = before.get(name), after.get(name)
         if a != b:
@@ -50,14 +50,14 @@ def _changes(before: Facts, after: Facts) -> Iterator[Change]:
 
 
 def _words(a: tuple[str, ...] | None, b: tuple[str, ...] | None) -> tuple[str | None, str | None]:
-    """A change in words; where both sides read the same, the first detail behind the words that differs."""
+    """A change in words; if both sides have the same words, the first detail that differs."""
     if a is None or b is None:
         return (None if a is None else a[0]), (None if b is None else b[0])
     return next(((was, now) for was, now in zip(a, b, strict=True) if was != now), (a[0], b[0]))
 
 
 def text(differences: Mapping[str, list[Change]]) -> str:
-    """The differences of two plans, title by title."""
+    """The differences between two plans as text, by title."""
     return "\n\n".join(
         "\n".join([paint(title, BOLD), *(line for change in changes for line in _lines(change))])
         for title, changes in differences.items()

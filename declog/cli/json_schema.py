@@ -1,7 +1,7 @@
-"""The JSON Schema of configs, for editors: pydantic's own of the models, and the short forms.
+"""The JSON Schema of configs, for editors: pydantic's schema of the models, with the short forms added.
 
-A file is a part of a config: nothing is required, ``null`` deletes an entry or resets a leaf, ``${...}`` may stand for
-any value, and Hydra's ``defaults`` list is allowed. The compiler checks names, types and axes.
+A file is a part of a config: no key is required, ``null`` deletes an entry or resets a key, ``${...}`` may replace any
+value, and Hydra's ``defaults`` list is allowed. The schema does not check names, types and axes; the compiler does.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ DEFAULTS: Schema = {
 
 
 def json_schema(part: str = "config") -> Schema:
-    """The schema of a preset's file (``config``), of an application's configuration, or of a group's option.
+    """The schema of a preset's file (``config``), of an application's configuration, or of an option of a group.
 
     A group is a section of the config: a file of the group ``declog/metrics`` holds a map of metrics.
     """
@@ -73,15 +73,15 @@ class _PartsOfConfigs(GenerateJsonSchema):
     """The schema of a part of a config: no key is required, and each may be null, interpolated or short."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
-        """A key is its own title."""
+        """Give no titles: a key is its own title."""
         return False
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> Schema:
-        """Another layer may set the key, so a default would mislead."""
+        """Leave the default out: it would mislead, because another layer may set the key."""
         return self.generate_inner(schema["schema"])
 
     def model_schema(self, schema: core_schema.ModelSchema) -> Schema:
-        """A map with the model's keys."""
+        """The schema of a map with the model's keys."""
         model: type[Model] = schema["cls"]
         full = super().model_schema(schema)
         properties = {}
@@ -99,7 +99,7 @@ class _PartsOfConfigs(GenerateJsonSchema):
 
 
 def _any_of(schema: Schema, *further: Schema) -> Schema:
-    """A value of any of some schemas, with the description of the first."""
+    """A schema whose values fit any of some schemas, with the description of the first; nested choices are merged."""
     said = {key: value for key, value in schema.items() if key == "description"}
     nested = [{key: value for key, value in schema.items() if key not in said}, *further]
     while any(set(part) == {"anyOf"} for part in nested):
@@ -108,7 +108,7 @@ def _any_of(schema: Schema, *further: Schema) -> Schema:
 
 
 def _choices(schema: Schema, short: Mapping[str, Schema] = MappingProxyType({})) -> Schema:
-    """A value of a schema, its short form, null, or an interpolation; without a schema any value."""
+    """A schema whose values fit ``schema`` or its short form, or are null or an interpolation; any if it is empty."""
     if not set(schema) - {"description"}:
         return schema
     choices = _any_of(schema)
@@ -118,7 +118,7 @@ def _choices(schema: Schema, short: Mapping[str, Schema] = MappingProxyType({}))
 
 
 def _of_parts(schema: Any, short: Mapping[str, Schema]) -> Any:
-    """A schema in which each key may be null, interpolated or short."""
+    """The schema, changed so that each key may be null, interpolated or short."""
     if isinstance(schema, list):
         return [_of_parts(part, short) for part in schema]
     if not isinstance(schema, dict):
@@ -134,7 +134,7 @@ def _of_parts(schema: Any, short: Mapping[str, Schema]) -> Any:
 
 
 def short_forms() -> dict[str, Schema]:
-    """The short forms of a model's map, by the model's name."""
+    """The schema of each model's short form, by the model's name."""
     types = {model.__name__: model._short or below(model, model._plain) for model in models()}
     return {name: TypeAdapter(type_).json_schema() for name, type_ in types.items() if type_ is not None}
 
@@ -143,7 +143,7 @@ def _reference(name: str) -> Schema:
     return {"$ref": DEFAULT_REF_TEMPLATE.format(model=name)}
 
 
-# ---- sinks: the options of a kind are its constructor's ---------------------------------------------
+# ---- sinks: the options of a kind are the arguments of its constructor ------------------------------
 
 
 def _options_if_kind(kind: str) -> Schema:
@@ -151,7 +151,7 @@ def _options_if_kind(kind: str) -> Schema:
 
 
 def _named_sink(kind: str, entry: Schema) -> Schema:
-    """An entry with the name of a kind is of this kind unless it has another ``kind``."""
+    """The schema of an entry that has the name of a kind: it is of that kind unless it sets ``kind``."""
     sink, *short = entry["anyOf"]
     named = {**sink, "if": {"type": "object", "not": {"required": ["kind"]}}, "then": _options(kind)}
     return {"anyOf": [named, *short]}

@@ -1,9 +1,9 @@
-"""A config with its layers: where each key was set, for `declog show --why KEY`, `--yaml` and `--key`.
+"""Shows the layers of a config, and where each key was set: `declog show --why KEY`, `--yaml` and `--key`.
 
-Of a key ``why`` prints the layers that set it, in the order in which they were read; the last one wins. KEY is a key of
-the config, the id of a metric or a signal, or a name that trackers see. For a run's folder it also prints why a metric
-had no values, and it includes the metrics of ``declog add``. ``effective`` prints the YAML in effect, each value with
-the file and line, or the override, that set it. No value is of the environment: its interpolation stands instead.
+``why`` prints the layers that set a key, in the order in which they were read; the last one wins. KEY is a key of the
+config, the id of a metric or a signal, or a name that trackers see. For a run's folder, ``why`` also prints why a
+metric had no values, and finds the metrics of ``declog add``. ``effective`` prints the YAML in effect, each value with
+the file and line, or the override, that set it. Both print interpolations instead of values from the environment.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from declog.plans.ops import Plan
 from declog.plans.words import described
 from declog.records import names_of
 
-COMMENTS_AT = 64  # no comment of YAML starts further to the right, unless its line is longer
+COMMENTS_AT = 64  # comments of the YAML start at this column at the latest, or behind a longer line
 
 
 def why(args: argparse.Namespace, config: Composed) -> None:
@@ -63,7 +63,7 @@ def why(args: argparse.Namespace, config: Composed) -> None:
         if name in late:
             line, file = late[name]
             fact["layers"] = [{"place": file, "value": line, "package": ""}]
-            fact.pop("keys", None)  # the line has them
+            fact.pop("keys", None)  # the layer's line shows them
             fact["notes"].append("asked late" + "; the job goes on with it" * (name in run.get("late", {})))
         facts.append(fact)
     answer(args, facts, ["\n\n".join(map(_text, facts))])
@@ -93,7 +93,7 @@ def _split(key: str) -> Key:
 
 
 def _plan(config: Composed) -> Plan | None:
-    """The plan; None if the config does not compile, whose layers are shown all the same."""
+    """The plan; None if the config does not compile, because ``why`` shows the layers of such a config, too."""
     try:
         return plan(config)
     except ConfigError:
@@ -107,7 +107,7 @@ def _paths(config: Composed, key: str, plan: Plan | None) -> Iterator[Key]:
     if (new := old.get(name)) is not None:
         raise Wrong(f"`{key}` is called `{new}` now", f"--why {key.removesuffix(name)}{new}")
     path = _split(key)
-    deleted = [path for path in config.layers if path and not has(config.data, path)]  # by a later layer
+    deleted = [path for path in config.layers if path and not has(config.data, path)]  # a later layer deleted them
     if has(config.data, path) or path in deleted or _language_key(config.data, path) is not None:
         yield path
         return
@@ -115,7 +115,7 @@ def _paths(config: Composed, key: str, plan: Plan | None) -> Iterator[Key]:
     entries += filter(is_entry, deleted)
     named = [path for path in entries if path[-1] == key]
     if plan is not None:
-        declared = has(config.data, ("metrics", LOGGED))  # else what `log_metric` gives may have any name
+        declared = has(config.data, ("metrics", LOGGED))  # else the template of `log_metric` matches any name
         bare = _without_prefixes(key, plan)
         for op in plan.outputs:
             templates = [names_of(item.template) for item in op.names] if declared or op.id != LOGGED else []
@@ -141,7 +141,7 @@ def _close(config: Composed, key: str, plan: Plan | None) -> str:
     return did_you_mean(key, dict.fromkeys(names), what="keys")
 
 
-# ---- what is reported -----------------------------------------------------------------------------------
+# ---- the facts of a key ---------------------------------------------------------------------------------
 
 
 def _facts(config: Composed, path: Key, plan: Plan | None) -> dict[str, Any]:
@@ -190,7 +190,7 @@ def _written_value(layer: Layer) -> str | None:
 
 
 def _notes(config: Composed, path: Key, plan: Plan | None) -> Iterator[str]:
-    """Facts of an entry: its outputs, its observation, its readers, why it is inactive."""
+    """Facts of an entry in words: why it is inactive, its outputs, its observation, its readers."""
     section, name = "signals" if path[0] == "derived" else str(path[0]), str(path[-1])
     for what, why in plan.inactive if plan is not None else ():
         if what == f"{section}.{name}":
@@ -267,7 +267,7 @@ def _yaml(config: Composed, path: Key, inactive: Mapping[str, str]) -> Iterator[
 
 
 def _rows(config: Composed, path: Key, inactive: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """The lines of a key and of all that stands below it, each with its comment."""
+    """The lines of a key and of all keys below it, each with its comment."""
     value = at(config.data, path)
     line = "  " * (len(path) - 1) + f"{path[-1]}:"
     section = "signals" if path[0] == "derived" else path[0]
@@ -289,7 +289,7 @@ def _rows(config: Composed, path: Key, inactive: Mapping[str, str]) -> Iterator[
 
 
 def _shown(config: Composed) -> Composed:
-    """The config with its keys in the language's order, in which interpolations stand for values of the environment."""
+    """The config with its keys in the language's order, and interpolations instead of values from the environment."""
     order = [*keys(LogSpec), *config.shown]
     return replace(config, data=dict(sorted(config.shown.items(), key=lambda item: order.index(item[0]))))
 

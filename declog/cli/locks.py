@@ -1,7 +1,7 @@
-"""``declog.lock``: a record of what configs log. It shows whether an upgrade changes that.
+"""``declog.lock``: a record of what configs log, which shows whether an upgrade changes that.
 
-Each config has an entry under its words on the command line: the packages with their versions, and every output,
-table, alert and signal in words, with a digest of everything that decides its values.
+Each config has an entry, named by its words on the command line. An entry has the packages with their versions, and
+every output, table, profile, alert and signal in words, with a digest of everything that decides its values.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Locked = Mapping[str, Mapping[str, Any]]
 
 
 def read() -> Locked:
-    """The configs of the lock in the working directory; none where there is no lock."""
+    """The configs of the lock in the working directory; empty if there is no lock."""
     import yaml
 
     file = Path(NAME)
@@ -56,7 +56,7 @@ def write(locked: Locked) -> None:
 
 
 def key(words: Sequence[str]) -> str:
-    """The name of a config in the lock."""
+    """The name of a config in the lock: its words on the command line."""
     return shlex.join(words) or "grpo"
 
 

@@ -23,9 +23,9 @@ from declog.errors.visible import visible, visible_json, visible_lines
 RED, YELLOW, GREEN, DIM, BOLD = "31", "33", "32", "2", "1"
 
 
-WIDTH = 100  # of a table
-SPECIAL = "%\r\n"  # in the workflow commands of GitHub
-_masks: ContextVar[list[Callable[[str], str]]] = ContextVar("_masks")  # of the configs of this command line
+WIDTH = 100  # the most columns of a table
+SPECIAL = "%\r\n"  # characters to escape in the workflow commands of GitHub
+_masks: ContextVar[list[Callable[[str], str]]] = ContextVar("_masks")  # hide the secrets of this command's configs
 
 
 class _Masked:
@@ -35,7 +35,7 @@ class _Masked:
         self._stream, self._masks = stream, masks
 
     def write(self, text: str) -> int:
-        for mask in self._masks:  # threads write, too
+        for mask in self._masks:  # not the context variable: other threads write, too
             text = mask(text)
         return self._stream.write(text)
 
@@ -68,13 +68,13 @@ def coloured(stream: TextIO) -> bool:
 
 
 def paint(text: str, colour: str) -> str:
-    """The text in a colour, where standard output is a terminal."""
+    """The text in a colour if standard output is a terminal."""
     text = visible_lines(text)
     return f"\x1b[{colour}m{text}\x1b[0m" if coloured(sys.stdout) else text
 
 
 def warning(text: str) -> str:
-    """A line that warns."""
+    """A line with a warning."""
     return f"{paint('warning:', YELLOW)} {text}"
 
 
@@ -84,7 +84,7 @@ def write_error(error: DeclogError) -> None:
     if isinstance(error, ConfigError):
         print(error.text(colour=coloured(sys.stderr), width=width(sys.stderr)), file=sys.stderr)
     else:
-        text = visible_lines(str(error))  # with its position, if that is known
+        text = visible_lines(str(error))  # with its position, if known
         mark = "" if text.startswith("error[") else "error" if text.startswith("[") else "error: "
         print(f"{mark}{text}", file=sys.stderr)
 
@@ -95,7 +95,7 @@ def width(stream: TextIO) -> int:
 
 
 def wrapped(text: str, mark: str, indent: int) -> str:
-    """Words in lines that fit, behind a mark of ``indent`` columns; what is to be pasted stays in one line."""
+    """Wrap words to the terminal's width behind a mark of ``indent`` columns; text to copy stays on one line."""
     text = _PASTED.sub(lambda edit: edit[0].replace(" ", "\0"), text)
     room = {"width": width(sys.stdout) - indent, "break_long_words": False, "break_on_hyphens": False}
     lines = [line for part in text.split("\n") for line in textwrap.wrap(part, **room) or [""]]  # type: ignore[arg-type]
@@ -106,7 +106,7 @@ _PASTED = re.compile(rf"\w+: {FLOW_MAP}|(?<!\w)'[^'\n]*'(?!\w)|`[^`\n]*`")
 
 
 def as_github(problems: Sequence[Problem], warnings: Sequence[str]) -> Iterator[str]:
-    """Annotations of a pull request: the workflow commands of GitHub."""
+    """Problems and warnings as annotations of a pull request, which are workflow commands of GitHub."""
     for problem in problems:
         where = problem.where
         properties: dict[str, Any] = {"title": problem.code}
@@ -173,7 +173,7 @@ def paragraphs(text: str) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]], sides: str = "<") -> Iterator[str]:
-    """Rows in columns. ``sides`` has `<` or `>` for each column; its last character holds for all further ones."""
+    """Align rows in columns. ``sides`` has `<` or `>` for each column; its last character also holds for all others."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     forms = [f"{side}{width}" for side, width in zip_longest(sides[: len(widths)], widths, fillvalue=sides[-1])]
     for row in rows:
@@ -183,7 +183,7 @@ def aligned(rows: Sequence[Sequence[str]], sides: str = "<") -> Iterator[str]:
 def columns(rows: Sequence[Sequence[str]], indent: str = "", colour: str | None = None) -> str:
     """Rows as text in aligned columns, at most ``WIDTH`` wide; the first column in ``colour``.
 
-    If they do not fit, texts in wide columns behind the first wrap to several lines.
+    If the columns do not fit, the texts of wide columns wrap to several lines, except those of the first column.
     """
     cells = list(zip_longest(*([visible(cell) for cell in row] for row in rows), fillvalue=""))
     widths = [max(map(len, column)) for column in cells]
@@ -204,7 +204,7 @@ def columns(rows: Sequence[Sequence[str]], indent: str = "", colour: str | None 
 
 
 def _folded(text: str, width: int) -> list[str]:
-    """A text in lines of a width."""
+    """Wrap a text to lines of ``width`` characters, without breaking words."""
     if len(text) <= width:
         return [text]
     return textwrap.wrap(text, width, break_on_hyphens=False, break_long_words=False)

@@ -1,4 +1,4 @@
-"""Records in columns, as data, and side by side, as ``declog preview`` prints them."""
+"""Shows records for ``declog preview``: in columns, as data for programs, and side by side."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from declog.errors.visible import visible
 from declog.records import Records, Table
 
 Events = Sequence[tuple[int, Records]]
-SHOWN = 5  # log events with a column, by default
-ROWS = 4  # rows of a table that are shown
-WIDTH = 24  # of a table's cell
+SHOWN = 5  # by default, the most log events with a column
+ROWS = 4  # the most rows of a table
+WIDTH = 24  # the most characters of a table's cell
 
 
 def as_data(events: Events) -> list[dict[str, Any]]:
@@ -43,7 +43,7 @@ def _event(step: int, records: Records) -> dict[str, Any]:
 
 
 def as_text(events: Events, everything: bool) -> Iterator[str]:
-    """Log events for people: values in columns, by mode; the last rows of each table; alerts."""
+    """Log events for people, by mode: values in columns, each table (``everything``: at all its steps), and alerts."""
     for mode in dict.fromkeys(records.mode for _, records in events):
         of_mode = [(step, records) for step, records in events if records.mode == mode]
         yield from _columns(mode, of_mode, everything)
@@ -60,7 +60,7 @@ def as_text(events: Events, everything: bool) -> Iterator[str]:
 
 
 def _columns(mode: str, of_mode: Events, everything: bool) -> Iterator[str]:
-    """The values of a mode: a line for each name, a column for each log event, or for the first and last ones."""
+    """The values of a mode: a line for each name, and a column for each log event, or for the first and last ones."""
     events = [(step, records) for step, records in of_mode if records.scalars or records.histograms]
     if not events:
         return
@@ -81,7 +81,7 @@ def _columns(mode: str, of_mode: Events, everything: bool) -> Iterator[str]:
 
 
 def _short(value: Any) -> str:
-    """A value as text, a float in few digits."""
+    """A value as text; floats have 6 digits."""
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
@@ -103,7 +103,7 @@ def _cell(value: Any) -> str:
 
 
 def differences(one: Events, other: Events) -> dict[str, Any]:
-    """The differences between two sinks: names in one of them only, and values, rows and alerts that differ."""
+    """The differences between two sinks: names in only one of them, and values, rows and alerts that differ."""
     before, after = _values(one), _values(other)
     both = [name for name in before if name in after]
     changed = {name: changes for name in both if (changes := _changed(before[name], after[name]))}
@@ -132,7 +132,7 @@ Position = tuple[str, int]  # a mode and a step
 
 
 def _values(events: Events) -> dict[str, dict[Position, Any]]:
-    """Everything with a name, by name and log event: numbers as they are, other records in words, with their data."""
+    """All records by name and log event: numbers unchanged, other records as words, with data to compare."""
     values: dict[str, dict[Position, Any]] = defaultdict(dict)
     for step, records in events:
         at = (records.mode, step)

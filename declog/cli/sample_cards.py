@@ -1,6 +1,6 @@
-"""Samples as cards for a terminal: a line of numbers, then complete texts; tokens in colours. Imports rich.
+"""Prints samples as cards: a line of numbers, then complete texts, with tokens in colours. Imports rich.
 
-Without a terminal, the same as plain text, without wrapped lines.
+Without a terminal the cards are plain text, without wrapped lines.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from declog.sinks._scalar_lines import number
 from declog.sinks._terminal_cells import beginning
 
 ENDS = {"best": ("▲", "bold green"), "worst": ("▼", "bold red"), "": ("●", "bold")}
-POSITION = ("step", RANK, "group", "row")  # the columns that say which row it is
+POSITION = ("step", RANK, "group", "row")  # the columns that identify a row
 PIECES = "tokens"
-STRONG = (178, 24, 43), (33, 102, 172)  # of unlikely tokens and values above 0, and of values below 0
+STRONG = (178, 24, 43), (33, 102, 172)  # red for unlikely tokens and values above 0, blue for values below 0
 Piece = tuple[str, str]
 
 
 def print_samples(
     head: str, rows: Sequence[Mapping[str, Any]], score: str | None, *, colour: str | None, ends: Sequence[str]
 ) -> None:
-    """Print a heading and a card for each row; ``ends`` says of each whether it is `best` or `worst`."""
+    """Print a heading and a card for each row; ``ends`` has `best`, `worst` or nothing for each row."""
     from rich.console import Console
     from rich.text import Text
 
@@ -74,9 +74,9 @@ def _prompt_cell(name: str, value: Any) -> str:
 def _card(
     row: Mapping[str, Any], end: str, key: str | None, colour: str | None, *, shades: bool, stamped: bool
 ) -> Iterator[tuple[int, list[Piece]]]:
-    """The lines of a row: indents, and pieces of text with their styles.
+    """The lines of a row: each an indent, and pieces of text with their styles.
 
-    ``shades``: there are more than 16 colours; ``stamped``: the row says its step.
+    ``shades``: the terminal has more than 16 colours; ``stamped``: the card shows the row's step.
     """
     mark, style = ENDS[end]
     position = POSITION if stamped else POSITION[1:]
@@ -105,7 +105,7 @@ def _card(
 
 
 def is_tokens(value: Any) -> bool:
-    """Whether a cell is of tokens: lists of one length, the first of texts."""
+    """Whether a cell holds tokens: lists of the same length by name, the first of which is ``tokens``."""
     return (
         isinstance(value, Mapping)
         and next(iter(value), None) == PIECES
@@ -114,7 +114,7 @@ def is_tokens(value: Any) -> bool:
 
 
 def _tokens(cell: Mapping[str, list[Any]], name: str | None, *, shades: bool) -> Iterator[tuple[int, list[Piece]]]:
-    """The text in colours, and their legend below it."""
+    """The text with coloured tokens, and a legend below it."""
     names = [column for column in cell if column != PIECES]
     name = name if name in names else next(iter(names), None)
     values = cell[name] if name is not None else [None] * len(cell[PIECES])
@@ -131,7 +131,7 @@ def _tokens(cell: Mapping[str, list[Any]], name: str | None, *, shades: bool) ->
 
 
 def _style(value: Any, scale: float, *, unlikely: bool, shades: bool) -> str:
-    """A colour: stronger for less likely tokens, or for values farther from 0."""
+    """The style of a token: stronger for less likely tokens, or for values farther from 0."""
     if not isinstance(value, int | float) or not math.isfinite(value) or not scale:
         return "dim italic" if value is None else ""
     strength = 1 - math.exp(value) if unlikely else abs(value) / scale

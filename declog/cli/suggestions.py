@@ -80,12 +80,12 @@ def override(word: str, words: Sequence[str]) -> str:
 
 
 def _is_open(text: str) -> bool:
-    """Whether a bracket of a text is not closed in it."""
+    """Whether a text opens more brackets than it closes."""
     return any(text.count(opening) > text.count(closing) for opening, closing in ("{}", "[]", "()"))
 
 
 def _until_closed(words: Sequence[str]) -> Sequence[str]:
-    """The words of one override that a shell has cut at its blanks."""
+    """The words into which a shell has split one override at its blanks; all words if no bracket closes."""
     ends = (end for end in range(1, len(words) + 1) if not _is_open(" ".join(words[:end])))
     return words[: next(ends, len(words))]
 
@@ -96,7 +96,7 @@ def is_key(word: str) -> bool:
 
 
 def _keys() -> Mapping[str, str]:
-    """The keys at the top and those of `run`, by their last names, with their full paths."""
+    """The full paths of the keys at the top and of those of `run`, by their last names."""
     from declog.language.keys import keys
     from declog.language.spec import LogSpec, RunSpec
 

@@ -1,6 +1,6 @@
-"""The configs that a command line names: presets and files with overrides, folders, packages, jobs of a sweep.
+"""Finds the configs that a command line names: presets and files with overrides, folders, packages, jobs of a sweep.
 
-The composer of ``declog.start`` composes them, with the same overrides.
+The composer of ``declog.start`` composes them, and takes the same overrides.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def is_name(word: str) -> bool:
 
 
 def names_and_overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The names first, then the overrides; raises ``Wrong`` for a word that is neither."""
+    """Split words into the leading names and the overrides; raise ``Wrong`` for a word that is neither."""
     if DIVIDER in words:
         raise Wrong("`--` divides the two configs of `declog diff`", "leave it out")
     names = list(itertools.takewhile(is_name, words))
@@ -71,7 +71,7 @@ def chosen(args: argparse.Namespace) -> Composed:
 
 
 def configured(args: argparse.Namespace, words: Sequence[str]) -> Composed:
-    """The configuration that ``words`` name: a config first, if one is named, then overrides."""
+    """The configuration that ``words`` name: at most one config, then overrides."""
     from declog.config.compose import composed, named, overridden, project_folder
     from declog.config.origin import Origin
 
@@ -97,7 +97,7 @@ def configured(args: argparse.Namespace, words: Sequence[str]) -> Composed:
 
 
 def imported(args: argparse.Namespace) -> None:
-    """Load the modules of ``--import``, found as ``python -m`` would, and those of the project."""
+    """Import the modules of ``--import``, with the search path of ``python -m``, and the project's modules."""
     from declog.config.project import load_imports
 
     load_imports()
@@ -115,7 +115,7 @@ def imported(args: argparse.Namespace) -> None:
 
 
 def _config_of_run(name: str) -> str | None:
-    """The config that a run started with, if the name is the run's folder; else None."""
+    """The file of the config that a run started with; None if the name is no run's folder."""
     from declog.sinks.run_folder import CONFIG
 
     facts = _run(name)
@@ -123,14 +123,14 @@ def _config_of_run(name: str) -> str | None:
 
 
 def run_named(words: Sequence[str]) -> tuple[Path, Mapping[str, Any]] | None:
-    """The folder of the run that a word names, and the facts of the run; None if no word names one."""
+    """The folder and the facts of the run that the first word names; None if it names no run."""
     names, _ = names_and_overrides(words)
     facts = _run(names[0]) if names else None
     return None if facts is None else (Path(names[0]), facts)
 
 
 def _run(name: str) -> Mapping[str, Any] | None:
-    """The facts of the run in a folder; None for another name. A preset's name is the preset, even beside a folder."""
+    """The facts of the run in a folder; None for any other name. The name of a preset is never a run's folder."""
     from declog.config.compose import presets
     from declog.sinks.run_folder import run_of
 
@@ -142,7 +142,7 @@ def _run(name: str) -> Mapping[str, Any] | None:
 
 
 def _committed(name: str) -> str | None:
-    """A copy of the file ``REV:FILE`` at that commit, beside the other configs of its folder; None for another word."""
+    """Copy the file of ``REV:FILE`` at that commit, with the other configs of its folder; None for any other word."""
     revision, colon, file = name.partition(":")
     if not colon or file.startswith("//") or not file.endswith((".yaml", ".yml")) or Path(name).exists():
         return None
@@ -167,7 +167,7 @@ def _committed(name: str) -> str | None:
 
 
 def written(text: str) -> str:
-    """A file of a config that is in none, so that it takes overrides."""
+    """Write a config to a temporary file, and return its path: a config in a file takes overrides."""
     copy = tempfile.TemporaryDirectory(prefix="declog-")
     _COPIES.append(copy)
     file = Path(copy.name) / "captured.yaml"
@@ -175,10 +175,10 @@ def written(text: str) -> str:
     return str(file)
 
 
-_COPIES: list[tempfile.TemporaryDirectory[str]] = []  # until the process ends: errors quote lines of these files
+_COPIES: list[tempfile.TemporaryDirectory[str]] = []  # kept until the process ends: errors quote lines of these files
 
 
-# -- several
+# -- several configs
 
 
 def targets(words: Sequence[str], *, sweep: bool = False) -> list[list[str]]:
@@ -192,7 +192,10 @@ def targets(words: Sequence[str], *, sweep: bool = False) -> list[list[str]]:
 
 
 def _configs(name: str) -> Iterator[str]:
-    """The configs that a name means: those of a folder or a package, the presets of a group's option, or itself."""
+    """The configs that a name stands for.
+
+    They are the configs of a folder or a package, the presets beside the folder of a group's option, or the name alone.
+    """
     if name.startswith(PACKAGE) and "/" not in name.removeprefix(PACKAGE):
         yield from _of_package(name)
         return
@@ -226,7 +229,7 @@ def _of_package(name: str) -> list[str]:
 
 
 def _jobs(overrides: Sequence[str]) -> Iterator[list[str]]:
-    """The overrides of each job, from Hydra's own sweeper."""
+    """The overrides of each job of a sweep, split by Hydra's own sweeper."""
     from declog.config.overrides import parsed
 
     choices: list[list[str]] = []

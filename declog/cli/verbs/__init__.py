@@ -1,1 +1,1 @@
-"""The verbs of the command line. Each file in this folder is the verb of its name; no list names them."""
+"""The verbs of the command line. Each module in this folder is the verb of its name; there is no list of verbs."""

@@ -33,7 +33,7 @@ from declog.errors import in_flow
 if TYPE_CHECKING:
     from declog.late import Late
 
-WAIT_S = 60.0  # for the answer of a job that goes on
+WAIT_S = 60.0  # the longest wait for the answer of a running job
 GROUP = "runs"
 SUMMARY = "ask a run for a metric from its first step on"
 
@@ -48,7 +48,7 @@ def arguments(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compute the metrics, and keep them beside the run."""
+    """Compute the metrics, and write them into the run's folder."""
     from declog.late import ask, rows_of, write
     from declog.late.live import hand_over
     from declog.runs.folder import RUNNING
@@ -86,7 +86,7 @@ def _lines(
     late: Late, series: Mapping[str, Sequence[tuple[int, Any]]], file: Path | None,
     answered: Mapping[str, Any] | None, *, goes_on: bool,
 ) -> Iterator[str]:  # fmt: skip
-    """The values in words, the files with them, and the answer of a job that goes on."""
+    """Lines with the values, the written files, and the answer of a running job."""
     for name, values in series.items():
         (first, _), (last, value) = values[0], values[-1]
         steps = f"step {first}" if first == last else f"steps {first} to {last}"
@@ -108,14 +108,14 @@ def _lines(
 
 
 def _parts(word: str) -> list[str]:
-    """Each metric of a word of several lines."""
+    """Split a word of several lines into its metrics."""
     from declog.config.files import keys_at_top
 
     return re.split(r"\n(?=\w+\s*:)", word.strip("\n")) if len(keys_at_top(word)) > 1 else [word]
 
 
 def _metrics(word: str) -> tuple[dict[str, str], Path | None]:
-    """The YAML of each metric, by its id, and the file of which it is."""
+    """The YAML of each metric by its id, and the file that has it; None if the word is the YAML itself."""
     name, colon, text = word.partition(":")
     if re.fullmatch(r"\w+", name.strip()) and colon and text.strip():
         return {name.strip(): text.rstrip() if "\n" in text.strip() else text.strip()}, None

@@ -75,7 +75,7 @@ def arguments(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compile them."""
+    """Compile the configs, and print or write the results."""
     from declog.cli import locks
     from declog.cli.targets import targets
 
@@ -162,7 +162,7 @@ def _not_installed(plan: Plan) -> dict[str, str]:
 
 
 def _fixed(results: Sequence[Checked], *, quiet: bool) -> bool:
-    """Apply the fixes; whether a file was written."""
+    """Apply the fixes, and return whether a file was written."""
     lines = _fix(problem for result in results for problem in _problems(result))
     for line in lines if not quiet else ():
         print(f"{paint('fixed', GREEN)} {visible(line)}")
@@ -170,9 +170,9 @@ def _fixed(results: Sequence[Checked], *, quiet: bool) -> bool:
 
 
 def _fix(problems: Iterable[Problem]) -> list[str]:
-    """Write fixes that keep the meaning into the user's own files; returns a line for each: where, what, and by what.
+    """Write fixes that keep the meaning into the user's own files; return a line for each: its place, old and new text.
 
-    A problem's ``replacement`` takes the place of what its excerpt marks. Files of installed packages are left alone.
+    A problem's ``replacement`` replaces the text that its excerpt marks. Files of installed packages stay unchanged.
     """
     from declog.config.search_path import provider_of
     from declog.config.source_map import LINE_BREAK
@@ -187,10 +187,10 @@ def _fix(problems: Iterable[Problem]) -> list[str]:
         users_own = provider_of(str(Path(where.file).absolute())) is None
         if problem.replacement and marked == problem.replacement[0] and users_own:
             edits[where.file, where.line, excerpt.start, excerpt.end] = problem.replacement
-    for (file, line, start, end), (_, new) in sorted(edits.items(), reverse=True):  # from the end: columns stay right
+    for (file, line, start, end), (_, new) in sorted(edits.items(), reverse=True):  # from the end: columns stay valid
         path = Path(file)
         pieces = re.split(f"({LINE_BREAK.pattern})", path.read_bytes().decode("utf-8"))
-        at = 2 * (line - 1)  # line breaks are items between the lines
+        at = 2 * (line - 1)  # the line breaks are pieces, too
         pieces[at] = pieces[at][:start] + new + pieces[at][end:]
         path.write_bytes("".join(pieces).encode("utf-8"))
     return [f"{file}:{line}:{start + 1} `{old}` -> `{new}`" for (file, line, start, _), (old, new) in edits.items()]
@@ -200,7 +200,7 @@ def _problems(result: Checked) -> Sequence[Problem]:
     return () if result.error is None else result.error.problems
 
 
-# -- what is printed
+# -- printing
 
 
 def _print(results: Sequence[Checked], args: argparse.Namespace) -> None:
@@ -224,12 +224,12 @@ def _print(results: Sequence[Checked], args: argparse.Namespace) -> None:
 
 
 def _lines(result: Checked, plan: Plan, args: argparse.Namespace, *, several: bool) -> Iterator[str]:
-    """A config that compiles, in words."""
+    """The lines for a config that compiles."""
     from declog.cli import locks
     from declog.cli.targets import is_name
     from declog.language.nodes import LOGGED
 
-    if args.format == "text":  # annotations have them
+    if args.format == "text":  # with `github` they are annotations
         for text in result.warnings:
             yield wrapped(visible_lines(text), f"{paint('warning:', YELLOW)} ", len("warning: "))
         yield from (wrapped(note, "note: ", len("note: ")) for note in result.notes)
@@ -237,7 +237,7 @@ def _lines(result: Checked, plan: Plan, args: argparse.Namespace, *, several: bo
         yield f"note: the sink {kind} is not installed here: {install(extra)}"
     if plan.inactive and not several:
         config, names = result.config, [what for what, _ in plan.inactive]
-        if config is not None:  # the user's own ones first
+        if config is not None:  # the user's own entries first
             names.sort(key=lambda what: config.home(tuple(what.split("."))) is not None)
         shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         yield paint(f"inactive: {shown}:\n  `declog show --inactive` says why", DIM)

@@ -33,7 +33,7 @@ def arguments(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compare them."""
+    """Compare the two configs."""
     from declog.api import plan
     from declog.cli.targets import configured
     from declog.plans.words import facts

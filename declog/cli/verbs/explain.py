@@ -26,7 +26,7 @@ def arguments(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print its page."""
+    """Print the page and the messages of a code, or all codes."""
     from declog.errors.messages import messages
     from declog.errors.pages import CODES, page
 
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _meant(word: str, more: list[str]) -> str | None:
-    """The command that shows what is no code: an entry of a config, or a config; None for what is nearly a code."""
+    """The command that shows a config or an entry of one, if the word is such a name; None if it is nearly a code."""
     if more:
         return f"of an entry of a config: declog show {shlex.join([word, '--why', more[0]])}"
     from declog.config.presets import options

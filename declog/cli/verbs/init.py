@@ -42,10 +42,10 @@ from declog.errors.visible import visible, visible_lines
 
 GROUP = "write"
 SUMMARY = "begin a config, a package of presets, or the schema for your editor"
-CONFIG = "config"  # the schema of a config's file
+CONFIG = "config"  # the part of the schema for a config's file
 TABLE = '[tool.declog]\nconfig_dir = "conf"\n'
-TEMPLATES = Path(__file__).parent.parent / "templates"  # texts with ``$name`` where a fact stands
-# By path, the name of the template; a file without one is empty.
+TEMPLATES = Path(__file__).parent.parent / "templates"  # texts with ``$name`` in place of facts
+# The name of the template by path; None: an empty file.
 PACKAGE_FILES = {
     "pyproject.toml": "pyproject.toml",
     "README.md": "README.md",
@@ -71,7 +71,7 @@ def arguments(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the files."""
+    """Write the files of a config, a package or a schema."""
     options = {"--from": args.run, "--package": args.package, "--editor": args.editor}
     ways = [name for name, value in options.items() if value]
     if len(ways) > 1:
@@ -105,13 +105,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _filled(files: Mapping[str, str | None], facts: Mapping[str, str]) -> dict[str, str]:
-    """Paths and texts with their facts."""
+    """Fill the facts into the paths and the texts of templates; return the texts by path."""
     texts = {path: (TEMPLATES / f"{name}.template").read_text("utf-8") if name else "" for path, name in files.items()}
     return {Template(path).substitute(facts): Template(text).substitute(facts) for path, text in texts.items()}
 
 
 def _module(args: argparse.Namespace) -> str:
-    """The name as an identifier for Python and Hydra."""
+    """The name as an identifier for Python and Hydra; raises ``Wrong`` if it cannot be one."""
     module = re.sub(r"[-.]+", "_", args.name).lower()
     if not re.fullmatch(r"[a-z][a-z0-9_]*", module) or keyword.iskeyword(module):
         what, name = ("package", "acme-logging") if args.package else ("config", "mine")
@@ -120,7 +120,7 @@ def _module(args: argparse.Namespace) -> str:
 
 
 def _of_run(args: argparse.Namespace) -> int:
-    """A config for the names of a run, or for the signals of a captured run."""
+    """Write or print a config for the names of a run, or for the signals of a captured run."""
     from declog.replay.capture_reader import holds_capture
 
     name = _module(args) if args.name is not None else "adopted"
@@ -145,7 +145,7 @@ def _captured(path: Path) -> tuple[str, Sequence[str]]:
 
 
 def _adopted(path: Path, name: str) -> tuple[str, Sequence[str]]:
-    """The config, and the calls that the training code must add."""
+    """The config, and lines with its counts and the calls that the training code must add."""
     from declog.runs.adoption import adopted, names_by_preset, read
 
     ways = adopted(read(path), names_by_preset(tuple(sys.path)))
@@ -174,7 +174,10 @@ def _schema(args: argparse.Namespace) -> int:
 
 
 def _in_project(files: dict[str, str]) -> None:
-    """Write the files of `conf` into the project's own folder of configs; create and name it if there is none."""
+    """Write the files of `conf` into the project's folder of configs.
+
+    If there is none, create `conf` here, and name it in pyproject.toml.
+    """
     from declog.config.compose import project_folder
 
     folder = project_folder()

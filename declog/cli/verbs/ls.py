@@ -76,7 +76,7 @@ def _rows(what: str, args: argparse.Namespace, config: Callable[[], Config]) -> 
 
 
 def _named(registry: Registry[Any], shown: Callable[[Any], Row]) -> list[Row]:
-    """The entries of a registry, each with its package; the name alone if two packages have it, or if it is broken."""
+    """The entries of a registry, each with its package, or with the error if two packages have it or it is broken."""
     rows: list[Row] = []
     for name in registry.names():
         try:
@@ -142,9 +142,9 @@ def _presets(config_dir: str | None) -> list[Row]:
 
 
 def _entries(section: str, *keys: str) -> Callable[[Config], list[Row]]:
-    """A lister of a section's entries: their main keys and their help, which metrics have under `about`.
+    """A function that lists a section's entries with their main ``keys`` and their help, which metrics have in `about`.
 
-    A signal stands under the name that is observed.
+    A signal is listed under the name by which it is observed.
     """
 
     def rows(config: Config) -> list[Row]:
@@ -194,13 +194,13 @@ def _tags(config: Config) -> list[Row]:
     return [(tag, ", ".join(names)) for tag, names in sorted(tagged.items())]
 
 
-# By kind: its lister, and its description.
+# By kind: the function that lists it, and its description.
 OF_DECLOG: dict[str, tuple[Callable[[], list[Row]], str]] = {
     "functions": (_functions, "what expressions may call"),
     "reductions": (_reductions, "what `reduce` may be"),
     "calls": (_calls, "what a column's `call` may name: functions of a row that packages register"),
     "sinks": (_sinks, "the kinds of sinks, and their options"),
-    # also those of --config-dir
+    # `_rows` lists them, with those of --config-dir
     "presets": (list, "presets and the options of their groups: the package, and what they shadow"),
 }
 OF_A_CONFIG: dict[str, tuple[Callable[[Config], list[Row]], str]] = {

@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         data = {**_data(capture, one), "sinks": {key: as_data(events) for key, events in one.sinks.items()}}
         answer(args, data, _lines(capture, one, everything=bool(args.steps)))
         return 0
-    if args.config_name is not None:  # the other config is no application's
+    if args.config_name is not None:  # OTHER is not an application's config
         args.config_name = args.config_dir = None
     other = _executed(capture, *_config(capture, args, shlex.split(args.diff)), args.sink, steps)
     sinks = {
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _config(capture: Capture, args: argparse.Namespace, words: Sequence[str]) -> tuple[Composed, str]:
-    """The config that words name, the run's own one where they are overrides only, and its title."""
+    """The config that the words name, and its title; the run's own config if the words are only overrides."""
     from declog.cli.targets import configured, names_and_overrides, written
     from declog.replay.capture_reader import config_of, text_of
 
@@ -92,7 +92,7 @@ def _config(capture: Capture, args: argparse.Namespace, words: Sequence[str]) ->
     title = " ".join(["as captured", *words])
     if not words:
         return config_of(capture), title
-    # values from the environment may be missing, as in the run's own config
+    # drop the problems: values from the environment may be missing here, as in the run's own config
     return replace(configured(args, [written(text_of(capture)), *words]), problems=()), title
 
 
@@ -112,7 +112,7 @@ def _executed(capture: Capture, config: Composed, title: str, sink: str | None, 
 
 
 def _steps(text: str) -> Steps:
-    """``3``, ``10:20`` (without 20, as in Python), ``0,5:``."""
+    """A test for the steps of ``3``, ``10:20`` (without 20, as in Python) or ``0,5:``; of all steps if it is empty."""
     ranges = []
     for part in filter(None, text.split(",")):
         first, colon, last = part.partition(":")

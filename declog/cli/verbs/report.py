@@ -24,8 +24,8 @@ from declog.cli.output import answer
 GROUP = "runs"
 SUMMARY = "write a run, or a folder of runs, as HTML files to look at"
 FILE = "report.html"
-MOST = 2  # runs beside it
-SECONDS = 10.0  # between two looks at a run that is watched
+MOST = 2  # the most runs to compare with
+SECONDS = 10.0  # between two looks at a watched run
 
 
 def arguments(parser: Parser) -> None:
@@ -46,7 +46,7 @@ def arguments(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the page and print its path; with ``--watch`` again and again until the run has ended."""
+    """Write the page and print its path; with ``--watch``, write it again until the run has ended."""
     from declog.config.source_map import shown_path
     from declog.runs.report.many import RunsReport
     from declog.runs.report.page import goes_on, is_current, write
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         words = "open it in a browser, or send it to somebody"
 
     def written(seconds: float | None) -> bool:
-        """Write what has grown; whether a run goes on. A page reloads itself after so many seconds."""
+        """Write the pages whose runs have grown; return whether a run goes on. Pages reload each ``seconds``."""
         if several > 1:
             return report.write(runs_in(folder), seconds)
         runs = [read(args.run, run_id=args.run_id), *map(read, args.compare)]

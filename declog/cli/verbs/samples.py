@@ -61,7 +61,7 @@ def arguments(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the samples."""
+    """Print the samples, or the prompts with ``--by-prompt``."""
     from declog.cli.sample_cards import print_prompts, print_samples
     from declog.runs.run import read
 
@@ -104,11 +104,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-# -- which rows
+# -- the choice of rows
 
 
 def _table(tables: Mapping[str, Any], name: str | None) -> tuple[str, Sequence[Row]]:
-    """The table of a name, or the first of those whose last row is the most readable."""
+    """The table of a name and its rows; by default the first table with the most readable last row."""
     if name is not None and name not in tables:
         raise Wrong(f"the run has no table `{name}`", did_you_mean(name, list(tables), what="tables"))
     rows_of = {id: list(tables[id]) for id in (tables if name is None else [name])}
@@ -127,7 +127,7 @@ def _table(tables: Mapping[str, Any], name: str | None) -> tuple[str, Sequence[R
 
 
 def _readable(value: Any) -> int:
-    """The rank of a cell by how readable it is: texts and conversations first, then tokens."""
+    """A score for the readability of a cell: 2 for texts and conversations, 1 for tokens, 0 for others."""
     return 2 if isinstance(value, str | list) else 1 if isinstance(value, dict) else 0
 
 
@@ -161,7 +161,7 @@ def _steps(rows: Sequence[Row]) -> str:
 
 
 def _with(rows: Sequence[Row], column: str, value: int, absent: str) -> list[Row]:
-    """The rows with a value in a column; raises ``Wrong`` with the values that there are."""
+    """The rows with a value in a column; raises ``Wrong`` with the values that exist if no row has it."""
     noun = column.removeprefix("declog_")
     values = _values(rows, column)
     if value not in values:
@@ -175,7 +175,7 @@ def _values(rows: Sequence[Row], column: str) -> list[int]:
 
 
 def _searched(rows: Sequence[Row], args: argparse.Namespace, constants: Mapping[str, Any]) -> Sequence[Row]:
-    """The rows that --prompt and --where ask for."""
+    """The rows that match --prompt and --where."""
     if args.prompt is not None:
         column = _prompt_column(rows)
         text = args.prompt.casefold()
@@ -197,18 +197,18 @@ def _prompt_column(rows: Sequence[Row]) -> str:
 
 
 def _score(rows: Sequence[Row], name: str | None) -> str | None:
-    """The column that ranks rows; None without a column of numbers."""
+    """The column that ranks rows; None if no column has numbers."""
     numbers = numeric_columns(rows)
     if name is not None and name not in numbers:
         raise Wrong(f"`{name}` is no column of numbers here", did_you_mean(name, numbers, what="columns"))
     return name or next((key for key in KEYS if key in numbers), next(iter(numbers), None))
 
 
-# -- how many of them, and in which order
+# -- their number and order
 
 
 def _prompts(rows: Sequence[Row], score: str | None, solved: float | None) -> Sequence[Row]:
-    """A map for each prompt, the never solved ones first."""
+    """A map for each prompt, the never solved prompts first."""
     if score is None:
         raise Wrong("nothing says how good a row is", "--by COLUMN")
     return prompts_of(rows, _prompt_column(rows), score, solved)
@@ -239,7 +239,7 @@ def _chosen(rows: Sequence[Row], score: str | None, args: argparse.Namespace, mo
 
 
 def _sorted(rows: Sequence[Row], column: str, *, descending: bool) -> list[Row]:
-    """The rows in the order of a column: numbers, then texts by their letters, then missing values."""
+    """Sort rows by a column: numbers first, then texts by their letters, then missing values."""
     columns = list(dict.fromkeys(column for row in rows for column in row))
     if rows and column not in columns:
         raise Wrong(f"there is no column `{column}` to sort by", did_you_mean(column, columns, what="columns"))
@@ -258,7 +258,7 @@ def _sorted(rows: Sequence[Row], column: str, *, descending: bool) -> list[Row]:
 
 
 def _ends(chosen: Sequence[Row], rows: Sequence[Row], score: str | None) -> list[str]:
-    """For each row `best`, `worst` or empty: by its filter, or by the greatest and smallest number."""
+    """`best`, `worst` or nothing for each chosen row: by its filter, else by the greatest and least of all scores."""
     from declog.sinks._rows import end_of
 
     def number(row: Row) -> float | None:

@@ -71,7 +71,7 @@ def _of_plan(plan: Plan, args: argparse.Namespace) -> None:
 
 
 def _names(plan: Plan, outputs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """The names with their definitions, and a line for each other section."""
+    """The names with their definitions, the user's own last, and a line for each other section."""
     from declog.language.nodes import LOGGED
     from declog.language.reductions import DEVIATIONS
 
@@ -80,7 +80,7 @@ def _names(plan: Plan, outputs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     preset: list[tuple[str, str]] = []
     users: list[tuple[str, str]] = []
     for output in outputs:
-        # of a sample, as in torch, or of a population, as in numpy
+        # the deviation of a sample, as in torch, or of a population, as in numpy
         kind = DEVIATIONS.get(output["reduction"])
         sinks = f"to {' and '.join(output['sinks'])} only" if output["sinks"] else "in no sink's profile"
         only = "" if output["sinks"] == scalars else f" ({sinks})"
