@@ -1,7 +1,7 @@
-"""``declog init --from RUN``: the names that a run logged, and a config that logs them again.
+"""``declog init --from RUN``: reads the names that a run logged, and writes a config that logs them again.
 
-Several statistics of one signal, such as ``score/mean`` and ``score/max``, are computed from its values. A single
-number is the trainer's, and passes through. Imports wandb's protocol for wandb's files.
+The config computes several statistics of one signal, such as ``score/mean`` and ``score/max``, from the signal's
+values. A single number is the trainer's, and passes through. Imports wandb's protocol for wandb's files.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 
 NO_METRICS = frozenset({"step", "epoch", "global_step", "mode", "time", "timestamp", "run_id", "partial", "spec"})
-BESIDE = ("declog/{member}", "nonfinite/{metric}")  # names that declog adds
-INSIDE = ("scalars", "data", "metrics", "logs")  # keys under which some loggers put the values of a line
+BESIDE = ("declog/{member}", "nonfinite/{metric}")  # names that declog itself logs
+INSIDE = ("scalars", "data", "metrics", "logs")  # keys under which some loggers nest the values of a line
 STATISTICS = {"mean": "mean", "avg": "mean", "max": "max", "min": "min", "std": "std", "sum": "sum", "median": "p50"}
 _STATISTIC = rf"(?P<statistic>{'|'.join(STATISTICS)}|p\d\d)"
 # `score/mean`, `score_mean` and `mean_score`, after a path
 _SUFFIX = re.compile(rf"(?P<head>.*?)(?P<word>[A-Za-z][\w-]*)(?P<mark>[/_.]){_STATISTIC}")
 _PREFIX = re.compile(rf"(?P<head>(?:.*/)?){_STATISTIC}_(?P<word>[A-Za-z]\w*)")
-# numbers that a trainer computes for a step, not for a row
+# names of numbers that a trainer computes for a step, not for a row
 _OF_A_STEP = re.compile(
     r"time|timing|duration|memory|perf|throughput|learning_rate|\blr\b|loss|grad|norm|utilization|pending|flops|mfu"
 )
@@ -44,7 +44,7 @@ _COUNTED = re.compile(r"len(gth)?s?|tokens?|turns|num|count")
 
 @dataclass(frozen=True)
 class Logged:
-    """The log of a run: each name with its last value, entries that are no numbers with their types, and the file."""
+    """The log of a run: its file, the last number of each name, the types of names without numbers, and a sink."""
 
     source: Path
     values: Mapping[str, float]
@@ -54,7 +54,7 @@ class Logged:
 
 @dataclass(frozen=True)
 class Distribution:
-    """Statistics of one signal. ``template`` has `{reduce}` for the key of each in ``reduce``."""
+    """The statistics of one signal. In ``template``, `{reduce}` stands for each key of ``reduce``."""
 
     signal: str
     template: str
@@ -64,13 +64,13 @@ class Distribution:
 
     @property
     def names(self) -> list[str]:
-        """The names that it is logged under."""
+        """The names under which the statistics are logged."""
         return [self.template.replace("{reduce}", key) for key in self.reduce]
 
 
 @dataclass(frozen=True)
 class Adopted:
-    """The way of each name: logged by ``preset``, computed from a signal, or passed through."""
+    """The way in which a config logs each name: by ``preset``, computed from a signal, or passed through."""
 
     logged: Logged
     preset: str | None
@@ -80,7 +80,7 @@ class Adopted:
 
     @property
     def computed(self) -> int:
-        """How many names are computed from what the training code observes."""
+        """The number of names that are computed from signals."""
         return len(self.by_preset) + sum(len(signal.names) for signal in self.distributions)
 
     def text(self, name: str) -> str:
@@ -107,7 +107,10 @@ class Adopted:
 
 
 def adopted(logged: Logged, presets: Mapping[str, Collection[str]]) -> Adopted:
-    """The way of each name. ``presets`` holds the presets, each with the templates of the names that it logs."""
+    """Choose how to log each name. ``presets`` has the presets, each with the templates of the names that it logs.
+
+    The preset with the most names is the base if it has at least half of them; else repeated statistics are computed.
+    """
     names = list(logged.values)
     best, by_preset = None, list[str]()
     for preset, templates in presets.items():
@@ -125,7 +128,7 @@ def adopted(logged: Logged, presets: Mapping[str, Collection[str]]) -> Adopted:
 
 @cache  # composing all presets takes seconds
 def names_by_preset(path: tuple[str, ...]) -> dict[str, set[str]]:
-    """The templates of the names that each preset logs, of those that are found on ``path``, ``sys.path``."""
+    """The templates of the names that each preset logs. ``path`` is ``sys.path``, on which presets are found."""
     from declog.api import plan
     from declog.config.compose import compose, presets
 
@@ -133,7 +136,7 @@ def names_by_preset(path: tuple[str, ...]) -> dict[str, set[str]]:
 
 
 def _shown(plan: Plan) -> set[str]:
-    """The templates of all names that sinks get, in every mode, but not templates that can be anything."""
+    """The templates of all names that sinks get, in every mode, except templates that match any name."""
     shown = set().union(*(plan.profiles[sink.profile].outputs for sink in plan.sinks))
     names = {name.template for op, name in plan.shown_names if (op.key, name.alias) in shown}
     names |= _by_trainer(plan) if not plan.every else set()
@@ -142,7 +145,7 @@ def _shown(plan: Plan) -> set[str]:
 
 
 def _by_trainer(plan: Plan) -> set[str]:
-    """The names of metrics that constants of the trainer turn off: a trainer that logged them turns them on."""
+    """The names of metrics that are inactive by constants of the trainer: the trainer that logged them enables them."""
     metrics: Mapping[str, Any] = plan.config.get("metrics") or {}
     names = set[str]()
     for key, why in plan.inactive:
@@ -157,7 +160,7 @@ def _by_trainer(plan: Plan) -> set[str]:
 
 
 def _distributions(names: Iterable[str], values: Mapping[str, float]) -> list[Distribution]:
-    """The signals with several statistics."""
+    """The signals of which the names hold several statistics."""
     statistics: dict[tuple[str, str], dict[str, str]] = {}
     for name in names:
         split = _SUFFIX.fullmatch(name)
@@ -202,9 +205,9 @@ def _comment(text: str, names: Sequence[str] | None = None) -> list[str]:
 
 
 def read(path: Path) -> Logged:
-    """The log of a run: a wandb run, JSON lines, a trainer's state or a list of names; in a folder the newest of them.
+    """Read the log of a run: a wandb run, JSON lines, a trainer's state or a list of names; in a folder, the newest.
 
-    Raises ``UsageError`` if there is no such file, or no number in it.
+    A folder is searched for these kinds in turn. Raises ``UsageError`` if it has no such file, or the file no number.
     """
     file = _file(path)
     rows = READERS[file.suffix](file)
@@ -245,13 +248,13 @@ def _json_lines(file: Path) -> Iterator[Row]:
         except json.JSONDecodeError:
             if number == 1:
                 raise UsageError.of("DL607.lines", file=file) from None
-            continue  # the run ended while it wrote
+            continue  # the run ended while it wrote this line
         if isinstance(row, dict):
             yield _flat(next((row[key] for key in INSIDE if isinstance(row.get(key), dict)), row), "/")
 
 
 def _json(file: Path) -> Iterator[Row]:
-    """A trainer's state, a list of rows, or one row."""
+    """The rows of a trainer's state, of a list, or of one map."""
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -261,7 +264,7 @@ def _json(file: Path) -> Iterator[Row]:
 
 
 def _text(file: Path) -> Iterator[Row]:
-    """Names, one in a line; or lines of a console such as ``step:3 - actor/pg_loss:0.1 - ...``."""
+    """The rows of a text: a name per line, or lines of a console such as ``step:3 - actor/pg_loss:0.1 - ...``."""
     for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
         pairs = re.findall(r"([\w@./-]*[A-Za-z][\w@./-]*):\s*(?:np\.\w+\()?(-?[\d.]+(?:e[+-]?\d+)?|nan)\b", line)
         if pairs:
@@ -271,7 +274,7 @@ def _text(file: Path) -> Iterator[Row]:
 
 
 def _flat(row: Row, mark: str, above: str = "") -> dict[str, Any]:
-    """A row with the names of nested maps joined by ``mark``; wandb's references to files stay maps."""
+    """Flatten a row, and join the names of nested maps by ``mark``; wandb's references to files stay maps."""
     flat: dict[str, Any] = {}
     for key, value in row.items():
         if isinstance(value, Mapping) and "_type" not in value:
@@ -281,7 +284,7 @@ def _flat(row: Row, mark: str, above: str = "") -> dict[str, Any]:
     return flat
 
 
-_BLOCK, _HEADER = 32768, struct.Struct("<IHB")  # LevelDB's log: a checksum, a length, and which part of a record
+_BLOCK, _HEADER = 32768, struct.Struct("<IHB")  # LevelDB's log: a checksum, a length, and the kind of part of a record
 
 
 def _wandb(file: Path) -> Iterator[Row]:
@@ -316,7 +319,7 @@ def _records(data: bytes) -> Iterator[bytes]:
         piece = data[start + _HEADER.size : start + _HEADER.size + length]
         start += _HEADER.size + length
         record = piece if part in (1, 2) else record + piece
-        if part in (1, 4) and len(piece) == length:  # else the run ended while it wrote
+        if part in (1, 4) and len(piece) == length:  # a shorter piece: the run ended while it wrote
             yield record
 
 

@@ -1,6 +1,6 @@
-"""What a run's config and plan declare: its tables of which no row was written, and why its files lack a scalar's name.
+"""Finds out, from a run's config and plan, which tables have no rows yet, and why the files lack a scalar's name.
 
-The answer for a name is the edit with which the next run has it.
+The answer for a name includes the edit of the config by which the next run logs it.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from declog.errors import in_flow
 from declog.language.tracker_names import metric_of
 from declog.runs.frame import Frame
 
-KINDS = ("parquet", "jsonl")  # of sinks whose files are read
-ARROW = {"float": "float64", "int": "int64", "bool": "bool_"}  # by the type of a column; the others are texts
+KINDS = ("parquet", "jsonl")  # the kinds of sinks whose files are read
+ARROW = {"float": "float64", "int": "int64", "bool": "bool_"}  # Arrow's type by a column's type; others are texts
 NO_FILES = "no sink wrote files: start with sinks=[console,parquet]"
 NO_VALUE = "no value of it was logged"
 UNSHOWN = "no active profile"  # the beginning of a plan's reason for a metric that no profile shows
-MOST_NAMES = 8  # in an answer
+MOST_NAMES = 8  # the most names in an answer
 
 
 def kind_of(sink: str, options: Mapping[str, Any]) -> str:
-    """The kind of a sink, which is its id unless its options say another."""
+    """The kind of a sink: `kind` of its options, else its id."""
     spec = options.get(sink)
     return str(spec.get("kind", sink)) if isinstance(spec, Mapping) else sink
 
@@ -40,7 +40,7 @@ def _empty(columns: object) -> Frame:
 
 @dataclass(frozen=True)
 class Declared:
-    """The sinks, tables and scalars of a run as its config and its plan declare them."""
+    """The sinks, tables and scalars that a run's config and plan declare."""
 
     config: Mapping[str, Any]
     plan: Mapping[str, Any]
@@ -54,7 +54,7 @@ class Declared:
 
     @property
     def empty_tables(self) -> dict[str, Frame]:
-        """The tables that the plan sends to files, by id, with their columns and without rows."""
+        """The tables that the plan sends to files, by id, each with its columns and no rows."""
         options = _map(self.config.get("sink_options"))
         return {
             table["id"]: _empty(table.get("columns"))
@@ -63,7 +63,7 @@ class Declared:
         }
 
     def rare(self, mode: str | None = None) -> str:
-        """Why a run, or a mode of it, has no scalars: its sinks take only some log events. Empty if they take all."""
+        """The reason why a run or a mode may have no scalars: its sinks take only some log events; empty if not so."""
         every = {id: spec.get("every", 1) for id, spec in self.sinks.items()}
         if not every or not all(isinstance(count, int) and count > 1 for count in every.values()):
             return ""
@@ -78,7 +78,7 @@ class Declared:
         return f"{', '.join(texts)}, none if {who} had fewer so far: sink_options: {{{edit}}}"
 
     def instead_of(self, name: str, logged: Iterable[tuple[str, str, str]]) -> str:
-        """The answer for a name without scalars that a metric or an alert of the config has; empty if none has it.
+        """Explain why a name of a metric or alert has no scalars; empty if the config has no such metric or alert.
 
         ``logged`` are the names of the scalars, each with the key of its metric and its mode.
         """
@@ -93,8 +93,8 @@ class Declared:
         names = dict.fromkeys(of for of, key, _ in rows if key.partition(".")[0] == id)
         takers = {sink for output in outputs for sink in map(str, output.get("sinks") or ())}
         in_other_modes = plain == name and not self.rare(mode)
-        if names and (plain not in templates or in_other_modes):  # else it is a family's
-            below = [of for of in names if of.startswith(f"{name}/")]  # of a member of a family
+        if names and (plain not in templates or in_other_modes):  # else the names are those of a family's members
+            below = [of for of in names if of.startswith(f"{name}/")]  # names of a family's members
             return f"it is logged as {_listed(below or names)}"
         if id in metrics and metrics[id] is None:
             return f"the run's config takes it out: `{id}: null`"
@@ -102,12 +102,12 @@ class Declared:
             return self._hidden(str(id), shown=bool(outputs))
         if outputs:
             rare = self.rare(mode) if mode not in {of for _, _, of in rows} else ""
-            named = [template for template in templates if "{" not in template]  # no names of members, which never came
+            named = [template for template in templates if "{" not in template]  # names of members are unknown
             called = f", which would be {_listed(named)}" if named and plain not in named else ""
             return f"{NO_VALUE}{called}{rare and f': {rare}'}"
         if parts := list(
             dict.fromkeys(of for of, _, _ in rows if of.startswith(f"{name}/"))
-        ):  # of what nobody declared
+        ):  # numbers that nobody declared
             return f"it is logged as {_listed(parts)}"
         is_alert = any(alert["id"] == name for alert in self.plan.get("alerts", ()))
         return "it is an alert, and has not fired" if is_alert else ""
@@ -120,7 +120,7 @@ class Declared:
         return mode, name.removeprefix(modes.get(mode, ""))
 
     def _hidden(self, id: str, *, shown: bool) -> str:
-        """The answer for a metric that no sink of files takes: the profile that hides it, or the plan's reason."""
+        """Explain why no sink that writes files takes a metric: a profile hides it, or the plan left it out."""
         if _map(_map(self.config.get("metrics")).get(id)).get("log") is False:
             return f"the run has the metric `{id}`, and `metrics.{id}.log: false` keeps it out of all sinks"
         reasons = [why for part, why in self._inactive() if part.split(".")[1:2] == [id]]
@@ -142,7 +142,10 @@ class Declared:
 
 
 def _id_of(name: str, metrics: Mapping[str, Any]) -> str | None:
-    """The metric that has a name, or that trackers show as the name or below it: `score/aime` of a metric `score`."""
+    """The id of the metric that a name belongs to: by its id or its names in trackers, or as the beginning of the name.
+
+    For example `score/aime` belongs to the metric `score`. None if there is none.
+    """
     if name in metrics:
         return name
     if (shown := metric_of(metrics, name)) is not None:

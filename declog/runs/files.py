@@ -1,4 +1,4 @@
-"""The files of a parquet or jsonl sink, as Arrow tables: complete ones, growing ones, and those that a crash cut off.
+"""Reads the files of a parquet or jsonl sink as Arrow tables, also files that grow or that a crash has cut off.
 
 Unreadable parts are left out and reported. Arrow is imported at the first read.
 """
@@ -21,32 +21,33 @@ from declog.sinks._rows import COLUMNS, EVENT_RUN, EVENT_STEP, INT64, schema
 from declog.sinks._shared import as_float, clean_text
 from declog.sinks.jsonl import METRICS
 
-RELIST = 20  # how often a dataset is listed again if its files are merged during the read
-LOOSE_BYTES = 256 * 2**20  # what a dataset may take in memory besides so many times the bytes of its files
+RELIST = 20  # the most listings of a dataset whose files are merged during the read
+# A dataset may take this memory, and UNPACKED times the bytes of its files.
+LOOSE_BYTES = 256 * 2**20
 UNPACKED = 300
-ROWS = 65536  # that are unpacked at once
-MOST_COLUMNS = 1024  # of a table
+ROWS = 65536  # the rows that are unpacked at once
+MOST_COLUMNS = 1024  # the most columns of a table
 PART = re.compile(r"part-\d+(-\d+)?\.parquet")
 LINES = ("scalars.jsonl", "histograms.jsonl", "alerts.jsonl")
 
 
 @dataclass(frozen=True)
 class Source:
-    """One rank's folder of a sink."""
+    """The folder of one rank of a sink."""
 
     kind: str
     folder: Path
     rank: int
 
     def tables(self) -> list[str]:
-        """The ids of its tables."""
+        """The ids of the tables in the folder."""
         paths = entries(self.folder / "tables", unsaid)
         if self.kind == "parquet":
             return [path.name for path in paths if os.path.isdir(path)]
         return [path.stem for path in paths if path.suffix == ".jsonl"]
 
     def files(self) -> Iterator[Path]:
-        """The files that it wrote."""
+        """The files that the sink may have written for this rank."""
         names = [*COLUMNS, *(f"tables/{name}" for name in self.tables())]
         if self.kind == "parquet":
             for name in names:
@@ -56,7 +57,7 @@ class Source:
             yield self.folder / METRICS
 
     def read(self, name: str, report: Report) -> Any:
-        """``scalars``, ``histograms``, ``alerts`` or ``tables/<id>`` as an Arrow table; None where there is none."""
+        """Read ``scalars``, ``histograms``, ``alerts`` or ``tables/<id>`` as an Arrow table; None without rows."""
         if self.kind == "parquet":
             return _parts(self.folder / name, name if name in COLUMNS else None, report)
         if name in COLUMNS:
@@ -70,7 +71,7 @@ class Source:
         return _rows(lines) if lines else None
 
     def _metrics(self, report: Report) -> dict[str, str]:
-        """The metric of each name."""
+        """The key of the metric of each name."""
         lines = json_lines(self.folder / METRICS, ACCEPTED["metrics"], report)
         return {line["name"]: line["metric"] for line in lines}
 
@@ -106,14 +107,14 @@ def _has_lines(folder: Path) -> bool:
 
 
 def _listed(dataset: Path) -> Iterator[Path]:
-    """The files of a dataset."""
+    """The parts of a dataset, which are files in numbered folders."""
     for block in entries(dataset, unsaid):
         if block.name.isdecimal():
             yield from (path for path in entries(block, unsaid) if PART.fullmatch(path.name))
 
 
 def _parts(folder: Path, kind: str | None, report: Report) -> Any:
-    """A dataset of scalars, histograms or alerts, or (None) of a table."""
+    """The rows of a dataset; ``kind`` is scalars, histograms or alerts, or None for a table."""
     import pyarrow as pa
 
     read: dict[Path, Any] = {}
@@ -144,20 +145,20 @@ def _parts(folder: Path, kind: str | None, report: Report) -> Any:
 
 
 class _Room:
-    """The memory that a dataset may still take."""
+    """The memory, in bytes, that a dataset may still take."""
 
     def __init__(self, bytes: int) -> None:
         self.bytes = bytes
 
     def take(self, bytes: int) -> None:
-        """Raises ``ValueError`` where there is no room."""
+        """Take bytes of the memory. Raises ``ValueError`` if too few are left."""
         if bytes > self.bytes:
             raise ValueError("it unpacks to more than its size allows")
         self.bytes -= bytes
 
 
 def _unpacked(part: Path, room: _Room) -> Any:
-    """A part's rows in memory; a part that does not fit is refused."""
+    """Read a part's rows into memory. Raises ``ValueError`` if they do not fit into ``room``."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -178,7 +179,7 @@ def _unpacked(part: Path, room: _Room) -> Any:
 
 
 def _conforming(table: Any, kind: str | None) -> Any:
-    """A part's rows with the columns and types that its dataset has; ``ValueError`` if they cannot have them."""
+    """Cast a part's rows to the columns and types of its dataset. Raises ``ValueError`` if that is impossible."""
     import pyarrow as pa
 
     names = table.column_names
@@ -197,17 +198,17 @@ def _conforming(table: Any, kind: str | None) -> Any:
     arrays = [
         table[field.name].cast(field.type) if field.name in names else pa.nulls(len(table), field.type)
         for field in columns
-    ]  # a version may have written fewer columns
+    ]  # another version may have written fewer columns
     return pa.Table.from_arrays(arrays, schema=columns)
 
 
 def _stamps(names: Collection[str]) -> tuple[str, str]:
-    """The names of the columns with the step of the log event and with the run, among a table's columns."""
+    """The names of a table's columns that hold the step of the log event and the run's id."""
     return EVENT_STEP if EVENT_STEP in names else "step", EVENT_RUN if EVENT_RUN in names else "run_id"
 
 
 def _concatenated(tables: Mapping[Path, Any], report: Report) -> Any:
-    """All parts; one whose column is of another type than most parts have is left out."""
+    """Concatenate all parts; leave out a part with a column of another type than in most parts."""
     import pyarrow as pa
 
     try:
@@ -232,7 +233,7 @@ def _concatenated(tables: Mapping[Path, Any], report: Report) -> Any:
 
 
 def _is_event(line: Mapping[str, Any]) -> bool:
-    """Whether a line says of which step, mode, time and run it is."""
+    """Whether a line has a step and a mode, and a valid time and run id if it has these."""
     time, run = line.get("time"), line.get("run_id")
     return (
         _is_step(line.get("step")) and isinstance(line.get("mode"), str)
@@ -271,7 +272,7 @@ ACCEPTED: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
 
 
 class _Table:
-    """Which lines are rows of one table: each says its step, and all together have not too many columns."""
+    """Accepts the lines that are rows of one table: each has a step, and all together have at most ``MOST_COLUMNS``."""
 
     def __init__(self) -> None:
         self._names: set[str] = set()
@@ -325,7 +326,7 @@ def _rows(lines: Sequence[Mapping[str, Any]]) -> Any:
 
     names = dict.fromkeys(name for line in lines for name in line)
     _, run = _stamps(names)
-    if run in names:  # the last, as in parquet
+    if run in names:  # move it to the end, as in parquet
         names[run] = names.pop(run)
     fields, arrays = [], []
     for name in names:
@@ -336,7 +337,7 @@ def _rows(lines: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def _inferred(pa: Any, values: list[Any]) -> tuple[Any, bool]:
-    """A table's column, typed by its values as the parquet sink types it, and whether it is of objects."""
+    """A table's column with the type that the parquet sink gives to these values, and whether it holds objects."""
     some = [value for value in values if value is not None]
     types = {type(value) for value in some}
     if types == {str} and not all(value in SPECIAL for value in some):

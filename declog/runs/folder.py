@@ -1,6 +1,6 @@
-"""Reading a run's folder: the facts of its run, and the folders in which its sinks may have written.
+"""Reads a run's folder: the facts of its run, and the folders in which its sinks may have written.
 
-Damaged and foreign files are reported and left out. Standard library, PyYAML, and declog's folders.
+Damaged and foreign files are reported and left out.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from declog.runs.guarded import Report, entries, json_of, reason, text_of, unsai
 from declog.sinks.locks import alive
 from declog.sinks.run_folder import CONFIG, LATE, LOCK, PLAN, RUN, newer, run_of, segments
 
-RUNNING = "running"  # what the facts of a process say until it has ended
-DEPTH = 3  # how far below a run's folder a sink's may be
-NODES = 200_000  # values of a configuration, each counted as often as an alias names it
-SECTIONS = ("constants", "run", "schemas", "sink_options")  # of a config, which have to be maps
+RUNNING = "running"  # the state of a process until it has ended
+DEPTH = 3  # the most levels from a run's folder down to a sink's
+NODES = 200_000  # the most values of a configuration; a value counts once for each alias that names it
+SECTIONS = ("constants", "run", "schemas", "sink_options")  # sections of a config that have to be maps
 SHAPES: Mapping[str, type | tuple[type, ...]] = {
     "run_id": str, "name": str, "state": str, "started": str, "host": str, "pid": int, "world_size": int,
     "fingerprint": str, "declog": str, "python": str, "torch": str, "packages": dict, "overrides": list, "git": dict,
     "config": str, "run_config": str, "plan": str, "failures": dict, "missing": dict, "late": dict,
     "left_to_logger": dict, "resumed_after": int, "parent": dict, "ended": str,
 }  # fmt: skip
-ENTRIES: Mapping[str, Mapping[str, type]] = {  # of lists in plan.json, the keys that an entry has to have
+ENTRIES: Mapping[str, Mapping[str, type]] = {  # the keys that entries of lists in plan.json need
     "outputs": {"name": str, "metric": str, "words": str, "formula": str, "tags": list},
     "alerts": {"id": str, "reads": list}, "tables": {"id": str},
 }  # fmt: skip
@@ -67,7 +67,7 @@ def config_of(path: Path, facts: Mapping[str, Any], report: Report) -> dict[str,
 
 
 def yaml_of(file: Path, report: Report) -> dict[str, Any]:
-    """The map in a file of YAML; empty where there is none."""
+    """The map in a YAML file; empty if there is none."""
     import yaml
 
     text = text_of(file, report)
@@ -85,7 +85,7 @@ def yaml_of(file: Path, report: Report) -> dict[str, Any]:
 
 
 def _nodes(value: Any) -> int:
-    """The number of values in a value, counted up to ``NODES`` + 1."""
+    """The number of values in a nested value, counted up to ``NODES`` + 1."""
     count, stack = 0, [value]
     while stack and count <= NODES:
         item = stack.pop()
@@ -96,7 +96,7 @@ def _nodes(value: Any) -> int:
 
 
 def plan_of(path: Path, facts: Mapping[str, Any], report: Report) -> dict[str, Any]:
-    """The plan that the run kept, with the metrics of ``declog add``; empty if it kept none."""
+    """The plan that a run kept, with the outputs of ``declog add``; empty if it kept none."""
     plan = _plan(path / Path(facts.get("plan") or PLAN).name, report)
     for file in sorted(path.glob(f"{LATE}/*/{PLAN}")):
         names = {output["name"] for output in plan.get("outputs", ())}
@@ -123,7 +123,7 @@ def _plan(file: Path, report: Report) -> dict[str, Any]:
 
 
 def below(folder: Path, report: Report) -> Iterator[Path]:
-    """A folder and its subfolders, without those of other runs and of sinks' datasets, and without links out of it."""
+    """A folder and its subfolders, except other runs, the insides of a sink's folder, and links that lead outside."""
     yield from _below(folder, DEPTH, os.path.realpath(folder), set(), report)
 
 
@@ -143,7 +143,7 @@ def _below(folder: Path, depth: int, root: str, seen: set[str], report: Report) 
 
 
 def runs_below(path: Path) -> list[Path]:
-    """The runs in the folders below one, the latest first."""
+    """The folders of the runs below a folder, the latest first."""
     runs: list[tuple[float, Path]] = []
     folders = [path]
     for _ in range(DEPTH):
@@ -158,7 +158,8 @@ def runs_below(path: Path) -> list[Path]:
 def facts_and_life(path: Path, report: Report) -> tuple[list[dict[str, Any]], bool]:
     """The facts of a run's processes, and whether a process held the folder when they were read.
 
-    A run writes how it ended before it releases its folder: if that happens meanwhile, the facts are read again.
+    A run writes its final state before it releases its folder. If it releases the folder during the read, the facts are
+    read again.
     """
     facts = facts_of(path, report)
     while not (held := alive(path / LOCK)) and facts and facts[-1].get("state") == RUNNING:
@@ -169,7 +170,7 @@ def facts_and_life(path: Path, report: Report) -> tuple[list[dict[str, Any]], bo
 
 
 def nearest_run(absent: Path) -> str:
-    """The fix for a folder that does not exist: one with nearly that name, or a run in the working directory."""
+    """The fix for a folder that does not exist: a folder with a similar name, or a run in the working directory."""
     folders = absent.parent.iterdir() if absent.parent.is_dir() else ()
     beside = {path.name: path for path in folders if path.is_dir()}
     close = nearest(absent.name, beside)

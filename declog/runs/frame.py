@@ -1,6 +1,6 @@
 """Rows read from a run: one Arrow table, converted for pandas, polars or plain Python.
 
-And rows of one kind from several files: of the ranks of a sink, and of several sinks that have the same rows.
+Also joins the rows of several files: of the ranks of a sink, and of several sinks that wrote the same rows.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from declog.errors.habits import meant, no_attribute
 from declog.runs.guarded import parsed
 from declog.sinks._rows import event_steps
 
-OBJECT = b"declog.type"  # in the metadata of a column whose texts are JSON
+OBJECT = b"declog.type"  # the metadata key of a column whose texts are JSON
 SPECIAL = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
 
 class Frame(Sequence[dict[str, Any]]):
     """Rows in the order in which they were logged: a sequence of dicts of plain Python values.
 
-    In pandas, polars and Arrow a column of objects is decoded: into structs and lists if all its values have one shape
-    (a missing key is null), else into texts of JSON. A row has the values unchanged. ``called``: what gives it.
+    For pandas, polars and Arrow, a column of objects becomes structs and lists if all its values have one shape (a
+    missing key is null), else texts of JSON. A dict has the decoded values. ``called`` is the Python expression that
+    gives this frame, for messages.
     """
 
     def __init__(self, table: Any, called: str = "FRAME") -> None:
@@ -63,11 +64,11 @@ class Frame(Sequence[dict[str, Any]]):
         return list(_rows(self._table.take(pa.array(rows, pa.int64()))))
 
     def with_name(self, name: str) -> str:
-        """What gives the rows of a name."""
+        """The Python expression that gives the rows of a name, for messages."""
         return f'[row for row in {self._called} if row["name"] == {json.dumps(name, ensure_ascii=False)}]'
 
     def _with(self, name: str) -> str:
-        """What to write for a column, or for the rows of a name; of another text the nearest column."""
+        """The Python expression for a column, or for the rows of a name; for any other text, the nearest column."""
         if name not in self.columns and "name" in self.columns and name in self._table["name"].to_pylist():
             return self.with_name(name)
         if name in self.columns:
@@ -79,7 +80,7 @@ class Frame(Sequence[dict[str, Any]]):
 
     @property
     def columns(self) -> list[str]:
-        """The names of its columns."""
+        """The names of the columns."""
         return list(self._table.column_names)
 
     def arrow(self) -> Any:
@@ -92,12 +93,12 @@ class Frame(Sequence[dict[str, Any]]):
         return self._decoded
 
     def pandas(self) -> Any:
-        """The rows as a ``pandas.DataFrame``; ``UsageError`` DL607 where pandas is not installed."""
+        """The rows as a ``pandas.DataFrame``. Raises ``UsageError`` DL607 if pandas is not installed."""
         required("pandas")
         return self.arrow().to_pandas()
 
     def polars(self) -> Any:
-        """The rows as a ``polars.DataFrame``; ``UsageError`` DL607 where polars is not installed."""
+        """The rows as a ``polars.DataFrame``. Raises ``UsageError`` DL607 if polars is not installed."""
         return required("polars").from_arrow(self.arrow())
 
 
@@ -116,7 +117,7 @@ def _column(pa: Any, table: Any, name: str) -> Any:
         return table.column(name)
     try:
         return pa.array(_values(table, name))
-    except (pa.ArrowException, OverflowError, RecursionError):  # of several shapes
+    except (pa.ArrowException, OverflowError, RecursionError):  # the values have several shapes
         return table.column(name)
 
 
@@ -125,7 +126,7 @@ def _values(table: Any, name: str) -> list[Any]:
 
 
 def _decoded(text: str) -> Any:
-    """The value of a text of JSON; the text itself if it is not JSON."""
+    """The value of a JSON text; the text itself if it is no JSON."""
     try:
         return revived(parsed(text))
     except (ValueError, RecursionError):
@@ -133,37 +134,37 @@ def _decoded(text: str) -> Any:
 
 
 def revived(value: Any, *, numbers: bool = False) -> Any:
-    """A value of JSON with NaN and infinities as numbers, in lists of numbers; ``numbers``: this list is one."""
+    """Turn texts of NaN and infinities in lists of numbers into numbers; ``numbers``: the value is such a list."""
     if isinstance(value, list):
         if not (numbers or any(isinstance(item, float | int) for item in value)):
             return [revived(item) for item in value]
         return [SPECIAL.get(item, item) if isinstance(item, str) else revived(item) for item in value]
     if isinstance(value, Mapping):
-        tokens = "tokens" in value  # beside the texts of tokens are a number or a null for each
+        tokens = "tokens" in value  # the other lists have a number or a null for each token
         return {key: revived(item, numbers=tokens and key != "tokens") for key, item in value.items()}
     return value
 
 
 def required(package: str) -> Any:
-    """An optional package; ``UsageError`` DL607 if it is not installed."""
+    """Import an optional package. Raises ``UsageError`` DL607 if it is not installed."""
     try:
         return importlib.import_module(package)
     except ImportError as cause:
         raise UsageError.of("DL607.package", package=package) from cause
 
 
-# -- of several files
+# -- rows of several files
 
 
 def joint(tables: Sequence[Any]) -> Any:
-    """The rows of all tables, one behind the other; a column that one does not have is null there."""
+    """Concatenate the rows of all tables; a column that a table lacks is null in its rows."""
     import pyarrow as pa
 
     return pa.concat_tables(tables, promote_options="permissive")
 
 
 def by_step(table: Any) -> Any:
-    """The rows sorted by the step of their log event; rows of one log event keep their order."""
+    """Sort the rows by the step of their log event; rows of one log event keep their order."""
     import pyarrow.compute as compute
 
     steps = event_steps(table)
@@ -171,7 +172,7 @@ def by_step(table: Any) -> Any:
 
 
 def merged(tables: Sequence[Any], key: Sequence[str]) -> Any:
-    """The rows of several sinks; a row that several have comes from the first."""
+    """Merge the rows of several sinks by ``key``; rows of a key that an earlier sink has are left out."""
     rows = tables[0]
     for table in tables[1:]:
         present = set(_keys(rows, key))

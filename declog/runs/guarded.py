@@ -1,4 +1,4 @@
-"""Reading files that anybody may have put into a run's folder: regular files within bounds. Others are reported.
+"""Reads files that anybody may have put into a run's folder: only regular files, within bounds. Others are reported.
 
 No function here waits for a FIFO, reads a device, or takes more memory than its bound. Standard library only.
 """
@@ -15,25 +15,25 @@ from declog.sinks._files import open_regular
 from declog.sinks._shared import clean_text
 
 Report = Callable[[str], None]
-FILE_BYTES = 64 * 2**20  # of run.json, plan.json, config.yaml
+FILE_BYTES = 64 * 2**20  # the most bytes of run.json, plan.json, config.yaml
 LINE_BYTES = 16 * 2**20
-SKIPPED_BYTES = 256 * 2**20  # of lines that are too long; a file with more of them is not read further
-REPORTED = 3  # lines of one file that are named
+SKIPPED_BYTES = 256 * 2**20  # reading stops after so many bytes of too long lines
+REPORTED = 3  # the most lines of one file that are reported one by one
 
 
 def unsaid(problem: str) -> None:
-    """A report that nobody gets: of a search for files, whose problems are reported when they are read."""
+    """Drop a problem of a search for files: it is reported again when the files are read."""
 
 
 def reason(error: BaseException) -> str:
-    """An error in one line."""
+    """The text of an error in one line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return (str(error).splitlines() or [type(error).__name__])[0] or type(error).__name__
 
 
 def entries(folder: Path, report: Report) -> list[Path]:
-    """The entries of a folder, sorted; a folder that cannot be listed is reported and empty."""
+    """The entries of a folder, sorted; empty, with a report, if the folder cannot be listed."""
     try:
         return sorted(folder.iterdir())
     except (FileNotFoundError, NotADirectoryError):
@@ -44,7 +44,7 @@ def entries(folder: Path, report: Report) -> list[Path]:
 
 
 def text_of(path: Path, report: Report) -> str | None:
-    """The text of a small file; None if it is absent, or if it cannot be read, which is reported."""
+    """The text of a small file; None if it is absent, or, with a report, if it cannot be read."""
     try:
         with open_regular(path) as file:
             data = file.read(FILE_BYTES + 1)
@@ -59,7 +59,7 @@ def text_of(path: Path, report: Report) -> str | None:
 
 
 def json_of(path: Path, report: Report) -> dict[str, Any]:
-    """The JSON object in a small file; empty if there is none."""
+    """The JSON object in a small file; empty if the file is absent, or, with a report, if it has none."""
     text = text_of(path, report)
     if text is None:
         return {}
@@ -75,7 +75,7 @@ def json_of(path: Path, report: Report) -> dict[str, Any]:
 
 
 def parsed(text: str) -> Any:
-    """A value of JSON, with texts that UTF-8 can hold: a lone surrogate becomes its escape."""
+    """Parse JSON; a lone surrogate in a text, which UTF-8 cannot hold, becomes its escape."""
     value = json.loads(text)
     return _clean(value) if "\\ud" in text or "\\uD" in text else value
 
@@ -91,7 +91,7 @@ def _clean(value: Any) -> Any:
 
 
 def json_lines(path: Path, accepts: Callable[[dict[str, Any]], bool], report: Report) -> Iterator[dict[str, Any]]:
-    """The objects of a file of JSON lines that ``accepts`` takes; lines that come meanwhile are not read."""
+    """The objects of a file of JSON lines that ``accepts`` takes; lines written during the read are left out."""
     refused = 0
     try:
         with open_regular(path) as file:
@@ -117,7 +117,7 @@ NO_JSON = "no JSON"
 
 
 def _object(line: bytes, accepts: Callable[[dict[str, Any]], bool]) -> dict[str, Any] | str:
-    """The object of a line, or its error."""
+    """The object of a line, or the error as a text."""
     try:
         value = parsed(line.decode("utf-8"))
     except (ValueError, RecursionError):
@@ -128,7 +128,7 @@ def _object(line: bytes, accepts: Callable[[dict[str, Any]], bool]) -> dict[str,
 
 
 def _lines(file: Any, size: int, path: Path, report: Report) -> Iterator[tuple[int, bytes]]:
-    """The lines of a file of ``size`` bytes with their numbers; lines that are too long are left out."""
+    """The lines of a file's first ``size`` bytes with their numbers; lines that are too long are left out."""
     number, skipped = 0, 0
     while (rest := size - file.tell()) > 0:
         line = file.readline(min(rest, LINE_BYTES + 1))
@@ -147,7 +147,7 @@ def _lines(file: Any, size: int, path: Path, report: Report) -> Iterator[tuple[i
 
 
 def strays(folder: Path, members: Sequence[Path], report: Report) -> None:
-    """Report the unknown entries of a folder."""
+    """Report the entries of a folder that are not among its ``members``."""
     unknown = [path for path in entries(folder, report) if path not in members]
     for path in unknown[:REPORTED]:
         report(f"{path} is left out: it is no part of the dataset")

@@ -1,4 +1,4 @@
-"""The texts of a run's samples, and its prompts: how often each was tried, how well, and since when it is solved."""
+"""The texts of a run's samples, and a summary of each prompt: its attempts, its scores, and when it was solved."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 from declog.records import is_conversation
 
 Rows = Sequence[Mapping[str, Any]]
-RANK = "declog_rank"  # which rank's sink wrote a row of a table, where several did
+RANK = "declog_rank"  # the column of the rank whose sink wrote a row, if several ranks wrote the table
 STAMPS = ("step", "mode", "declog_step", RANK, "group", "row", "why", "run_id", "declog_run_id")
 
-# names of columns
+# patterns of the names of columns
 COMPLETION = re.compile(r"completion|response|answer|output", re.I)
 PROMPT = re.compile(r"prompt|question|query|input", re.I)
 SCORE = re.compile(r"reward|score", re.I)
@@ -25,18 +25,18 @@ PROMPTS = {
 
 
 def is_long(value: Any) -> bool:
-    """Whether a cell is read below its row: texts, conversations and tokens are, numbers and bools are not."""
+    """Whether a cell is shown below its row: true for texts, conversations and tokens, false for numbers and bools."""
     return isinstance(value, str | list | dict | tuple)
 
 
 def text_of(value: Any) -> str:
-    """The texts of a value: the messages of a conversation, the joined pieces of tokens."""
+    """The text of a value: all messages of a conversation, or the joined pieces of tokens."""
     if isinstance(value, str):
         return value
     if isinstance(value, dict):
         if isinstance(value.get("tokens"), list):
             return "".join(map(str, value["tokens"]))
-        if isinstance(value.get("text"), str):  # a part of a message
+        if isinstance(value.get("text"), str):  # a content part of a message
             return str(value["text"])
         return text_of(value["content"]) if "content" in value else " ".join(map(text_of, value.values()))
     if isinstance(value, list | tuple):
@@ -45,7 +45,7 @@ def text_of(value: Any) -> str:
 
 
 def last_said(value: Any, role: str) -> str:
-    """The last text of a role in a conversation, or else of any role but the system's; another value is one text."""
+    """The last text of a role in a conversation, or else of any role but `system`; for other values, their text."""
     if not is_conversation(value):
         return text_of(value)
     texts = [(one["role"], text_of(one.get("content"))) for one in value]
@@ -54,13 +54,13 @@ def last_said(value: Any, role: str) -> str:
 
 
 def prompt_column(rows: Rows) -> str | None:
-    """The column of prompts: the first of texts or conversations with such a name; None if there is none."""
+    """The column of prompts: the first of texts or conversations that matches ``PROMPT``; None if there is none."""
     texts = [key for key in _keys(rows) if any(isinstance(row.get(key), str | list) for row in rows)]
     return next((key for key in texts if PROMPT.search(key)), None)
 
 
 def score_column(rows: Rows, preferred: str | None = None) -> str | None:
-    """The column of numbers by which rows are good or bad: ``preferred``, `reward`, `score`, or a similar name."""
+    """The column of numbers that rates rows: ``preferred``, `reward`, `score`, or a similar name; else None."""
     numbers = numeric_columns(rows)
     names = (preferred, "reward", "score", *filter(SCORE.search, numbers))
     return next((name for name in names if name in numbers), None)
@@ -72,23 +72,24 @@ def numeric_columns(rows: Rows) -> list[str]:
 
 
 def step_of(row: Mapping[str, Any]) -> int:
-    """The row's own step if it has one, else the log event's."""
+    """The row's own step if the table has such a column, else the step of the log event."""
     step = row.get("step")
     return int(step if isinstance(step, int) else row.get("declog_step") or 0)
 
 
 def prompt_of(value: Any) -> str:
-    """A prompt as a text: of a conversation the user's last message."""
+    """A prompt as a text; of a conversation, the user's last message."""
     return last_said(value, "user")
 
 
 def prompts_of(rows: Rows, prompt: str, score: str, solved: float | None = None) -> list[dict[str, Any]]:
-    """A map for each prompt, the least solved first, then by the mean score.
+    """A map for each prompt, the never solved prompts first, then by the mean score.
 
-    ``prompt``, ``attempts``, ``mean`` and ``best`` score, ``solved``, the share of the attempts whose score is at
-    least ``solved`` (the best of all rows by default), ``first_solved``, the step of the first of them or None,
-    ``trend``, the mean of the later half of the attempts less that of the earlier, ``first_step`` and ``last_step``.
-    Rows without a score count as attempts; ``mean``, ``best`` and ``trend`` are None where there is no score.
+    Its keys are ``prompt``; ``attempts``; ``mean`` and ``best`` score; ``solved``, the share of the attempts whose
+    score is at least ``solved`` (by default the best score of all rows); ``first_solved``, the step of the first such
+    attempt, or None; ``trend``, the mean score of the later half of the attempts minus that of the earlier half;
+    ``first_step`` and ``last_step``. Rows without a score count as attempts. ``mean`` and ``best`` are None without
+    scores, and ``trend`` with fewer than two.
     """
     scores = [number for row in rows if (number := as_number(row.get(score))) is not None]
     enough = solved if solved is not None else max(scores, default=math.inf)
@@ -117,7 +118,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def as_number(value: Any) -> float | None:
-    """A number that can be compared; None for anything else, NaN included."""
+    """The value as a float if it is a number; None for anything else, also for bools and NaN."""
     number = isinstance(value, int | float) and not isinstance(value, bool) and value == value
     return float(value) if number else None
 

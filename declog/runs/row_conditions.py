@@ -1,8 +1,8 @@
-"""A condition in the language of `where` over the columns of a table that a run wrote.
+"""Filters the rows of a run's table by a condition in the language of `where`.
 
 The condition is compiled like a filter's `where`, with columns as signals, and evaluated by the same engine. A column
-`reward/correct` is `reward_correct`; `step` and `rank` are the row's. Functions of a group use the rows of that group
-in the table.
+`reward/correct` is called `reward_correct`; `step` and `rank` are those of the row. Functions of a group use the rows
+of that group in the table.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ WHERE = "where"
 def matching(rows: Sequence[Row], condition: str, constants: Mapping[str, Any] | None = None) -> list[Row]:
     """The rows for which a condition is true, in their order; ``constants`` are those of the run's config.
 
-    Raises ``ConfigError`` with the place in the condition, and with the columns that there are where it names another.
+    Raises ``ConfigError`` with the place in the condition; if the condition names an unknown column, the error lists
+    the columns.
     """
     columns = named_columns(rows)
     types = {name: dtype_of([row.get(column) for row in rows]) for name, column in columns.items()}
@@ -53,7 +54,7 @@ def matching(rows: Sequence[Row], condition: str, constants: Mapping[str, Any] |
 
 
 def named_columns(rows: Sequence[Row]) -> dict[str, str]:
-    """The columns of rows by their names in a condition; columns that cannot have a name there are left out."""
+    """The columns of rows by their names in a condition; columns whose names are no identifiers are left out."""
     named: dict[str, str] = {}
     for column in dict.fromkeys(column for row in rows for column in row):
         name = re.sub(r"\W", "_", column)
@@ -97,7 +98,7 @@ def _compiled(condition: str, types: Mapping[str, DType], constants: Mapping[str
 
 
 def _of_column(problem: Problem, names: Mapping[str, DType]) -> Problem:
-    """A problem of the condition, at the option `--where`, and in words of columns."""
+    """The problem of a condition as one of the option `--where`, with `column` for `signal`."""
     message = re.sub(r"\bsignal\b", "column", problem.message)
     fix = problem.fix
     if problem.message.startswith("unknown signal"):
@@ -109,7 +110,7 @@ def _of_column(problem: Problem, names: Mapping[str, DType]) -> Problem:
 def _frame(
     batches: Sequence[tuple[int, int]], values: Mapping[str, list[Any]], types: Mapping[str, DType], compiled: Any
 ) -> Frame:
-    """The rows as the engine reads them: a batch for each step and rank."""
+    """The rows as a frame of the engine, with a batch for each step and rank."""
     counts = Counter(batches)
     entries = [(step, 0, rank, count, 0.0, index) for index, ((step, rank), count) in enumerate(counts.items())]
     blocks: list[Block] = []

@@ -1,4 +1,4 @@
-"""``declog.read``: a run on disk, from the files of its parquet and jsonl sinks and its folder.
+"""``declog.read``: reads a run from disk: its folder, and the files of its parquet and jsonl sinks.
 
 The run may be running, killed, empty or resumed, and have several modes and ranks. Values that both sinks wrote appear
 once. Reading writes nothing, and the run does not wait for it.
@@ -67,12 +67,13 @@ def read(
 ) -> Run:
     """A run on disk; ``run`` is its folder, a folder of a sink, or a file in one.
 
-    It may also be the run's recorder, open or closed, or what has it as its ``recorder``, such as a tee, a shadow or a
-    callback: its log events so far are written first. A ``Run`` is read again.
+    ``run`` may also be the run's recorder, open or closed, or an object with the attribute ``recorder``, such as a tee,
+    a shadow or a callback: ``read`` then waits until the log events so far are written. A ``Run`` is read again.
     The folder above a run means that run if it is the only one there. ``run_id`` chooses among runs that were appended
     to one folder; the default is the last. ``sink`` restricts the reading to one sink: its folder relative to the
     run's, which is the sink's id unless the config has a ``dir``. Each part is read once, at its first use: call
-    ``read`` again while the run goes on. Raises ``UsageError`` DL607 if there is no run, or no run of that id or sink.
+    ``read`` again to see how a run goes on. Raises ``UsageError`` DL607 if there is no run, or no run of that id or
+    sink.
     """
     if isinstance(run, Run):
         run_id = run_id or run.id or None
@@ -92,7 +93,7 @@ def read(
 
 
 def _folder_of(run: object) -> Path:
-    """The folder of a recorder, or of what has one; what it has recorded is written."""
+    """The folder of a recorder, or of an object that has one, once its log events so far are written."""
     recorder = run.recorder if isinstance(run, _Stands) else run
     if recorder is None and run is not None:
         raise UsageError.of("DL607.not_begun", type=type(run).__name__)
@@ -106,21 +107,21 @@ def _folder_of(run: object) -> Path:
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """The folders of the runs below a folder that is not itself a run's, the latest first; empty where it is one's."""
+    """The folders of the runs below a folder, the latest first; empty if the folder itself is a run's or in one."""
     if not folder.is_dir() or any(_homes(folder)) or any(map(sources, below(folder, unsaid))):
         return []
     return runs_below(folder)
 
 
 def _homes(folder: Path) -> Iterator[Path]:
-    """The folders of runs that a folder lies in, or is, the nearest first."""
+    """The folders of runs among a folder and those above it, the nearest first."""
     return (path for path in (folder, *folder.parents[:DEPTH]) if os.path.lexists(path / RUN))
 
 
 class Run:
     """A run on disk: ``scalars``, ``histograms``, ``alerts`` and ``tables``, and the facts of the run.
 
-    ``path`` is its folder; ``id`` its id; ``problems`` lists unreadable parts of everything read so far.
+    ``path`` is its folder, and ``id`` its id. ``problems`` lists the unreadable parts of everything read so far.
     """
 
     def __init__(self, path: Path, run_id: str | None, sink: str | None) -> None:
@@ -156,24 +157,24 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The config's name, or that of the folder."""
+        """The name of the config, or else of the folder."""
         return str(self.info.get("name", self.path.name))
 
     @property
     def state(self) -> str:
-        """``running``, ``finished``, ``failed``, ... from the run; ``killed`` if the run ended without a state."""
+        """The state that the run wrote, such as ``running`` or ``failed``; ``killed`` if it died without an end."""
         said = str(self.info.get("state", "unknown"))
-        lives = self._held and self.info in self._all[-1:]  # only the last process of a folder can
+        lives = self._held and self.info in self._all[-1:]  # only the last process of a folder can be alive
         return KILLED if said == RUNNING and not lives else said
 
     def stamp(self) -> str:
-        """A short text that changes when the run grows, ends or changes; ask for it before anything is read of it."""
+        """A short text that changes when the run grows, ends or changes; take it before reading anything of the run."""
         kept = [str(self.info[key]) for key in ("config", "plan", "run_config") if self.info.get(key)]
         files = [self.path / Path(name).name for name in kept]
         files += [file for ranks in self._sinks for one in ranks for file in one.files()]
         facts: list[object] = [self.id, self.state, self._all]
         for file in files:
-            with suppress(OSError):  # of a file that is not there, or was merged into another
+            with suppress(OSError):  # the file does not exist, or was merged into another
                 status = file.stat()
                 facts.append((str(file), status.st_size, status.st_mtime_ns))
         return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
@@ -207,7 +208,7 @@ class Run:
 
     @property
     def ids(self) -> list[str]:
-        """The runs that were written to this folder, the oldest first."""
+        """The ids of the runs that were written to this folder, the oldest first."""
         return list(dict.fromkeys(facts["run_id"] for facts in self._all))
 
     @property
@@ -231,7 +232,7 @@ class Run:
 
     @property
     def redactions(self) -> dict[str, dict[str, list[str]]]:
-        """By schema and column: the keys of the patterns whose matches were redacted before writing."""
+        """The keys of the patterns whose matches were redacted before writing, by schema and column."""
         redacted: dict[str, dict[str, list[str]]] = {}
         for name, columns in (self.declog.get("schemas") or {}).items():
             for column, spec in (columns if isinstance(columns, dict) else {}).items():
@@ -240,10 +241,10 @@ class Run:
         return redacted
 
     def _left_to_logger(self, name: str) -> str:
-        """Where values of a name went that are no numbers: to the loop's logger alone. Empty for any other name."""
+        """Say that the values of a name are no numbers and went to the loop's logger alone; empty for other names."""
         for logger, names in (self.info.get("left_to_logger") or {}).items():
             if name in names:
-                edit = names[name] if isinstance(names, dict) else ""  # a list of names in runs of earlier versions
+                edit = names[name] if isinstance(names, dict) else ""  # earlier versions wrote a list of names
                 said = f"{logger} alone has it: " if logger else "it was left out: "
                 said += "declog keeps the numbers of a loop that logs by itself"
                 return f"{said}; its rows too with {edit}" if edit else said
@@ -251,7 +252,7 @@ class Run:
 
     @property
     def _no_files(self) -> str:
-        """What to do where none of its sinks writes files; empty where one does."""
+        """The advice for a run without a sink that writes files; empty if it has one."""
         return "" if self._sinks or self._declared.sinks else NO_FILES
 
     @property
@@ -260,7 +261,7 @@ class Run:
 
     @cached_property
     def scalars(self) -> Frame:
-        """``step, mode, name, metric, value, int_value, partial, time, run_id``: a row per value."""
+        """One row per value, with ``step, mode, name, metric, value, int_value, partial, time, run_id``."""
         frame = self._events("scalars")
         if not len(frame) and not self._no_files and (why := self._declared.rare()):
             self._report(why)
@@ -268,22 +269,20 @@ class Run:
 
     @cached_property
     def histograms(self) -> Frame:
-        """``step, mode, name, metric, counts, edges, time, run_id``: a row per histogram."""
+        """One row per histogram, with ``step, mode, name, metric, counts, edges, time, run_id``."""
         return self._events("histograms")
 
     @cached_property
     def alerts(self) -> Frame:
-        """``step, mode, name, level, text, time, run_id``: a row per alert."""
+        """One row per alert, with ``step, mode, name, level, text, time, run_id``."""
         return self._events("alerts")
 
     @cached_property
     def tables(self) -> Mapping[str, Frame]:
-        """By id, or the name that trackers show: the table's columns and ``step, mode, run_id``.
+        """The tables by id, or by the name that trackers show: the table's columns and ``step, mode, run_id``.
 
-        Where several ranks wrote it, ``declog_rank``.
-
-        A table into which no row was written is there, too, without rows.
-        A column ``step`` or ``run_id`` of its own stays its own: the log event's is ``declog_step``, ``declog_run_id``.
+        A table that several ranks wrote also has ``declog_rank``. A table without rows yet is included.
+        If a table has its own column ``step`` or ``run_id``, the log event's is ``declog_step`` or ``declog_run_id``.
         """
         written = {name for ranks in self._sinks for one in ranks for name in one.tables()}
         no_files = self._no_files
@@ -294,7 +293,7 @@ class Run:
         return Tables(frames, self._table, lambda name: self._left_to_logger(name) or no_files, ids)
 
     def names(self, mode: str | None = None) -> list[str]:
-        """The names of its scalars, in the order in which they first came."""
+        """The names of the scalars, in the order in which they were first logged."""
         return list(dict.fromkeys(name for name, of, _ in rows_by_name(self.scalars.arrow()) if mode in (None, of)))
 
     def __iter__(self) -> Iterator[str]:
@@ -304,10 +303,11 @@ class Run:
         return name in self._series or name_of(self.scalars.arrow(), name) is not None
 
     def __getitem__(self, name: str) -> Series:
-        """The steps and values of a scalar: ``run["reward"].values``, by its name, or a metric's id that has one name.
+        """The steps and values of a scalar, such as ``run["reward"].values``, by its name, or by the id of its metric.
 
-        Where several modes have one name it is that of training, or else of the mode that came first. Raises
-        ``KeyError`` that says where the values of that name are, or the nearest name.
+        The id stands for the metric's name if it has only one. A name of several modes is that of training, or else of
+        the mode that logged it first. Raises ``KeyError``, which tells where the values of that name are, or the
+        nearest name.
         """
         shown = name if name in self._series else name_of(self.scalars.arrow(), name)
         if shown is None:
@@ -315,7 +315,7 @@ class Run:
         return self._series[shown]
 
     def _instead_of(self, name: str) -> str:
-        """Of a name that no scalar has: where its values are, that none came, or the nearest name."""
+        """Explain a name that no scalar has: where its values are, why none were logged, or the nearest name."""
         if self._no_files:
             return self._no_files
         columns = [self.scalars.arrow()[column].to_pylist() for column in ("name", "metric", "mode")]
@@ -331,9 +331,9 @@ class Run:
         return declared or did_you_mean(name, names, what="scalars of this run")
 
     def wide(self, mode: str | None = None) -> Frame:
-        """All scalars beside each other: a row for each step and a column for each name, null where it was not logged.
+        """All scalars in one table: a row for each step and a column for each name, null if not logged at the step.
 
-        ``mode``: those of one mode. Otherwise each is what ``run[name]`` is.
+        ``mode`` selects the scalars of one mode. Without it, each column is the series ``run[name]``.
         """
         return Frame(wide_table(self._series if mode is None else series_by_name(self.scalars.arrow(), mode)))
 
@@ -347,10 +347,9 @@ class Run:
         """The prompts of a table's rows, the never solved ones first: ``prompt, attempts, mean, best, solved,
         first_solved, trend, first_step, last_step``.
 
-        ``by`` is the column that says how good a row is, by default `reward`, `score` or the like; ``solved`` the
-        score from which on a row counts as solved, by default the best there is. ``table`` is by default the first
-        with prompts and scores; ``mode`` is training, or else the first that there is. Raises ``UsageError`` DL607
-        where no table has both.
+        ``by`` is the column of scores, by default `reward`, `score` or a similar name. ``solved`` is the least score of
+        a solved row, by default the best score of all rows. ``table`` is by default the first with prompts and scores,
+        and ``mode`` is training, or else the first mode of the rows. Raises ``UsageError`` DL607 if no table has both.
         """
         import pyarrow as pa
 
@@ -368,7 +367,7 @@ class Run:
 
     @property
     def modes(self) -> list[str]:
-        """The modes of its scalars, in the order in which they first came."""
+        """The modes of the scalars, in the order in which they were first logged."""
         return list(dict.fromkeys(self.scalars.arrow()["mode"].to_pylist()))
 
     def _events(self, kind: str) -> Frame:
@@ -396,7 +395,7 @@ class Run:
         return Frame(with_event_steps(merged(parts, ("step", "mode"))) if parts else pa.table({}))
 
     def _of_run(self, table: Any, column: str) -> Any:
-        """The rows of the run that is read, and rows that name no run."""
+        """The rows of this run, and rows that name no run."""
         import pyarrow.compute as compute
 
         if self.id == "" or column not in table.column_names:
@@ -409,10 +408,10 @@ class Run:
             log.warning("%s", problem)
 
     def _sources(self, sink: str | None) -> list[list[Source]]:
-        """The ranks of each sink that wrote files: of parquet first, which keeps types."""
+        """The ranks of each sink that wrote files; parquet sinks come first, because parquet keeps types."""
         folders = [self.path / sink] if sink is not None else self._folders()
         ranks: dict[tuple[str, Path], list[Source]] = {}
-        seen: set[tuple[str, str]] = set()  # a link is no other rank
+        seen: set[tuple[str, str]] = set()  # real paths: a link to a folder is not another rank
         for folder in folders:
             for source in sources(folder):
                 if (key := (source.kind, os.path.realpath(source.folder))) not in seen:
@@ -424,12 +423,12 @@ class Run:
             raise UsageError.of("DL607.sink", path=self.path, sink=sink, fix=fix)
         if not ranks and not self._all:
             if os.path.isfile(self.path / RUN):
-                run_of(self.path)  # raises with what is wrong in it
+                run_of(self.path)  # raises if the file is damaged
             raise UsageError.of("DL607.no_run", path=self.path, fix=what_to_give(self.path))
         return [ranks[key] for key in sorted(ranks, key=lambda key: key[0] != "parquet")]
 
     def _folders(self) -> list[Path]:
-        """Where sinks may have written: where the config says so, and below the run's folder."""
+        """The folders in which sinks may have written: those below the run's folder, and those in the config."""
         config = config_of(self.path, self._all[-1], self._report) if self._all else {}
         options = [spec for spec in (config.get("sink_options") or {}).values() if isinstance(spec, dict)]
         folders = [spec["dir"] for spec in options if isinstance(spec.get("dir"), str)]
@@ -437,7 +436,7 @@ class Run:
         return list(dict.fromkeys([*below(self.path, self._report), *outside]))
 
     def _latest(self) -> str:
-        """The id of the run that wrote last, where only its files say so."""
+        """The id of the run that wrote the last scalar; only used if the folder has no facts of a run."""
         for ranks in self._sinks:
             table = ranks[0].read("scalars", self._report)
             if table is not None and len(table) and "run_id" in table.column_names:

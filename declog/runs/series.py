@@ -1,6 +1,6 @@
-"""The scalars of a run by name: the steps and values of one, and all of them beside each other.
+"""The scalars of a run by name: the steps and values of each, and a table with all of them.
 
-Imports numpy; pyarrow and pandas only where they are asked for.
+Imports numpy; pyarrow and pandas only at their first use.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ TRAIN = "train"
 class Series:
     """One scalar over a run: ``steps`` and ``values``, each ``[n]``, in the order in which they were logged.
 
-    ``values`` are int64 where all of them are integers, else float64; NaN and infinities are there. A step that was
-    logged more than once has its last value. ``series[-1]`` is the last value: an index counts values, and is no step.
-    Iterating gives pairs of a step and a value; numpy takes the values.
+    ``values`` are int64 if all of them are integers, else float64; NaN and infinities are included. A step that was
+    logged more than once has its last value. ``series[-1]`` is the last value: an index counts values, not steps.
+    Iterating gives pairs of a step and a value; numpy converts a series to its values.
     """
 
     name: str
@@ -58,15 +58,16 @@ class Series:
         return f"<{self.name}: {len(self)} values, steps {self.steps[0]} to {self.steps[-1]}, last {self.values[-1]:g}>"
 
     def pandas(self) -> Any:
-        """A ``pandas.Series`` by step; ``UsageError`` DL607 where pandas is not installed."""
+        """A ``pandas.Series`` by step. Raises ``UsageError`` DL607 if pandas is not installed."""
         pandas = required("pandas")
         return pandas.Series(self.values, index=pandas.Index(self.steps, name="step"), name=self.name)
 
 
 def series_by_name(scalars: Any, mode: str | None = None) -> dict[str, Series]:
-    """Each scalar of an Arrow table of scalars, in the order in which their names first came.
+    """The scalars of an Arrow table by name, in the order in which the names were first logged.
 
-    Without ``mode`` a name that several modes have is that of training, or else of the mode that came first.
+    ``mode`` selects the scalars of one mode. Without it, a name of several modes is that of training, or else of the
+    mode that logged it first.
     """
     rows_by_mode: dict[str, dict[str, NDArray[np.int64]]] = {}
     for name, of_mode, rows in rows_by_name(scalars):
@@ -88,9 +89,9 @@ def series_by_name(scalars: Any, mode: str | None = None) -> dict[str, Series]:
 
 
 def name_of(scalars: Any, metric: object) -> str | None:
-    """The name of an Arrow table of scalars that a metric's id stands for; None if the metric has no name, or several.
+    """The name under which an Arrow table of scalars has the metric of an id; None if it has no name, or several.
 
-    It is the metric's name in training, or else in the mode that came first.
+    The names are those in training, or else in the mode that logged the metric first.
     """
     import pyarrow.compute as pc
 
@@ -104,7 +105,7 @@ def name_of(scalars: Any, metric: object) -> str | None:
 
 
 def rows_by_name(scalars: Any) -> Iterator[tuple[str, str, NDArray[np.int64]]]:
-    """Each name and mode of an Arrow table of scalars with its rows, in the order in which they first came."""
+    """Yield each name and mode of an Arrow table of scalars with its row indices, in the order of the first rows."""
     names, name_codes = _encoded(scalars["name"])
     modes, mode_codes = _encoded(scalars["mode"])
     if not names:
@@ -117,7 +118,7 @@ def rows_by_name(scalars: Any) -> Iterator[tuple[str, str, NDArray[np.int64]]]:
 
 
 def training_times(scalars: Any) -> dict[int, float]:
-    """The steps of training's log events in their order, each with the time of its latest, in seconds since 1970."""
+    """The steps of training's log events, sorted, each with the time of its latest scalar, in seconds since 1970."""
     rows = zip(*(scalars[name].to_pylist() for name in ("mode", "step", "time")), strict=True)
     times: dict[int, float] = {}
     for mode, step, time in rows:
@@ -127,7 +128,7 @@ def training_times(scalars: Any) -> dict[int, float]:
 
 
 def wide_table(series: Mapping[str, Series]) -> Any:
-    """An Arrow table with a row for each step and a column for each scalar; null where it was not logged."""
+    """An Arrow table with a row for each step and a column for each scalar; null if it was not logged at the step."""
     import pyarrow as pa
 
     steps = np.unique(np.concatenate([np.zeros(0, np.int64), *(one.steps for one in series.values())]))
@@ -141,6 +142,6 @@ def wide_table(series: Mapping[str, Series]) -> Any:
 
 
 def _encoded(column: Any) -> tuple[list[str], NDArray[np.int64]]:
-    """The distinct texts of a column in the order in which they came, and the index of each row's text in them."""
+    """The distinct texts of a column in order of appearance, and the index of each row's text among them."""
     texts = column.combine_chunks().dictionary_encode()
     return texts.dictionary.to_pylist(), texts.indices.to_numpy(zero_copy_only=False).astype(np.int64)

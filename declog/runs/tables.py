@@ -1,4 +1,4 @@
-"""The tables of a run by their names. A name that is not there is answered with where it is."""
+"""The tables of a run by their names. An unknown name raises an error that tells where its rows are."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from declog.runs.frame import Frame
 
 
 class Tables(Mapping[str, Frame]):
-    """The tables of a run by id, or the name that trackers show, each read at its first use.
+    """The tables of a run by id, or by the name that trackers show, each read at its first use.
 
-    ``frames`` are the empty ones, and None for one that ``read`` gives; ``instead_of`` says where another one is, and
-    ``ids`` has them by name.
+    ``frames`` has the frame of each table, or None for a table that ``read`` reads at its first use. ``instead_of``
+    tells where the rows of an unknown name are. ``ids`` has the tables' ids by the names that trackers show.
     """
 
     def __init__(

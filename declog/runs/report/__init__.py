@@ -1,4 +1,4 @@
-"""``declog report``: a run as one HTML file that needs no server and no network. See ``page``.
+"""``declog report``: writes a run as one HTML file that needs no server and no network. See ``page``.
 
-Reads the run with ``declog.read``. Imports numpy and pyarrow, and takes the files of ``assets/``.
+Reads the run with ``declog.read``. The page contains the files of ``assets/``. Imports numpy and pyarrow.
 """

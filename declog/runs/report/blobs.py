@@ -1,4 +1,4 @@
-"""Data packed for a page: gzip as plain characters, numbers byte by byte so that they compress."""
+"""Packs data for a page: numbers are reordered byte by byte to compress well; gzip's bytes become plain characters."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 LEVEL = 9
-# characters that HTML needs no escape for: two of these 91 hold 13 bits, 8 % less than base64 takes
+# 91 characters that HTML does not escape: two of them hold 13 bits, so texts are 8 % shorter than with base64
 DIGITS = np.frombuffer(bytes(code for code in range(33, 127) if chr(code) not in "<>&"), np.uint8)
 WEIGHTS = (1 << np.arange(12, -1, -1)).astype(np.uint16)
 
 
 class Blobs:
-    """The blobs of one page by number."""
+    """The packed data of one page; each blob has a number."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
-        self.sizes: list[int] = []  # in bytes, of the data in ``texts``
+        self.sizes: list[int] = []  # the bytes of the compressed data in ``texts``
 
     def add(self, data: bytes) -> int:
-        """Keep some bytes; returns the number of their blob."""
+        """Add a blob of some bytes, and return its number."""
         packed = gzip.compress(data, LEVEL, mtime=0)
         self.texts.append(characters(packed))
         self.sizes.append(len(packed))
         return len(self.texts) - 1
 
     def add_json(self, value: Any) -> int:
-        """Keep a value as JSON, as ``plain`` makes it; returns the number of its blob."""
+        """Add a blob with a value as JSON, after ``plain``, and return its number."""
         return self.add(json_bytes(value))
 
 
 def characters(data: bytes) -> str:
-    """Bytes as characters: each 13 bits, the first the highest, as a number of two digits; zeros at the end."""
+    """Write bytes as characters: each 13 bits, highest first, are a number of two digits; zero bits fill the end."""
     bits = np.unpackbits(np.frombuffer(data, np.uint8))
     values = np.pad(bits, (0, -len(bits) % 13)).reshape(-1, 13) @ WEIGHTS
     digits: bytes = DIGITS[np.stack(np.divmod(values, len(DIGITS)), axis=1)].tobytes()
@@ -44,15 +44,15 @@ def characters(data: bytes) -> str:
 
 
 def shuffled(values: NDArray[Any]) -> bytes:
-    """The first bytes of all values, then their second ones, and so on: constant bytes compress well."""
+    """Reorder bytes to compress better: the first bytes of all values, then the second bytes, and so on."""
     values = np.ascontiguousarray(values)
     return values.view(np.uint8).reshape(len(values), values.itemsize).T.tobytes()
 
 
 def narrowed(values: NDArray[np.float64]) -> NDArray[Any]:
-    """Values as float32 of 16 significant bits, more than a curve or a label shows; integers stay exact.
+    """Round values to float32 with 16 significant bits, more than a curve or a label shows; integers stay exact.
 
-    Great values keep all bits, since a label shows their integer part.
+    If a value is at least 65,536, or too small for float32, all values keep all bits: labels show integer parts.
     """
     with np.errstate(over="ignore"):
         narrow = values.astype(np.float32)
@@ -67,12 +67,12 @@ def narrowed(values: NDArray[np.float64]) -> NDArray[Any]:
 
 
 def json_bytes(value: Any) -> bytes:
-    """JSON of any value, in UTF-8; lone surrogates, which no browser reads, are question marks."""
+    """JSON of any value, in UTF-8; lone surrogates, which UTF-8 cannot hold, become question marks."""
     return json.dumps(plain(value), ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
 def plain(value: Any) -> Any:
-    """A value for JSON: NaN and infinities are null, and an object of another type is a text."""
+    """Make a value fit for JSON: NaN and infinities become null, and objects of other types become texts."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

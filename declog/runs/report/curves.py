@@ -1,4 +1,4 @@
-"""A run's scalars as series, each with what the plan says of it."""
+"""A run's scalars as curves for a page, each with the facts that the plan has about it."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from declog.runs.series import rows_by_name
 TEXTS = ("key", "words", "formula", "reduction", "of", "place", "title", "help", "unit", "runbook",
          "chart")  # facts of an output, empty if it has none  # fmt: skip
 MOST_CORE = 8
-SEARCHED = ("reward", "loss", "kl", "entropy", "grad_norm", "learning_rate")  # where no metric is tagged `core`
+SEARCHED = ("reward", "loss", "kl", "entropy", "grad_norm", "learning_rate")  # used if no metric has the tag `core`
 
 
 class Meanings:
-    """The facts that a plan has about the names that a run logged."""
+    """Finds the facts that a plan has about the names that a run logged."""
 
     def __init__(self, plan: Mapping[str, Any]) -> None:
         self._modes: Mapping[str, str] = plan.get("modes", {})
         self._prefixes = ["", *plan.get("prefixes", [])]
-        # each name of an output, with the pattern of the names that it can give
+        # the facts of each output, with the pattern of the names that its template can give
         self._outputs = [(facts, re.compile(names_of(facts["name"]))) for facts in plan.get("outputs", [])]
 
     def of(self, name: str, mode: str, metric: str | None) -> dict[str, Any]:
-        """Facts of a name: ``base``, its name without the mode's prefix, ``member`` and ``template`` of a family."""
+        """The facts of a name, with ``base``, the name without prefixes, and a family's ``member`` and ``template``."""
         bases = list(self._bases(name, mode))
         for base in bases:
             for facts, pattern in self._candidates(metric, base):
@@ -49,7 +49,7 @@ class Meanings:
         yield from sorted(dict.fromkeys(bases), key=len)
 
     def _candidates(self, metric: str | None, name: str) -> Iterable[tuple[Mapping[str, Any], re.Pattern[str]]]:
-        """The outputs in the order in which they are tried: those of the metric first, exact names before templates."""
+        """The outputs in the order to try: those of the metric first, and exact names before templates."""
 
         def order(output: tuple[Mapping[str, Any], re.Pattern[str]]) -> tuple[bool, bool, int]:
             facts, _ = output
@@ -60,18 +60,18 @@ class Meanings:
 
 @dataclass(frozen=True)
 class Curve:
-    """One name and mode of a run: ``steps`` and ``values`` are [n], steps rise. ``meaning`` is what the plan says."""
+    """One name and mode of a run: ``steps`` and ``values`` are [n], steps rise. ``meaning`` has the plan's facts."""
 
     name: str
     mode: str
     steps: NDArray[np.float64]
     values: NDArray[np.float64]
-    partial: int  # values that some ranks are missing in
+    partial: int  # the number of values in which some ranks are missing
     meaning: Mapping[str, Any]
 
 
 def curves_of(scalars: Any, meanings: Meanings) -> Iterator[Curve]:
-    """The curves of an Arrow table of scalars, in the order in which they first came."""
+    """The curves of an Arrow table of scalars, in the order in which they were first logged."""
     step = scalars["step"].to_numpy()
     value = scalars["value"].to_numpy()
     partial = np.asarray([bool(one) for one in scalars["partial"].to_pylist()])
@@ -83,7 +83,7 @@ def curves_of(scalars: Any, meanings: Meanings) -> Iterator[Curve]:
 
 
 def core_names(curves: Sequence[Curve]) -> list[str]:
-    """The names to show first: those tagged ``core``, else those with words of ``SEARCHED``; of training, if any."""
+    """The names to show first: those tagged ``core``, else those with a word of ``SEARCHED``; of training if any."""
     trained = [curve for curve in curves if curve.mode == "train"] or curves
     names = [curve.name for curve in trained]
     core = [curve.name for curve in trained if "core" in curve.meaning["tags"]]
@@ -92,9 +92,9 @@ def core_names(curves: Sequence[Curve]) -> list[str]:
 
 
 def series(curves: Iterable[Curve], blobs: Blobs) -> dict[str, Any]:
-    """Curves for the page: ``steps`` are blobs, which curves share, and ``values`` is one blob of all values.
+    """The curves as data for the page: ``steps`` are blobs that curves share, ``values`` is one blob of all values.
 
-    ``onsets`` are the steps at which curves broke, the first one first.
+    ``onsets`` are the steps at which curves broke, in order.
     """
     steps: dict[bytes, int] = {}
     blob_of: list[int] = []

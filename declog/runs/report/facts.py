@@ -13,11 +13,11 @@ from declog.runs.report.step_time import step_time
 from declog.runs.report.tables import table
 from declog.runs.run import Run
 
-MOST_COLUMNS = 160  # log events of a histogram that are shown
+MOST_COLUMNS = 160  # the most log events of a histogram that are shown
 
 
 def run_facts(run: Run, blobs: Blobs, *, label: str, samples: bool) -> dict[str, Any]:
-    """One run as plain data for the page; long things are in ``blobs``."""
+    """One run as plain data for the page; long data are added to ``blobs``."""
     plan = run.plan
     scalars = run.scalars.arrow()
     meanings = Meanings(plan)
@@ -93,13 +93,13 @@ def _foot(run: Run) -> str:
 
 
 def _other_runs(run: Run) -> Iterator[str]:
-    """Other runs in the same folder."""
+    """A note about other runs in the same folder, if there are any."""
     if ids := [run_id for run_id in run.ids if run_id != run.id]:
         yield f"the folder holds {len(ids)} other run{'s' * (len(ids) > 1)}: {', '.join(ids)}"
 
 
 def differences(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """The keys of configurations that differ, with each run's value as YAML or JSON would say it; None: not set."""
+    """The keys of configurations that differ, each with every run's value as text; None if a run does not set it."""
     settings = [dict(_leaves(_settings(run))) for run in runs]
     keys = dict.fromkeys(key for one in settings for key in one)
     rows = [{"key": key, "values": [one.get(key) for one in settings]} for key in keys]

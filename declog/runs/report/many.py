@@ -1,4 +1,4 @@
-"""The report of a folder of runs: one table of them, and beside it the page of each. All of it is files."""
+"""Writes the report of a folder of runs: a file with a table of the runs, and a file with the page of each run."""
 
 from __future__ import annotations
 
@@ -22,34 +22,35 @@ from declog.runs.series import training_times
 from declog.sinks._files import replace_text
 
 FILE = "report.html"
-POINTS = 80  # of a small curve
+POINTS = 80  # the most points of a small curve
 SCRIPTS = (*SHARED, "runs.js")
 
 
 class RunsReport:
-    """The report of the runs below ``folder``: their table in ``file``; the page of each lies below it as the run does.
+    """The report of the runs below ``folder``. ``file`` has the table of runs.
 
-    ``samples``: with the rows of tables.
+    The page of a run has the same path below the folder of ``file`` as the run has below ``folder``. ``samples``:
+    include the rows of tables.
     """
 
     def __init__(self, folder: Path, file: Path, *, samples: bool = True) -> None:
         self.folder = folder
         self.file = file
         self._samples = samples
-        self._rows: dict[Path, tuple[str, dict[str, Any]]] = {}  # of each run, with the stamp of its files
-        self._table = ""  # the data in the file
+        self._rows: dict[Path, tuple[str, dict[str, Any]]] = {}  # by run: the stamp of its files, and its row
+        self._table = ""  # the data that were last written to `file`
 
     def write(self, paths: Sequence[Path], every: float | None = None) -> bool:
-        """Write the pages of runs that have grown, and the table; returns whether a run goes on.
+        """Write the pages of runs that have grown, and the table; return whether a run goes on.
 
-        ``every``: the files are written again in so many seconds. ``OSError`` as the disk says.
+        ``every``: the files will be written again in so many seconds. Raises ``OSError`` if writing fails.
         """
         rows, runs = [], {}
         for path in paths:
             position = path.relative_to(self.folder)
             try:
                 run = read(path)
-                stamp = run.stamp()  # before its rows are read: later rows need another
+                stamp = run.stamp()  # before its rows are read: later rows change the stamp
                 page = self.file.parent / position / FILE
                 page.parent.mkdir(parents=True, exist_ok=True)
                 period = every if run.state == "running" else None
@@ -77,13 +78,13 @@ class RunsReport:
 def document(
     name: str, rows: Sequence[Mapping[str, Any]], differing: Sequence[Mapping[str, Any]], every: float | None
 ) -> str:
-    """The page of a table of runs; ``differing`` are the settings in which they differ, with the values by place."""
+    """The page with the table of runs; ``differing`` are the settings in which they differ, with values by run."""
     facts = {"made": time.time(), "every": every, "runs": [], "name": name, "rows": rows, "settings": differing}
     return html_page(name, "runs.html", SCRIPTS, facts, Blobs())
 
 
 def run_row(run: Run) -> dict[str, Any]:
-    """A run's row of the table: its state, its core values with small curves, its alerts."""
+    """The row of a run in the table: its state, its core metrics with small curves, its alerts."""
     scalars = run.scalars.arrow()
     curves = list(curves_of(scalars, Meanings(run.plan)))
     core = core_names(curves)
@@ -104,7 +105,7 @@ def run_row(run: Run) -> dict[str, Any]:
 
 
 def small(curve: Curve) -> dict[str, Any]:
-    """A curve in few points, with its last value, finite or not as a text."""
+    """A curve with at most ``POINTS`` points, and its last value, which is a text if it is not finite."""
     bounds = np.unique(np.linspace(0, len(curve.values), min(POINTS, len(curve.values)) + 1).astype(int))
     parts = [slice(low, high) for low, high in pairwise(bounds)]
     last = float(curve.values[-1])
@@ -122,7 +123,7 @@ def _mean(values: Any) -> float | None:
 
 
 def steps_per_second(scalars: Any) -> float | None:
-    """Over the last tenth of a run's steps, by the time of its log events; None if there are too few of them."""
+    """The steps per second in the last tenth of a run's log events; None if there are too few of them."""
     times = training_times(scalars)
     steps = list(times)[-max(3, len(times) // 10) :]
     if len(steps) < 2 or (spent := times[steps[-1]] - times[steps[0]]) <= 0:
@@ -131,7 +132,7 @@ def steps_per_second(scalars: Any) -> float | None:
 
 
 def settings(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
-    """The settings in which runs differ, except names of the run: each with its values by the run's path."""
+    """The settings in which runs differ, each with its values by the run's path; without those that only name a run."""
     configured = {path: run for path, run in runs.items() if run.declog}
     return [
         {"key": row["key"], "values": dict(zip(configured, row["values"], strict=True))}

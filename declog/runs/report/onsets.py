@@ -1,8 +1,9 @@
-"""What broke first: for each curve the step at which it left its own noise, its healthy range, or the numbers.
+"""Finds what broke first: the step at which each curve left its own noise or its healthy range, or was not finite.
 
-A curve is compared with its own past only. Each step's next values are compared with a line through the values before
-it; how far such a line was off until then is the curve's noise, so that a trend, a random walk and a sparse curve are
-noise of their own. An onset is farther off than any of that. Imports nothing of the page.
+A curve is compared with its own past only. At each step, the next values are compared with a line through the values
+before the step. The distance of earlier values from their lines is the curve's noise, so trends, random walks and
+sparse curves count as noise. At an onset the values are farther from the line than noise explains. Imports nothing of
+the page.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ from declog.language.segmented import of_constant
 Array = NDArray[np.float64]
 Cause = Literal["noise", "healthy", "finite"]
 
-PAST = 12  # values that the line goes through: two halves, by their medians
-AHEAD = (3, 8)  # values that are compared with it: all three, and six of eight, are off by an onset
-LEAST = 48  # values before the first onset that can be told from noise
-TIMES = 11.0  # the noise that an onset is off by, at least
-RECORD = 2.5  # and the farthest that the curve has been off before
-FLOOR = 1e-3  # the noise of a constant, as a share of it
-STAYS = 3  # values in a row outside the healthy range
-SHORT = 40  # values before an onset that double the noise: of few values little is known
-HEAVY = 4.0  # a curve whose greatest value is so many medians is compared by the logarithm of what is above it
+PAST = 12  # the values that give the line, by the medians of their two halves
+AHEAD = (3, 8)  # the next values that are compared with the line; at an onset all of 3, or 6 of 8, are far from it
+LEAST = 48  # the least values before an onset
+TIMES = 11.0  # at an onset the values are off by more than this times the noise
+RECORD = 2.5  # and by more than this times the farthest that the curve was off before
+FLOOR = 1e-3  # the least noise, as a share of the curve's median
+STAYS = 3  # the least values in a row outside the healthy range
+SHORT = 40  # with so many values before an onset the noise counts twice; with more it counts less
+HEAVY = 4.0  # a curve with a value above this times its median is compared on a scale that is logarithmic above it
 
 TIMES_SIGN = "\N{MULTIPLICATION SIGN}"
-# numbers that somebody sets, or that only count: their steps are plans, not accidents
+# names of numbers that somebody sets, or that only count: their jumps are planned
 SCHEDULE = re.compile(
     r"(^|[/_.])(lr|learning_rate|epochs?|steps?|global_step|progress|temperature|beta|\w*coef\w*|num_\w+|total_\w+|\w*_seen)$"
 )
@@ -39,7 +40,7 @@ SCHEDULE = re.compile(
 
 @dataclass(frozen=True)
 class Onset:
-    """The first step of a curve that is not like those before it. ``change`` is how it differs, in words."""
+    """The first step of a curve that differs from the steps before it. ``change`` is the difference in words."""
 
     step: float
     cause: Cause
@@ -49,9 +50,10 @@ class Onset:
 def onsets(
     name: str, steps: Array, values: Array, *, good: str | None = None, healthy: Sequence[float | None] | None = None
 ) -> list[Onset]:
-    """The onsets of one curve by cause, at most one each. ``steps`` and ``values`` are [n], steps rise.
+    """The onsets of one curve, at most one for each cause. ``steps`` and ``values`` are [n]; steps rise.
 
-    ``good`` is the direction that is no accident; ``healthy`` the least and the greatest value of a run that is well.
+    ``good`` is the direction of improvement, in which a change is no onset. ``healthy`` are the least and the greatest
+    value of a healthy run.
     """
     finite = np.isfinite(values)
     first = []
@@ -69,9 +71,10 @@ def onsets(
 
 
 def onsets_by_step(curves: Sequence[Mapping[str, Any]], limit: int = 12) -> list[dict[str, Any]]:
-    """The onsets of a run's curves by step, each family once. A curve has ``name``, ``template``, ``x``, ``y``, ...
+    """The onsets of a run's curves, sorted by step, one for each family and cause.
 
-    A curve that is reported as out of its noise is not reported again as out of its healthy range later on.
+    A curve has ``name``, ``template``, ``mode``, ``title``, ``x``, ``y``, ``good`` and ``healthy``. A curve that has
+    left its noise is not reported again when it leaves its healthy range at that step or later.
     """
     rows: dict[tuple[str, str, str], dict[str, Any]] = {}
     for curve in curves:
@@ -90,7 +93,7 @@ def onsets_by_step(curves: Sequence[Mapping[str, Any]], limit: int = 12) -> list
 
 
 def _unhealthy(values: Array, healthy: Sequence[float | None]) -> int | None:
-    """The index at which a curve leaves its healthy range for ``STAYS`` values in a row; None if it does not."""
+    """The index at which a curve leaves its healthy range for ``STAYS`` values in a row; None if it never does."""
     low, high = (np.nan if bound is None else float(bound) for bound in healthy)
     out = (of_constant(values, low) < low) | (of_constant(values, high) > high)
     inside = np.flatnonzero(~out)
@@ -117,7 +120,7 @@ def _change(values: Array, good: str | None) -> tuple[int, str] | None:
 
 
 def _lines(values: Array) -> tuple[Array, Array]:
-    """For each value the line through the values before it: its height there, and its slope; NaN for the first."""
+    """The line through the ``PAST`` values before each value: its height at the value, and its slope; NaN at first."""
     half = PAST // 2
     windows = np.lib.stride_tricks.sliding_window_view(values, PAST)[:-1]
     older, newer = np.median(windows[:, :half], axis=1), np.median(windows[:, half:], axis=1)
@@ -127,7 +130,7 @@ def _lines(values: Array) -> tuple[Array, Array]:
 
 
 def _onset(values: Array, good: str | None) -> int | None:
-    """The first index whose next values are farther off the line before it than noise explains."""
+    """The first index whose next values are farther from the line than noise explains; None if there is none."""
     base, slope = _lines(values)
     onset_indices = []
     for ahead in AHEAD:
@@ -135,7 +138,7 @@ def _onset(values: Array, good: str | None) -> int | None:
         off = stretches - (base[: len(stretches), None] + slope[: len(stretches), None] * np.arange(ahead))
         past = np.nan_to_num(np.abs(np.median(off, axis=1)))
         record = np.concatenate([np.zeros(ahead), np.maximum.accumulate(past)[:-ahead]])
-        few = ahead // 4  # values that may be as they were
+        few = ahead // 4  # the number of next values that may be near the line
         size, sign = np.zeros(len(off)), np.zeros(len(off))
         for way in {"up": (-1,), "down": (1,)}.get(good or "", (-1, 1)):
             least = np.nan_to_num(np.partition(way * off, few, axis=1)[:, few])

@@ -1,6 +1,6 @@
-"""One HTML file of a run: its data, a style and scripts, and a policy that blocks everything else.
+"""Writes one HTML file of a run: its data, a style and scripts, and a policy that blocks everything else.
 
-``report`` shows it in a notebook's cell, in a frame that reaches neither the notebook nor the network.
+``report`` shows the page in a notebook's cell, in a frame that reaches neither the notebook nor the network.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from declog.runs.report.facts import differences, run_facts
 from declog.runs.run import Run, read
 from declog.sinks._files import replace_text
 
-HEAD = 2000  # characters of a file in which its mark is
+HEAD = 2000  # the mark is within so many characters of a file's beginning
 ASSETS = files("declog.runs.report") / "assets"
 STYLES = ("vendor/uPlot.min.css", "page.css")
 SHARED = ("dom.js", "data.js", "again.js")
 SCRIPTS = ("vendor/uPlot.iife.min.js", *SHARED, "cards.js", "onsets.js", "overview.js", "compare.js", "charts.js",
            "curves.js", "clock.js", "changes.js", "steptime.js", "distributions.js", "tokens.js", "conversation.js",
            "where.js", "finders.js", "csv.js", "samples.js", "group.js", "logged.js", "keep.js",
-           "main.js")  # one scope, in order  # fmt: skip
-HEIGHT = 800  # of the frame, in pixels
+           "main.js")  # concatenated in this order, in one scope  # fmt: skip
+HEIGHT = 800  # the height of the frame in pixels
 # The page runs its own scripts and saves files; it reaches neither the notebook nor the network.
 ALLOWED = "allow-scripts allow-downloads allow-popups"
 
@@ -40,8 +40,8 @@ def write(
 ) -> None:  # fmt: skip
     """Write the report of a run to a file, in one step.
 
-    ``compared`` are runs beside it; ``samples``: with the rows of tables. ``every``: the file is written again in so
-    many seconds, and the page opens it again. ``OSError`` as the disk says.
+    ``compared`` are runs to compare it with; ``samples``: include the rows of tables. ``every``: the file will be
+    written again in so many seconds, and the page reloads itself then. Raises ``OSError`` if writing fails.
     """
     replace_text(path, document(run, compared, samples=samples, every=every))
 
@@ -49,7 +49,7 @@ def write(
 def document(
     run: Run, compared: Sequence[Run] = (), *, samples: bool = True, every: float | None = None
 ) -> str:  # fmt: skip
-    """The page of a run, compared with others. Its data are JSON and digits, which no browser reads as markup."""
+    """The page of a run, compared with others. Its data are escaped JSON and digits, never read as markup."""
     blobs = Blobs()
     runs = [run, *compared]
     mark = _mark(runs, samples=samples, every=every)  # before the runs are read: later rows need another mark
@@ -65,9 +65,9 @@ def document(
 def html_page(
     title: str, body: str, scripts: Sequence[str], facts: Mapping[str, Any], blobs: Blobs, mark: str = ""
 ) -> str:
-    """A page that holds its data, and lets nothing else in. ``body`` and ``scripts`` name assets.
+    """A page that contains its data, and whose policy blocks everything else. ``body`` and ``scripts`` name assets.
 
-    ``mark`` says what it was written from, for ``is_current``.
+    ``mark`` identifies the data and assets of the page, for ``is_current``.
     """
     style = "\n".join(map(_asset, STYLES))
     script = '(() => {\n"use strict";\n' + "\n".join(map(_asset, scripts)) + "\n})();"
@@ -108,7 +108,7 @@ def goes_on(run: Run) -> bool:
 
 
 def is_current(path: Path, runs: Sequence[Run], *, samples: bool, every: float | None) -> bool:
-    """Whether a file is the report of some runs as they are now, by this declog, in this manner."""
+    """Whether a file is already the report of the runs as they are now, by this declog and with these options."""
     try:
         with path.open(encoding="utf-8") as file:
             head = file.read(HEAD)
@@ -125,7 +125,7 @@ def _mark(runs: Sequence[Run], *, samples: bool, every: float | None) -> str:
 
 
 def labels(runs: list[Run]) -> list[str]:
-    """The labels of runs: their names, or their folders if names repeat."""
+    """The labels of runs: their names, or if these repeat, their folders, their ids, or their names with numbers."""
     for names in ([one.name for one in runs], [one.path.name for one in runs], [one.id for one in runs]):
         if len(set(names)) == len(runs):
             return names
@@ -146,16 +146,16 @@ def _hash(text: str) -> str:
 def report(run: Any, *compared: Any, samples: bool = True, height: int = HEIGHT) -> Page:
     """The page of a run, for a notebook's cell; ``save`` writes it to a file.
 
-    ``run`` is a run's folder, what ``declog.read`` returned, or a recorder, which may be open: its log events so far
-    are written first. ``compared`` are up to two runs to compare it with. ``samples``: with the rows of tables.
-    ``height`` is that of the frame, in pixels. Raises ``UsageError`` DL607 where there is no run.
+    ``run`` is a run's folder, the result of ``declog.read``, or a recorder. For an open recorder, ``report`` waits
+    until its log events so far are written. ``compared`` are up to two runs to compare it with. ``samples``: include
+    the rows of tables. ``height`` is the height of the frame in pixels. Raises ``UsageError`` DL607 if there is no run.
     """
     first, *rest = (one if isinstance(one, Run) else read(one) for one in (run, *compared))
     return Page(document(first, rest, samples=samples), height)
 
 
 class Page:
-    """A page: ``str`` is its HTML."""
+    """The page of a report. ``str(page)`` is its HTML."""
 
     def __init__(self, text: str, height: int) -> None:
         self._text, self._height = text, height
@@ -167,7 +167,7 @@ class Page:
         return f"<report of {len(self._text) / 1e6:.1f} MB>"
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to a file, in one step. ``OSError`` as the disk says."""
+        """Write the page to a file, in one step. Raises ``OSError`` if writing fails."""
         replace_text(Path(path), self._text)
 
     def _repr_html_(self) -> str:

@@ -1,4 +1,4 @@
-"""Where the time of a step goes: timers, the rest of the clock, the slowest rank, and where the clock stood still."""
+"""Shows where the time of a step goes: timers, the time outside of timers, the slowest rank, and stalls."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from declog.runs.series import TRAIN, Series, series_by_name, training_times
 
 Array = NDArray[np.float64]
 
-COLUMNS = 300  # of the picture; a longer run has the means of neighbours
+COLUMNS = 300  # the most columns of the chart; each shows the mean of neighbouring log events
 NAMED = re.compile(r"time/(.+?)(?:/(mean|max))?")  # names of timers that no config declares
-STEP = "step"  # the timer of the complete step, as verl has it
-STALL = 5.0  # a stall takes so many times the median of the run, and so many seconds more
-STALL_S = 1.0
+STEP = "step"  # the timer of the complete step, such as verl's
+STALL = 5.0  # a step of a stall takes more than this times the median, and STALL_S more than the median
+STALL_S = 1.0  # seconds
 MOST_STALLS = 8
 
 
-# A timed block: its seconds per step as ``mean`` of the ranks and, where it was logged, ``max``: the slowest of them.
+# A timed block: its seconds per step as ``mean`` over the ranks, and as ``max``, the slowest rank; one may be absent.
 Timer = dict[str, Series]
 
 
@@ -86,13 +86,13 @@ def _timers(series: Mapping[str, Series], meanings: Meanings) -> dict[str, Timer
 
 
 def _at(one: Series | None, steps: NDArray[np.int64]) -> Array:
-    """A series at some steps; NaN where it has none."""
+    """The values of a series at some steps; NaN if it has none."""
     values = {} if one is None else dict(one)
     return np.array([values.get(step, np.nan) for step in steps.tolist()], float)
 
 
 def _slowest(timer: Timer, steps: NDArray[np.int64]) -> dict[str, Any]:
-    """The seconds of the slowest rank on average, and their ratio to the mean of the ranks."""
+    """The average seconds of the slowest rank, and their ratio to the mean over the ranks."""
     slowest, mean = _at(timer.get("max"), steps), _at(timer.get("mean"), steps)
     both = np.isfinite(slowest) & np.isfinite(mean)
     if not both.any():
@@ -104,7 +104,7 @@ def _slowest(timer: Timer, steps: NDArray[np.int64]) -> dict[str, Any]:
 def _axis(
     steps: NDArray[np.int64], clock: Array, ends: Sequence[int], stalls: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """The seconds of steps on the clock: at the ends of columns, and at both ends of each stall; they rise strictly."""
+    """The clock at some steps: at the ends of columns, and at both ends of each stall. The seconds rise strictly."""
     corners = {0, *map(int, ends)}
     for stall in stalls:
         after = int(np.searchsorted(steps, stall["after"]))
@@ -116,13 +116,13 @@ def _axis(
 
 
 def _thinned(pieces: Sequence[NDArray[np.int64]], values: Array) -> list[float | None]:
-    """The mean of each piece of values; None where none of them is finite."""
+    """The mean of the finite values of each piece; None for a piece without any."""
     finite = [values[piece][np.isfinite(values[piece])] for piece in pieces]
     return [float(np.mean(one)) if len(one) else None for one in finite]
 
 
 def _stalls(steps: NDArray[np.int64], clock: Array) -> list[dict[str, Any]]:
-    """The pairs of log events between which a step took far longer than the median: the longest first."""
+    """The pairs of log events between which a step took far longer than the median, the longest first."""
     between = np.diff(clock) / np.diff(steps)
     usual = float(np.median(between))
     stalls = np.flatnonzero((between > STALL * usual) & (between > usual + STALL_S))

@@ -1,4 +1,4 @@
-"""A run's tables for a page: short values of all rows at once, long texts in chunks, read when they are shown."""
+"""Packs a run's tables for a page: short values of all rows together, long texts in chunks that are read when shown."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def table(name: str, rows: Rows, facts: Mapping[str, Any], blobs: Blobs) -> dict[str, Any]:
-    """One table: its completion (``main``), its score, and which columns are ``long`` and ``plain``."""
+    """One table as data for the page.
+
+    ``long`` and ``plain`` are the names of its columns; ``main`` is the column of completions, ``score`` of scores.
+    """
     columns = list(rows[0]) if rows else []
     words = [column for column in columns if any(is_long(row[column]) for row in rows)]
     texts = [column for column in words if column not in (*STAMPS, "why")]
@@ -42,7 +45,7 @@ def table(name: str, rows: Rows, facts: Mapping[str, Any], blobs: Blobs) -> dict
     if (group := _groups(rows, light)) is not None:
         light["_group"] = group
     columns_of = {one["expr"]: one["name"] for one in facts.get("columns", []) if one["expr"]}
-    key = facts.get("key")  # of the filter, an expression
+    key = facts.get("key")  # the filter's key, an expression
     heavy = [{column: strict(_compact(row[column])) for column in long} for row in rows]
     return {
         "name": name, "rows": len(rows), "long": long, "plain": plain, "main": main, "chunk": CHUNK,
@@ -52,7 +55,7 @@ def table(name: str, rows: Rows, facts: Mapping[str, Any], blobs: Blobs) -> dict
 
 
 def _is_label(column: str, rows: Rows) -> bool:
-    """Whether a column names what a row is of, such as its source: short texts, which several rows share."""
+    """Whether a column has labels of rows, such as their source: short texts that several rows share."""
     values = [row[column] for row in rows if row[column] is not None]
     short = all(isinstance(value, str) and len(value) <= LABEL for value in values)
     return (
@@ -67,7 +70,7 @@ def _of_tokens(rows: Rows, column: str) -> bool:
 
 
 def _compact(value: Any) -> Any:
-    """A cell of tokens with four digits of each value: a colour shows fewer."""
+    """Round the values of a cell of tokens to four digits, since colours show fewer; other cells stay unchanged."""
     if not (isinstance(value, dict) and isinstance(value.get("tokens"), list)):
         return value
     return {key: [_rounded(one) for one in item] if isinstance(item, list) else item for key, item in value.items()}
@@ -82,7 +85,10 @@ def _first(columns: Sequence[str], pattern: re.Pattern[str]) -> str | None:
 
 
 def _groups(rows: Rows, light: Mapping[str, Any]) -> list[int] | None:
-    """A number for each group of a step: by the rows' own group, of the rank that counted it, else by their prompt."""
+    """The number of each row's group; None if rows have no groups.
+
+    A group is one of a mode, step and rank: by the column `group` if the table has it, else by the prompt.
+    """
     keys: Any = [row["group"] for row in rows] if rows and "group" in rows[0] else light.get("_asked")
     if keys is None or any(key is None for key in keys):
         return None
@@ -96,7 +102,7 @@ def _numbered(values: Sequence[Any]) -> list[int]:
 
 
 def shortened(text: str, head: int, tail: int = 0) -> str:
-    """A text's beginning and end in one line."""
+    """Shorten a text to one line: its first ``head`` and last ``tail`` characters."""
     line = " ".join(text[: 8 * head].split()) if tail == 0 else " ".join(text.split())
     if len(line) <= head + tail + 4:
         return line
