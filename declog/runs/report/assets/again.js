@@ -1,16 +1,16 @@
-// The page of what goes on: its file is written again, and the page is opened again without a question to any server.
+// Reloads the page of a running run: its file is written again and again, and no server is asked.
 
-const REST = 3000; // milliseconds after a key, a word typed, or a move of the pointer or the wheel
-const LOAD = 60_000; // milliseconds that the browser has to open the page: asked sooner, it would begin anew
-const MOST_WAITS = 8; // how much longer than its period a page waits whose file stays as it is
+const REST = 3000; // milliseconds without input before the page may reload
+const LOAD = 60_000; // milliseconds that the browser has to load the page: an earlier reload would begin anew
+const MOST_WAITS = 8; // while the file stays unchanged, the page waits up to so many periods
 const USES = ["keydown", "input", "pointerdown", "pointermove", "pointerup", "pointercancel", "wheel"];
 
 let touched = -Infinity;
-let pressed = false; // a button of the pointer is down: somebody drags
+let pressed = false; // whether a button of the pointer is down: the reader drags
 
-const before = history.state?.declog; // of the page that opened itself again: {made, waits, reader}
+const before = history.state?.declog; // the state from before the reload: {made, waits, reader}
 
-/** Open the page again in a while, with what `readerState` says then, unless somebody is just using it. */
+/** Reload the page each period, unless the reader is using it; keep the state that `readerState` returns. */
 function openAgain(readerState) {
   if (before) history.replaceState(null, "");
   if (REPORT.every == null) return;
@@ -36,10 +36,10 @@ function noteUse({ buttons }) {
   if (buttons != null) pressed = buttons > 0;
 }
 
-/** Whether nobody uses the page: it is in view, and nothing is typed, dragged, moved or selected in it. */
+/** Whether the page may reload: it is visible, and the reader does not type, drag, move or select. */
 const isResting = () => performance.now() - touched > REST && !pressed && document.visibilityState === "visible" && getSelection().isCollapsed;
 
-/** How old the file is, where the page says so. */
+/** Show the age of the file, if the page has a place for it. */
 function showAge() {
   const age = $("#age");
   if (age) age.textContent = `, ${duration(Math.max(0, Date.now() / 1000 - REPORT.made))} ago`;

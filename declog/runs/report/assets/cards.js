@@ -1,24 +1,24 @@
-// The cards of the core values: the last value, the best one, and whether that is good.
+// The cards of the core metrics: the last value, the best value, and whether the course is good.
 
-/** Means of a tenth of a series' finite values after the other, in the order of the steps. */
+/** The means of the successive tenths of a series' finite values. */
 function tenths({ y }) {
   const values = Array.from(y).filter(Number.isFinite);
   const width = Math.max(1, Math.ceil(values.length / 10));
   return Array.from({ length: Math.ceil(values.length / width) }, (_, i) => mean(values.slice(i * width, (i + 1) * width)));
 }
 
-/** `good`, `bad` or nothing: now against the first tenth and against the best one. */
+/** `good`, `bad` or nothing: the last tenth compared with the first and with the best tenth. */
 function courseOf(series) {
   if (brokenSince(series) != null) return "bad";
   const sign = { up: 1, down: -1 }[series.good];
   const course = tenths(series).map((value) => sign * value);
   if (!sign || course.length < 2) return "";
   const [first, best, now] = [course[0], Math.max(...course), course.at(-1)];
-  if (now < first || best - now > (best - first) / 2) return "bad"; // worse than at first, or half of the gain is lost
+  if (now < first || best - now > (best - first) / 2) return "bad"; // worse than at first, or more than half of the gain is lost
   return now > first ? "good" : "";
 }
 
-/** The best value, or the least and the greatest where none is better, and the first. */
+/** The first value, and the best; if no direction is better, the least and the greatest. */
 function historyOf(series) {
   const { x, y, good, count } = series;
   if (count === 1) return "one value";
@@ -30,7 +30,7 @@ function historyOf(series) {
   return `${first} · best ${number(best)} at step ${number(x[y.indexOf(best)])}`;
 }
 
-/** A core value: where it is now, where it was best, its course. */
+/** The card of a core metric: its last value, its best value, its course. */
 function card(series) {
   const broken = brokenSince(series);
   const out = !isHealthy(series) && el("span", { class: "out", textContent: `healthy: ${healthyText(series)}` });

@@ -2,7 +2,7 @@
 
 const MOST_CHANGES = 14;
 
-/** A link to a series' chart, with its name where a title stands for it. */
+/** A link to a series' chart, followed by its name if the link shows a title. */
 function toChart(series) {
   const name = series.title ? el("code", { class: "dim", textContent: visible(series.name) }) : null;
   return [link(visible(series.title || series.name), () => go({ metric: series.name })), " ", name];
@@ -10,19 +10,19 @@ function toChart(series) {
 
 const effectText = (effect) => (Number.isNaN(effect) ? "–" : effect > 99 ? "> 99" : effect.toFixed(1));
 
-/** Whether a difference is `good` or `bad`: neither where it is within the noise, or no direction is better. */
+/** Whether a difference is `good` or `bad`; empty if it is within the noise, or if no direction is better. */
 function better({ good }, { difference, effect }) {
   if (!good || !difference || !(effect >= 1)) return "";
   return (good === "up") === difference > 0 ? "good" : "bad";
 }
 
-/** How much two stretches vary within themselves: of one value nobody knows. */
+/** The noise of two stretches: the root mean square of their standard deviations; NaN if one has a single value. */
 function noiseOf(one, two) {
   const noise = Math.hypot(deviation(one), deviation(two)) / Math.SQRT2;
   return noise === 0 ? Math.abs(mean(one)) * 1e-6 || 1e-12 : noise;
 }
 
-/** The step at which a running median jumps most. */
+/** The step at which the running median jumps most. */
 function largestJump({ x, y, count }) {
   const width = Math.max(3, Math.floor(count / 40));
   let most = 0;
@@ -34,7 +34,7 @@ function largestJump({ x, y, count }) {
   return step;
 }
 
-/** From the first tenth to the last; of what ends in NaN there is no change that can be told from noise. */
+/** The change from the first tenth to the last; a series that ends in NaN has an infinite effect. */
 function change(series) {
   if (brokenSince(series) != null) return { series, first: mean(firstTenth(series)), end: NaN, difference: NaN, effect: Infinity };
   const [first, end] = [firstTenth(series), lastTenth(series)];

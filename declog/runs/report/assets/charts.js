@@ -1,8 +1,8 @@
-// Which curves stand in which chart: families together, the mean in the band of its least and greatest, eval with train.
+// Assigns curves to charts: a family shares a chart, a mean has the band of its least and greatest, eval joins train.
 
-const MOST_CURVES = 8; // in one chart
+const MOST_CURVES = 8; // the most curves of one chart
 
-/** Charts in groups: a map of the group's name to charts {lines, band, title, code}; a line is {series, label, colour, dash}. */
+/** The charts by group: pairs of a group's name and its charts {lines, band, title, code}; a line is {series, label, colour, dash}. */
 function chartsInGroups() {
   const all = [...RUN.series, ...OTHERS.flatMap((run) => run.series.filter(({ name, mode }) => !seriesOf(RUN, name, mode)))];
   const placed = new Set();
@@ -22,7 +22,7 @@ function chartsInGroups() {
   return [...groups].sort(([a], [b]) => rankOf(a) - rankOf(b));
 }
 
-/** The series of the least and of the greatest of what another is the mean of. */
+/** The two series with the least and the greatest of the values whose mean is `series`; null if there are none. */
 function bandOf(series, all) {
   if (series.reduction !== "mean" || !series.of) return null;
   const ends = ["min", "max"].map((reduction) =>
@@ -31,11 +31,11 @@ function bandOf(series, all) {
   return ends.every((found) => found.length === 1) && !series.chart ? ends.map(([end]) => end) : null;
 }
 
-/** The dash of each mode's lines: train's are whole. */
+/** The dashes of each mode's lines: those of train are solid. */
 const DASHES = { train: undefined, eval: [5, 4] };
 const dashOf = (mode) => (mode in DASHES ? DASHES[mode] : [2, 3]);
 
-/** The chart of a series: with its family or its chart's other metrics, each in a colour; or its modes, each with a dash. */
+/** The chart of a series, with its family or the other metrics of its chart by colour, or with its modes by dash. */
 function chartOf(series, band, free) {
   if (OTHERS.length) return comparedChart(series, free);
   const alike = (one) => one.mode === series.mode;
@@ -55,7 +55,7 @@ function chartOf(series, band, free) {
   return { lines, band, title: series.title || series.name, code: series.name };
 }
 
-/** The chart of a series and its modes in all runs: the colour is the run, the dash the mode. */
+/** The chart of a series and its modes in all runs: the colour shows the run, and the dash the mode. */
 function comparedChart(series, free) {
   const modes = free((one) => one !== series && one.run === series.run && one.mode !== series.mode && one.base === series.base && !one.member);
   const lines = [series, ...modes].flatMap((mode) => [mode, ...mode.others]).map((one) => ({

@@ -1,15 +1,15 @@
-// The clock: steps stand where they were in time. Values, zoom and pins stay those of steps; only their place changes.
+// The clock axis: it places each step at its time. Values, zoom and pins still belong to steps; only positions change.
 
-const clockChanges = []; // what is drawn again when the axis changes
+const clockChanges = []; // functions to call when the axis changes
 
-/** Show everything by the clock, or by step. */
+/** Show all charts by the clock, or by step. */
 function setClock(on) {
   $("#clock").checked = on;
   redraw({ clock: on });
   clockChanges.forEach((action) => action());
 }
 
-/** Offered where the time of log events is known: of one run, since each has a clock of its own. */
+/** Offer the clock if the times of log events are known, and for a single run only: each run has its own clock. */
 function clockControl() {
   const known = RUN.time && !OTHERS.length;
   $("#clock").closest("label").hidden = !known;
@@ -18,7 +18,7 @@ function clockControl() {
   $("#clock").addEventListener("change", (event) => setClock(event.target.checked));
 }
 
-/** A value between known ones, straight from the one before to the one behind; beyond the ends as fast as on average. */
+/** Interpolate a value linearly between known ones; beyond the ends, extrapolate at the average pace. */
 function between(value, from, to) {
   const end = from.length - 1;
   const pace = (to[end] - to[0]) / (from[end] - from[0]);
@@ -36,7 +36,7 @@ function between(value, from, to) {
 const clockOf = (step) => between(step, RUN.time.axis.steps, RUN.time.axis.seconds);
 const stepAtClock = (seconds) => between(seconds, RUN.time.axis.seconds, RUN.time.axis.steps);
 
-/** What an axis of uPlot takes to be one of time. */
+/** The options that make a scale of uPlot one of the clock. */
 const clockScale = () => (view.clock ? { distr: 100, fwd: clockOf, bwd: stepAtClock } : {});
 
 const CLOCK_TICKS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400, 172800, 604800]; // seconds

@@ -1,15 +1,15 @@
-// Runs beside this one: what differs in their configurations, and in what came of it at the same steps.
+// Compares this run with others: the differences of their configurations, and of their values at the same steps.
 
-const COMPARED_SHARE = 0.1; // of the steps that all have
+const COMPARED_SHARE = 0.1; // the share of the common steps that is compared
 
-/** The steps at which runs are compared: the last tenth of those that all of them have. */
+/** The first and the last step of the comparison, which covers the last tenth of the common steps; null without any. */
 function comparedSteps() {
   const spans = REPORT.runs.map((run) => run.span).filter(Boolean);
   const [from, to] = [Math.max(...spans.map(([first]) => first)), Math.min(...spans.map(([, end]) => end))];
   return spans.length < REPORT.runs.length || from > to ? null : [Math.ceil(to - COMPARED_SHARE * (to - from)), to];
 }
 
-/** The values of a series at some steps; of what is logged too seldom the last three up to there. */
+/** The values of a series between two steps; if they are fewer than three, the last three up to the second step. */
 function valuesAt({ x, y }, [from, to]) {
   const upto = Array.from(y).filter((_, i) => x[i] <= to);
   const within = upto.filter((_, i) => x[i] >= from);

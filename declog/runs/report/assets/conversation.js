@@ -1,6 +1,6 @@
-// A conversation as cards: one a turn, by who speaks; a tool's result under its call; what is long is folded.
+// Shows a conversation as cards, one for each turn; a tool's result is under its call, and long texts are folded.
 
-const LONG = 1600; // characters of a text that is folded, and of its ends that are seen
+const LONG = 1600; // a text with more characters is folded; ENDS are the characters of its visible ends
 const ENDS = [700, 500];
 const LONG_THOUGHT = 400;
 const ENDS_OF_THOUGHT = [160, 160];
@@ -9,7 +9,7 @@ const TOKENS = ["tokens", "num_tokens", "completion_tokens"];
 
 const isConversation = (value) => Array.isArray(value) && value.length > 0 && value.every((one) => one && typeof one === "object" && "role" in one);
 
-/** The turns of a conversation: {message, calls: [{call, result}]}; a result that answers no call is a turn itself. */
+/** The turns of a conversation: {message, calls: [{call, result}]}; a result without a call is a turn of its own. */
 function turnsOf(messages) {
   const turns = [];
   const open = [];
@@ -41,7 +41,7 @@ function conversation(name, messages) {
     cards);
 }
 
-/** Who speaks, and the tools that are called. */
+/** The role that speaks, and the tools that it calls. */
 function turnName({ message, calls }) {
   const tools = calls.map(({ call }) => nameOf(call)).filter(Boolean);
   return visible([message.role, tools.length ? `\u2192 ${tools.join(", ")}` : ""].join(" ").trim());
@@ -66,7 +66,7 @@ function turnCard({ message, calls }, place) {
 }
 
 
-/** What a message says: its texts, thoughts folded apart from the answer. */
+/** The texts of a message as elements; thoughts are folded apart from the answer. */
 function spoken(content) {
   const parts = Array.isArray(content) ? content.map((part) => part?.text ?? JSON.stringify(part)) : content == null ? [] : [asText(content)];
   return parts.filter(Boolean).flatMap((text) => {
@@ -75,7 +75,7 @@ function spoken(content) {
   }).filter(Boolean);
 }
 
-/** A call of a tool, its arguments a line each, with what came of it. */
+/** A call of a tool with a line for each argument, and its result. */
 function callCard({ call, result }) {
   const { arguments: values } = call?.function ?? call ?? {};
   const name = nameOf(call);
@@ -85,7 +85,7 @@ function callCard({ call, result }) {
     result ? [el("div", { class: "label" }, el("span", { textContent: "result" })), ...spoken(result.content).map((node) => (node.classList.add("result"), node))] : null);
 }
 
-/** Arguments as lines of `name: value`; texts with their own line breaks. */
+/** Arguments as lines of `name: value`; texts keep their line breaks. */
 function argumentsText(text) {
   const values = parsedArguments(text ?? {});
   if (typeof values === "string") return values;
@@ -102,7 +102,7 @@ function parsedArguments(text) {
   }
 }
 
-/** What a message says as one text: its content, each tool that it calls in a line, and whatever else it has. */
+/** A message as one text: its content, a line for each call of a tool, and its other keys. */
 function messageText({ role, content, tool_calls: list, ...more }) {
   const parts = Array.isArray(content) ? content.map((part) => part?.text ?? JSON.stringify(part)) : [content == null ? "" : asText(content)];
   for (const call of (Array.isArray(list) ? list : [list]).filter((one) => one != null)) {
@@ -114,7 +114,7 @@ function messageText({ role, content, tool_calls: list, ...more }) {
   return parts.filter(Boolean).join("\n");
 }
 
-/** A text of which only the ends are seen where it is long, until it is opened; whole where something is searched for. */
+/** An element with a text; a long text shows only its ends until the reader opens it, except during a search. */
 function folded(text, most, [head, tail], kind) {
   const node = el("div", { class: kind, dir: "auto" });
   if (text.length <= most || state.query) return appendText(node, text, state.query);
@@ -128,7 +128,7 @@ function folded(text, most, [head, tail], kind) {
 
 const NEAR = 60; // characters
 
-/** A place in a text, or soon behind it, at which a line begins, or a word; at least it cuts no character in two. */
+/** The next beginning of a line, or else of a word, within NEAR characters; else the position, but never inside a character. */
 function boundary(text, at) {
   const ahead = text.slice(at, at + NEAR);
   const gap = [/\n/, /\s/].map((space) => ahead.search(space)).find((place) => place >= 0);

@@ -1,12 +1,12 @@
-// The samples that are listed, as a file of CSV: all their columns, in the order of the list.
+// Saves the listed samples as a CSV file, with all columns, in the order of the list.
 
-/** A cell: quoted where it has to be; what is missing is empty. */
+/** A cell of CSV: quoted if necessary, and empty if the value is missing. */
 function csvCell(value) {
   const text = value == null ? "" : String(value);
   return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 }
 
-/** Rows of the table as CSV (RFC 4180), texts whole. */
+/** Rows of the table as CSV (RFC 4180), with complete texts. */
 async function csvOf(rows) {
   const { plain, long } = state.table;
   const short = [...new Set(["step", "mode", ...plain])].filter((name) => state.columns[name]);
@@ -18,7 +18,7 @@ async function csvOf(rows) {
   return lines.map((line) => `${line.map(csvCell).join(",")}\r\n`).join("");
 }
 
-/** Save what is listed; the table's own order where it is open. */
+/** Save the listed samples, in the order of the table if it is open. */
 async function saveCsv() {
   const text = await csvOf(finder.view === "table" ? rowsInTable() : state.rows);
   const address = URL.createObjectURL(new Blob([text], { type: "text/csv" }));

@@ -1,8 +1,8 @@
-// The curves: charts drawn when they come into view, one cursor and one zoom for all, a click pins a step.
+// The curves: charts are drawn when they come into view, share one cursor and one zoom, and a click pins a step.
 
 const HEIGHT = 190;
-const FEW = 2; // charts of a group that shares a row
-const WHOLE = [...Array(16).keys()].flatMap((power) => [1, 2, 5].map((one) => one * 10 ** power)); // between ticks of steps
+const FEW = 2; // groups with at most so many charts share a row
+const WHOLE = [...Array(16).keys()].flatMap((power) => [1, 2, 5].map((one) => one * 10 ** power)); // distances of ticks
 const drawn = new Map(); // box -> uPlot
 const view = { smoothing: 0, log: false, clock: false, zoom: null, pinned: null };
 
@@ -12,14 +12,14 @@ const onScheme = (action) => schemeChanges.push(action);
 function curves() {
   const groups = chartsInGroups();
   if (!groups.length) return hideSection("curves");
-  const small = el("div", { class: "small" }); // groups of a chart or two share a row
+  const small = el("div", { class: "small" }); // the groups with few charts
   for (const [group, charts] of groups) {
     const few = charts.length <= FEW && group !== "core" && groups.length > 2;
     const grid = el("div", { class: "grid" }, charts.map(chartBox));
     const box = el("div", { class: "group", data: { group, count: charts.length } }, el("h3", { textContent: visible(groupTitle(group)) }), grid);
     (few ? small : $("#plots")).append(box);
   }
-  $("#plots").append(small, ...$$(":scope > [data-group=declog]", $("#plots"))); // declog itself is the last
+  $("#plots").append(small, ...$$(":scope > [data-group=declog]", $("#plots"))); // move the group of declog's own metrics to the end
   $("#filter").addEventListener("input", (event) => filterCharts(event.target.value));
   $("#smoothing").addEventListener("input", (event) => redraw({ smoothing: Number(event.target.value) }));
   $("#log").addEventListener("change", (event) => redraw({ log: event.target.checked }));
@@ -42,7 +42,7 @@ const inView = new IntersectionObserver(
 /** All series of a chart. */
 const seriesIn = ({ lines, band }) => [...lines.map(({ series }) => series), ...(band ?? [])];
 
-/** What a chart says without its picture. */
+/** The text of a chart for readers who do not see it. */
 function chartLabel(chart) {
   return seriesIn(chart)
     .map((one) => {
@@ -111,7 +111,7 @@ function drawAll() {
 
 // -- one chart
 
-/** What is drawn of a chart, in the order of its legend: {x, y, colour, width, dash, points}, and where its band is. */
+/** The lines of a chart, in the order of its legend, as {x, y, colour, width, dash, points}, and the index of its band. */
 function linesOf({ lines: drawnLines, band }) {
   const lines = [];
   for (const { series: one, colour: index, dash } of drawnLines) {
@@ -131,7 +131,7 @@ function linesOf({ lines: drawnLines, band }) {
   return { lines, bandAt };
 }
 
-/** Columns over the steps of all lines: undefined where a line has no such step, null where its value is not finite. */
+/** Columns over the steps of all lines: undefined if a line lacks the step, null if its value is not finite. */
 function aligned(lines) {
   const [{ x }] = lines;
   if (lines.every((line) => line.x === x)) return [Array.from(x), ...lines.map((line) => line.y)];
@@ -145,7 +145,7 @@ function aligned(lines) {
   return [steps, ...columns];
 }
 
-/** Where ticks stand: uPlot's own count never ends where a number is too great to grow by the distance between them. */
+/** The positions of ticks. uPlot's own loop never ends if adding the distance does not change a great number. */
 function ticks(plot, axis, low, high, apart) {
   const [from, to] = [Math.ceil(low / apart), Math.floor(high / apart)];
   return to - from < 100 ? Array.from({ length: to - from + 1 }, (_, i) => (from + i) * apart) : [];
@@ -191,13 +191,13 @@ function draw(box) {
   drawn.set(box, plot);
 }
 
-/** The steps that are shown: those that were zoomed to, else all; a single one stands in the middle. */
+/** The range of the shown steps: the zoom, or else all steps; a single step is in the middle. */
 function extent(steps) {
   const [min, max] = view.zoom ?? [steps[0], steps.at(-1)];
   return min === max ? { min: min - 1, max: max + 1 } : { min, max };
 }
 
-/** A flat curve gets room, too; others a little. */
+/** The range of the y axis: the values with a margin, also for a flat curve. */
 function padded(_, low, high) {
   if (low == null || high == null) return [0, 1];
   if (low === high) return low === 0 ? [0, 1] : [low - Math.abs(low) * 0.1, high + Math.abs(high) * 0.1];
@@ -205,7 +205,7 @@ function padded(_, low, high) {
   return [low >= 0 && low - room < 0 ? 0 : low - room, high + room];
 }
 
-/** The healthy range, alerts, resumptions, values that are not finite, and the pinned step. */
+/** Draw the healthy range, alerts, resumptions, values that are not finite, and the pinned step. */
 function drawMarks(plot, { lines }) {
   const series = lines.map((line) => line.series);
   const context = plot.ctx;
@@ -254,7 +254,7 @@ const valueAt = (series, step) => {
   return index < 0 ? undefined : series.y[index];
 };
 
-/** The values at the cursor, or the last ones. */
+/** Show the values at the cursor, or else the last values. */
 function showValues(plot, box) {
   const { lines } = box.chart;
   const step = plot.cursor.left < 0 || plot.cursor.idx == null ? null : plot.data[0][plot.cursor.idx];
@@ -297,7 +297,7 @@ function pinAtCursor(plot) {
   if (plot.cursor.idx != null) pin(plot.data[0][plot.cursor.idx]);
 }
 
-/** Mark a step in all charts, with its core values and a way to its samples. */
+/** Mark a step in all charts, and show its core values and a link to its samples. */
 function pin(step) {
   view.pinned = step;
   for (const plot of drawn.values()) plot.redraw(false, true);

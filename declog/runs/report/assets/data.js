@@ -1,4 +1,4 @@
-// What the file holds: JSON in `#meta`, and behind it blobs of gzip, written as characters, decoded when they are needed.
+// Reads the data in the file: JSON in `#meta`, and blobs of gzip, written as characters and decoded when needed.
 
 const REPORT = JSON.parse($("#meta").textContent);
 const [RUN, ...OTHERS] = REPORT.runs; // OTHERS: the runs that this one is compared with
@@ -7,7 +7,7 @@ const DIGITS = [...Array(94).keys()].map((i) => i + 33).filter((code) => !"<>&".
 const DIGIT = new Uint8Array(128);
 DIGITS.forEach((code, digit) => (DIGIT[code] = digit));
 
-/** The bytes that characters stand for: two of 91 digits are 13 bits, the highest first. */
+/** Decode characters to bytes: two of 91 digits hold 13 bits, the highest first. */
 function unpacked(text, size) {
   const bytes = new Uint8Array(size);
   let bits = 0;
@@ -22,7 +22,7 @@ function unpacked(text, size) {
   return bytes;
 }
 
-/** The bytes of a blob. */
+/** The decompressed bytes of a blob. */
 async function bytesOf(blob) {
   const { textContent, dataset } = $(`#b${blob}`);
   const stream = new Blob([unpacked(textContent, Number(dataset.size))]).stream().pipeThrough(new DecompressionStream("gzip"));
@@ -31,13 +31,13 @@ async function bytesOf(blob) {
 
 const parsed = new Map();
 
-/** A blob of JSON, parsed once. */
+/** The value of a blob of JSON, which is parsed once. */
 function jsonOf(blob) {
   if (!parsed.has(blob)) parsed.set(blob, bytesOf(blob).then((bytes) => JSON.parse(new TextDecoder().decode(bytes))));
   return parsed.get(blob);
 }
 
-/** `count` numbers of `size` bytes, whose first bytes lie together, then their second ones: so they compress. */
+/** Restore `count` numbers of `size` bytes that were stored byte by byte: all first bytes, then all second bytes, ... */
 function unshuffled(bytes, at, count, size) {
   const out = new Uint8Array(count * size);
   for (let place = 0; place < size; place++) {
@@ -61,17 +61,17 @@ async function decodeSeries(run) {
     series.y = size === 4 ? Float64Array.from(new Float32Array(buffer)) : new Float64Array(buffer);
     series.x = steps[series.at];
     series.run = run;
-    series.others = []; // the same name and mode in the runs that this one is compared with
+    series.others = []; // the series of this name and mode in the compared runs
     at += count * size;
   }
 }
 
-/** Give each series of this run those of the same name and mode of the others; the rest stand alone. */
+/** Add to each series of this run the series of the same name and mode of the other runs. */
 function pairSeries() {
   for (const series of OTHERS.flatMap((run) => run.series)) seriesOf(RUN, series.name, series.mode)?.others.push(series);
 }
 
-/** The name of a series; with its mode, where another mode has the same, and with its run, where it is another. */
+/** The name of a series, with its mode if it is not the first mode of that name, and its run if it is another run. */
 function spokenName({ name, mode, run }) {
   const spoken = run.series.find((one) => one.name === name).mode === mode ? name : `${name} (${mode})`;
   return run === RUN ? spoken : `${spoken} of ${visible(run.label)}`;
@@ -83,9 +83,9 @@ const seriesOf = (run, name, mode) => run.series.find((one) => one.name === name
 
 const MINUS = "−";
 
-const WORDS = new Map([["NaN", NaN], ["Infinity", Infinity], ["-Infinity", -Infinity]]); // what JSON has no numbers for
+const WORDS = new Map([["NaN", NaN], ["Infinity", Infinity], ["-Infinity", -Infinity]]); // numbers that JSON lacks
 
-/** A number in few digits, as people write it. */
+/** A number as text, with few digits. */
 function number(value) {
   if (value == null) return "–";
   if (!Number.isFinite(value)) return Number.isNaN(value) ? "NaN" : value > 0 ? "∞" : `${MINUS}∞`;
@@ -97,7 +97,7 @@ function number(value) {
   return text.replaceAll("-", MINUS);
 }
 
-/** A value of a series with its unit. */
+/** A value of a series as text, with its unit. */
 const shown = (series, value) => number(value) + (series.unit && Number.isFinite(value) ? ` ${series.unit}` : "");
 
 const signed = (text) => (/^(\u2212|0(?![.\d]))/.test(text) ? text : `+${text}`);
@@ -150,25 +150,25 @@ function range(values) {
 /** The last value, finite or not. */
 const last = (series) => (series.y.length ? series.y[series.y.length - 1] : NaN);
 
-/** How many values a tenth of a series has: three at least, and never more than half of it. */
+/** The number of values in a tenth of a series: at least three, and at most half of all. */
 const tenth = ({ count }) => Math.min(Math.ceil(count / 2), Math.max(3, Math.floor(count / 10)));
 const firstTenth = (series) => series.y.slice(0, tenth(series));
 const lastTenth = (series) => series.y.slice(-tenth(series));
 
-/** The step from which on no value is finite; null where the last value is. */
+/** The step from which on no value is finite; null if the last value is finite. */
 function brokenSince({ x, y }) {
   let at = y.length;
   while (at && !Number.isFinite(y[at - 1])) at--;
   return at === y.length ? null : x[at];
 }
 
-/** Since when a series that ends in NaN or Inf does. */
+/** The last value, NaN or infinite, and the step since which the series is not finite. */
 const brokenText = (series) => `${number(last(series))} since step ${number(brokenSince(series))}`;
 
-/** How far a value of the page is from the run's, relative to it: values have 16 bits, see `narrowed`. */
+/** The greatest relative rounding error of the page's values, which have 16 bits: see `narrowed`. */
 const ROUNDING = 2 ** -15;
 
-/** Whether the mean of the last tenth lies in the healthy range, where one is declared; never where it ends in NaN. */
+/** Whether the mean of the last tenth is in the healthy range: true without a range, and false if the last value is not finite. */
 function isHealthy(series) {
   if (!series.healthy) return true;
   const [low, high] = series.healthy;
@@ -186,7 +186,7 @@ function healthyText(series) {
   return high == null ? `at least ${shown(series, low)}` : `${number(low)} to ${shown(series, high)}`;
 }
 
-/** A moving average with the weight `past` of the past, without bias at its beginning. */
+/** The exponential moving average of values, with the weight `past` for earlier ones, and without bias at the beginning. */
 function smoothed(values, past) {
   if (!past) return values;
   let sum = 0;
@@ -209,7 +209,7 @@ function thinned({ x, y }, count) {
   });
 }
 
-/** A small curve of a series, with a gap where no value is finite; those of other runs behind it, on the same scale. */
+/** A small curve of a series, with gaps for values that are not finite, in front of the curves of other runs. */
 function sparkline(series, width = 260, height = 40) {
   const curves = [series, ...series.others].map((one) => thinned(one, 120));
   const node = svg("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", "aria-hidden": "true" });
@@ -220,7 +220,7 @@ function sparkline(series, width = 260, height = 40) {
   const placed = (x, y) => [((x - left) / (right - left || 1)) * width, height - 3 - ((y - low) / (high - low || 1)) * (height - 6)];
   for (const [index, curve] of [...curves.entries()].reverse()) {
     for (const piece of pieces(curve)) {
-      const ends = piece.length > 1 ? piece : [piece[0], piece[0]]; // a single point is a dot
+      const ends = piece.length > 1 ? piece : [piece[0], piece[0]]; // draw a single point as a dot
       const path = ends.map(([x, y], i) => (i ? "L" : "M") + placed(x, y).map((at) => at.toFixed(1)).join(" ")).join("");
       const [from, to] = [placed(ends[0][0], 0)[0], placed(ends.at(-1)[0], 0)[0]].map((at) => at.toFixed(1));
       if (!index) node.append(svg("path", { class: "area", d: `${path}L${to} ${height}L${from} ${height}Z` }));

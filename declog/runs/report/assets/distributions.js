@@ -1,11 +1,11 @@
-// Histograms over steps: one column per log event, dark where most values lie; other runs' medians and bounds over it.
+// Histograms over steps: a column for each log event, darkest where most values are, with lines for other runs.
 
-const LEVELS = 48; // rows of the picture
-const WIDTH = 640; // and its columns
-const BOUNDS = [0.1, 0.5, 0.9]; // the quantiles of a run that is laid over this one
+const LEVELS = 48; // the rows of the picture
+const WIDTH = 640; // the columns of the picture
+const BOUNDS = [0.1, 0.5, 0.9]; // the quantiles that show another run
 
 async function distributions() {
-  const histograms = new Map(); // of each name and mode, those of the runs, null where a run has none
+  const histograms = new Map(); // by name and mode: the histograms of each run, or null
   for (const [place, run] of REPORT.runs.entries()) {
     for (const one of run.histograms) {
       const key = `${one.name}\n${one.mode}`;
@@ -17,7 +17,7 @@ async function distributions() {
   for (const all of histograms.values()) $("#histograms").append(await histogramBox(all));
 }
 
-/** The histograms of one name, a place for each run; some runs may have none. */
+/** The box with the histograms of one name; `histograms` has an entry for each run, which may be null. */
 async function histogramBox(histograms) {
   const { name, title } = histograms.find(Boolean);
   const [data, ...overlays] = await Promise.all(histograms.map((one) => one && jsonOf(one.data)));
@@ -50,7 +50,7 @@ function histogramLegend(all) {
   return el("div", { class: "legend" }, shown.map((run) => el("span", {}, swatchOf(run), text(run))));
 }
 
-/** Where the column of each step begins and ends, as parts of the whole: halfway to the steps beside it. */
+/** The ends of each step's column, from 0 to 1: columns meet halfway between steps. */
 function placesOf(all) {
   const steps = [...new Set(all)].sort((a, b) => a - b);
   const between = steps.slice(1).map((step, i) => (step + steps[i]) / 2);
@@ -59,7 +59,7 @@ function placesOf(all) {
   return { steps, ends };
 }
 
-/** The columns of one run: each until that of its next histogram begins, the last as wide as the one before. */
+/** The columns of one run: each ends where the next begins, and the last is about as wide as the one before. */
 function columnsOf({ step }, { steps, ends }) {
   const starts = step.map((at) => ends[steps.indexOf(at)]);
   const [before, from] = [starts.at(-2) ?? starts.at(-1), starts.at(-1)];
@@ -94,7 +94,7 @@ function paintHistograms(canvas, { data, extent, places }) {
   }
 }
 
-/** Where a share of a histogram's values lies below: straight between the edges of a bin. */
+/** The quantile of a histogram, interpolated linearly between the edges of a bin. */
 function quantileOf(counts, edges, share) {
   let left = share * counts.reduce((a, b) => a + b, 0);
   for (const [bin, count] of counts.entries()) {
@@ -104,7 +104,7 @@ function quantileOf(counts, edges, share) {
   return NaN;
 }
 
-/** Another run's median and bounds, as steps over the picture. */
+/** Draw another run's median and bounds over the picture, as step lines. */
 function drawBounds(lines, overlay, { extent, places }, colour) {
   const spans = columnsOf(overlay, places);
   for (const share of BOUNDS) {
@@ -117,7 +117,7 @@ function drawBounds(lines, overlay, { extent, places }, colour) {
   }
 }
 
-/** Which of a run's histograms stands at a place, and the step that is there. */
+/** The step under the pointer. */
 function stepAt(event, canvas, { places: { steps, ends } }) {
   const at = event.offsetX / canvas.clientWidth;
   return steps[Math.max(0, Math.min(steps.length - 1, ends.findIndex((end) => end > at) - 1))];

@@ -1,4 +1,4 @@
-// Elements, texts that nobody trusts, and hints. Whatever comes from a run becomes a text node, never markup.
+// Elements, untrusted texts, and hints. All texts of a run become text nodes, never markup.
 
 const $ = (selector, root = document) => root.querySelector(selector);
 const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
@@ -18,7 +18,7 @@ function el(tag, props = {}, ...children) {
   return node;
 }
 
-/** An element of SVG with attributes. */
+/** An SVG element with attributes. */
 function svg(tag, attributes = {}, ...children) {
   const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
   for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
@@ -32,7 +32,7 @@ function table(heads, rows) {
   return el("table", {}, el("thead", {}, el("tr", {}, head)), el("tbody", {}, rows));
 }
 
-/** A head that sorts its table when it is pressed; numbers go down first. */
+/** A column head with a button that sorts the table, at first in descending order. */
 function sortHead(name, title, sort, onsort) {
   const on = sort?.column === name;
   const head = el("th", { scope: "col", "aria-sort": on ? (sort.down ? "descending" : "ascending") : "none" });
@@ -42,17 +42,17 @@ function sortHead(name, title, sort, onsort) {
 
 const link = (text, onclick, more = {}) => el("button", { class: "link", type: "button", textContent: text, onclick, ...more });
 
-/** Whether a key is typed into a field, or is a command of the browser's. */
+/** Whether a key is typed into a field, or is part of a shortcut of the browser. */
 const isTyped = ({ target, ctrlKey, metaKey, altKey }) => /INPUT|SELECT|TEXTAREA/.test(target.tagName) || ctrlKey || metaKey || altKey;
 
 // -- texts of models
 
-// C0 and C1 but tab and newline, direction marks and overrides, the byte order mark, and zero widths but the joiners,
-// which Persian, Hindi and emoji are written with
+// C0 and C1 except tab and newline, direction marks and overrides, the byte order mark, and zero-width characters
+// except the joiners, which Persian, Hindi and emoji need
 const CONTROL = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]/;
 const TAGS = /(<\/?(?:think|answer|tool_call|tool_response|reasoning)>)/;
 
-/** Append a text: control and direction characters are shown as what they are, and obeyed nowhere. */
+/** Append a text; control and direction characters are shown by their numbers, and have no effect. */
 function appendPlain(node, text) {
   let run = "";
   for (const character of text) {
@@ -68,7 +68,7 @@ function appendPlain(node, text) {
   if (run) node.append(run);
 }
 
-/** Append a text, what was searched for marked in it, or else the tags that completions are written with. */
+/** Append a text, with each hit of the search marked; without a search, with the tags of completions marked. */
 function appendText(node, text, needle = "") {
   if (!needle) {
     for (const part of text.split(TAGS)) {
@@ -90,7 +90,7 @@ function appendText(node, text, needle = "") {
 const appendedPlain = (node, text) => (appendPlain(node, text), node);
 const escaped = (text) => text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
 
-/** A text as it may stand in a line of the page: control characters by their numbers, newlines as they are. */
+/** A text for a line of the page: control characters are replaced by their numbers, newlines stay. */
 function visible(text) {
   return appendedPlain(el("span"), String(text)).textContent;
 }
@@ -99,7 +99,7 @@ function visible(text) {
 
 const tip = $("#tip");
 
-/** Show a hint below a rectangle, or above it where there is no room. */
+/** Show a hint below a rectangle, or above it if there is no room. */
 function showTip(children, box) {
   tip.replaceChildren(...children);
   tip.hidden = false;

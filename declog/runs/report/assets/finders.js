@@ -1,13 +1,13 @@
-// Ways to a sample beside the list: a table to be sorted, two columns against each other, and the prompts of the run.
+// Ways to find a sample beside the list: a sortable table, a scatter plot of two columns, and the prompts of the run.
 
-const SHOWN_ROWS = 200; // of the table, until more are asked for
-const POINT = 3.5; // the radius of a point, and how far from one a click may be, in pixels
+const SHOWN_ROWS = 200; // the rows of the table until the reader asks for more
+const POINT = 3.5; // the radius of a point, and REACH the greatest distance of a click, in pixels
 const REACH = 12;
 const finder = { view: "", sort: null, rows: SHOWN_ROWS, x: null, y: null };
 
 const FINDERS = { table: sampleTable, scatter: scatter, prompts: promptTable };
 
-/** The buttons that open a way, one at a time. */
+/** Connect the buttons; each opens one of the finders and closes the others. */
 function finders() {
   $("#csv").addEventListener("click", saveCsv);
   for (const button of $$("#finders button[value]")) {
@@ -28,7 +28,7 @@ function showFinder() {
   $("#finder").replaceChildren(...(finder.view ? [FINDERS[finder.view]()] : []));
 }
 
-/** The columns that are shown of each row: step, score, group and the rest of what is short. */
+/** The columns of the table: step, score, group, and the other short columns. */
 function shortColumns() {
   const { table, columns } = state;
   const stamps = ["step", "mode", "group", "row"].filter((name) => columns[name]);
@@ -39,14 +39,14 @@ function shortColumns() {
 const titleOf = (column) => (column === "_length" ? "characters" : column);
 const numbersOf = () => shortColumns().filter((name) => state.columns[name].some((value) => typeof value === "number"));
 
-/** Rows by a column, missing values last. */
+/** Sort rows by a column, missing values last. */
 function sortedBy(rows, column, down) {
   const values = state.columns[column];
   const order = (a, b) => (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true }));
   return [...rows].sort((a, b) => missing(values[a]) - missing(values[b]) || (down ? -1 : 1) * order(values[a], values[b]) || a - b);
 }
 
-/** The rows that are listed, in the order of the table. */
+/** The listed rows, in the order of the table. */
 function rowsInTable() {
   const { sort } = finder;
   return sort && shortColumns().includes(sort.column) ? sortedBy(state.rows, sort.column, sort.down) : state.rows;
@@ -111,7 +111,7 @@ function scatter() {
   return box;
 }
 
-/** The rows that have both numbers: {row, x, y, late}, `late` from 0 to 1 by their step. */
+/** The rows that have both numbers, as {row, x, y, late}; `late` grows with the step from 0 to 1. */
 function scatterPoints() {
   const { [finder.x]: xs, [finder.y]: ys, step } = state.columns;
   const rows = state.rows.filter((row) => Number.isFinite(xs[row]) && Number.isFinite(ys[row]));
@@ -119,7 +119,7 @@ function scatterPoints() {
   return rows.map((row) => ({ row, x: xs[row], y: ys[row], late: (step[row] - first) / (end - first || 1) }));
 }
 
-/** Draw the points, and give each its place `px`, `py` on the canvas. */
+/** Draw the points, and set the position `px`, `py` of each on the canvas. */
 function paintScatter(canvas, points) {
   const [width, height] = [canvas.clientWidth, canvas.clientHeight];
   Object.assign(canvas, { width: width * devicePixelRatio, height: height * devicePixelRatio });
@@ -150,7 +150,7 @@ function paintScatter(canvas, points) {
 
 // -- prompts
 
-/** Of each prompt what `prompts_of` in Python says: solved is what is as good as the best sample there is. */
+/** A summary of each prompt, as `prompts_of` in Python: a solved sample has the best score of the table. */
 function promptsOf(rows) {
   const { _asked: numbers, step } = state.columns;
   const [, best] = state.scores;
@@ -170,7 +170,7 @@ function promptsOf(rows) {
 
 const PROMPT_COLUMNS = { attempts: "attempts", mean: "mean", best: "best", solved: "solved", firstSolved: "first solved", trend: "trend" };
 
-/** The never solved ones first, then by the mean score. */
+/** Order prompts: the never solved first, then by the mean score. */
 const leastSolved = (a, b) => (a.solved > 0) - (b.solved > 0) || missing(a.mean) - missing(b.mean) || a.mean - b.mean;
 
 function promptTable() {

@@ -1,6 +1,6 @@
-// The samples of a group side by side, best first.
+// Shows the samples of a group side by side, best first.
 
-/** All rows of a group side by side, best first, each scrolled to its end: there the answer is. */
+/** Show all rows of a group side by side, best first, each scrolled to its end, where the answer is. */
 async function showGroup(detail, row, texts, mates) {
   const { main, long } = state.table;
   const rows = [...mates].sort((a, b) => (scoreOf(b) ?? -Infinity) - (scoreOf(a) ?? -Infinity));

@@ -1,9 +1,9 @@
-// What a reader has set and where he looks: kept while the page of a run that goes on is opened again.
+// Keeps the reader's settings and position while the page of a running run reloads.
 
 const KEPT_OF_SAMPLES = ["order", "step", "mode", "query", "where", "selected", "side"];
 const CONTROLS = { "#bystep": "step", "#byorder": "order", "#bymode": "mode", "#search": "query", "#where": "where" };
 
-/** All of it as plain data, before the page is opened again. */
+/** The settings and the position as plain data, before a reload. */
 function readerState() {
   return {
     view,
@@ -24,7 +24,7 @@ function readerState() {
   };
 }
 
-/** What the curves are drawn with; for before they are. */
+/** Restore the settings of the curves, before they are drawn. */
 function restoreView(kept) {
   Object.assign(view, kept.view);
   colouredBy = kept.colouredBy;
@@ -34,7 +34,7 @@ function restoreView(kept) {
   $("#unzoom").hidden = !view.zoom;
 }
 
-/** The rest, when all of the page is there. */
+/** Restore everything else, once the page is complete. */
 async function restoreReader(kept) {
   if (kept.filter) filterCharts(($("#filter").value = kept.filter));
   for (const one of $$("#logged details")) one.open = kept.packs.includes(nameOfDetails(one));
@@ -61,7 +61,7 @@ async function restoreSamples(kept) {
 
 const nameOfDetails = (one) => ($("summary b", one) ?? $("summary", one)).textContent;
 
-/** The section at the head of the window, or the chart, and how far above it begins: what stands before may grow. */
+/** The section or chart at the head of the window, and its offset: a scroll position is not enough, as parts above may grow. */
 function placeInPage() {
   if (!scrollY) return null;
   const head = $("header").getBoundingClientRect().bottom;

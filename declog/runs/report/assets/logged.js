@@ -1,6 +1,6 @@
-// What is logged and why: by the file that declares it every name with its formula and its meaning, each definition once.
+// Lists every name that is logged, by the file that declares it, with its formula and meaning; each definition once.
 
-/** What a name is said to be declared in: the pack of its file; a number of the loop is in none. */
+/** The pack or file that declares a name; the loop's own numbers have none. */
 const packOf = ({ place }) => place.match(/([^/]+)\.ya?ml/)?.[1] ?? (place ? "the command line" : "no file: the loop's own names");
 
 function logged() {
@@ -20,7 +20,7 @@ function logged() {
   if (RUN.profile) $("#profile").append(el("details", {}, el("summary", { textContent: "The profile in effect" }), appendText(el("pre", { class: "txt" }), RUN.profile)));
 }
 
-/** How the trainer was configured, folded; or that nobody said. */
+/** The trainer's configuration, folded; or a note that the run did not record it. */
 function configuration() {
   const code = (text) => el("code", { textContent: text });
   if (!RUN.configured) return el("p", { class: "dim keys" }, "How the trainer was configured is not recorded: ", code("declog.start(cfg)"), " of a Hydra application, ", code("declog.attach"), ", or ", code("run_config="), " keeps it.");
@@ -41,7 +41,7 @@ function loggedRow(series) {
     el("td", { class: "n", textContent: shown(series, last(series)) }));
 }
 
-/** The definitions that formulas of a pack read, but those that stand in a pack above. */
+/** The definitions that the formulas of a pack read, except those that an earlier pack has shown. */
 function definitionsOf(all, told) {
   const lines = [...new Set(all.flatMap((series) => linesOfFormula(series).slice(1)))].filter((line) => !told.has(line));
   lines.forEach((line) => told.add(line));

@@ -1,4 +1,4 @@
-// The page is made in the order in which it is read; then links into it are followed.
+// Builds the page from top to bottom, then follows the link in the address.
 
 function hideSection(id) {
   $(`#${id}`).hidden = true;
@@ -14,7 +14,7 @@ function go(target) {
   else location.hash = hash;
 }
 
-/** A part of a link; as it is where somebody has cut it in the middle of a character. */
+/** Decode a part of a link; a part that was cut in the middle of a character stays as it is. */
 function decoded(text) {
   try {
     return decodeURIComponent(text);
@@ -60,7 +60,7 @@ function followScroll() {
   for (const section of $$("main section")) watch.observe(section);
 }
 
-/** Paper is white, also under a dark screen; every chart is on it. */
+/** Prepare for printing: use the light colours, and draw all charts. */
 function onPaper(printing) {
   if (matchMedia("(prefers-color-scheme: dark)").matches) {
     document.documentElement.classList.toggle("paper", printing);

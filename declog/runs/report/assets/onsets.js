@@ -1,4 +1,4 @@
-// What broke first: the curves that left their noise, their healthy range or the numbers, and the alerts, by step.
+// Lists what broke first, by step: curves that left their noise or healthy range or are not finite, and alerts.
 
 const CAUSES = { noise: "leaves its own noise", healthy: "leaves its healthy range", finite: "is not finite", alert: "fired" };
 

@@ -1,6 +1,6 @@
-// The head of the page: which run this is, what is wrong with it, its core values.
+// The head of the page: the name of the run, its problems, its core metrics.
 
-/** What a series is: for hints. */
+/** The facts about a series, for hints. */
 function about(series) {
   const lines = [el("b", { textContent: series.title || series.name })];
   if (series.help) lines.push(el("span", { textContent: series.help }));
@@ -13,7 +13,7 @@ function about(series) {
   return lines;
 }
 
-/** A line about a run: when, how far, how it was configured. */
+/** A line about a run: its start, its steps, its duration, its constants. */
 function subtitle(run) {
   const facts = [];
   if (run.started != null) facts.push(moment(run.started));
@@ -25,7 +25,7 @@ function subtitle(run) {
   return visible(facts.join(" · "));
 }
 
-/** What a reader has to know before believing the numbers: [kind, text, hint, element behind the text]. */
+/** The badges of a run, which say whether its numbers can be trusted: [kind, text, hint, element behind the text]. */
 function badgesOf(run) {
   const badges = [];
   const { state } = run;
@@ -69,7 +69,7 @@ function badgesOf(run) {
   return badges;
 }
 
-/** Why metrics have no values: a line for each reason, with the metrics. */
+/** The reasons why metrics have no values: a line for each reason, with its metrics. */
 function inactiveLines({ missing }) {
   const reasons = new Map();
   for (const [metric, reason] of Object.entries(missing)) reasons.set(reason, [...(reasons.get(reason) ?? []), metric]);
@@ -90,9 +90,9 @@ function overview() {
   $("#cards").append(...RUN.core.map((name) => card(seriesOf(RUN, name, "train") || seriesOf(RUN, name))));
 }
 
-const SHOWN_STEPS = 6; // of one alert
+const SHOWN_STEPS = 6; // the most steps of one alert that are listed
 
-/** Alerts by name, each time a way to the samples that are nearest. */
+/** Show the alerts by name; each step is a link to the nearest samples. */
 function alerts() {
   for (const name of new Set(RUN.alerts.map((alert) => alert.name))) {
     const fired = RUN.alerts.filter((alert) => alert.name === name);

@@ -1,14 +1,14 @@
-// A table of runs: how each goes, its core values with small curves, its alerts, and in what they are set otherwise.
+// A table of runs: their states, their core metrics with small curves, their alerts, and the settings that differ.
 
-const MOST_CORE = 6; // columns of core values
-const MOST_SETTINGS = 8; // and of settings
+const MOST_CORE = 6; // the most columns of core metrics
+const MOST_SETTINGS = 8; // the most columns of settings
 const STATES = { running: "live", finished: "ok", failed: "error", killed: "error" };
 const shownBy = { sort: null, filter: "" };
 
-/** The name of a run in the table: its folder below that of the table. */
+/** The row of the run with an id; undefined if the table does not have it. */
 const rowOf = (id) => REPORT.rows.find((row) => row.id === id);
 
-/** The columns: {key, title, kind, value: what rows are sorted by, cell: what is in a cell}. */
+/** The columns: {key, title, kind, value, cell}; `value` gives a row's value for sorting, `cell` the content of its cell. */
 function runColumns() {
   const text = (value) => (value == null ? "–" : visible(value));
   const columns = [
@@ -26,7 +26,7 @@ function runColumns() {
   return columns;
 }
 
-/** A column of each core value that most runs have. */
+/** A column for each of the core metrics that most runs have. */
 function coreColumns() {
   const counts = new Map();
   for (const { name } of REPORT.rows.flatMap((row) => row.core ?? [])) counts.set(name, (counts.get(name) ?? 0) + 1);
@@ -38,7 +38,7 @@ function coreColumns() {
   });
 }
 
-/** The last value over its course; red where it is no number. */
+/** A cell with the last value, red if it is not finite, and a small curve. */
 function coreCell(core) {
   if (!core) return "–";
   const value = WORDS.get(core.last) ?? core.last;
@@ -61,7 +61,7 @@ function runCell(row) {
 
 const settingOf = (value) => (value != null && value.trim() !== "" && Number.isFinite(Number(value)) ? Number(value) : value);
 
-/** Rows by a column, what is missing last. */
+/** Sort rows by a column, missing values last. */
 function sortedRuns(rows, columns) {
   const column = columns.find(({ key }) => key === shownBy.sort?.column);
   if (!column) return rows;
@@ -70,7 +70,7 @@ function sortedRuns(rows, columns) {
   return [...rows].sort((a, b) => missing(known(a)) - missing(known(b)) || (shownBy.sort.down ? -1 : 1) * order(known(a), known(b)));
 }
 
-/** What a filter looks at: where a run lies, what it is called, how it goes, what it is set to. */
+/** The text that the filter searches: a run's folder, name, state, problem and settings. */
 const wordsOf = (row) => [row.place, row.name, row.state, row.problem, ...REPORT.settings.map(({ key, values }) => `${key}=${values[row.place]}`)].join(" ").toLowerCase();
 
 function showRuns() {

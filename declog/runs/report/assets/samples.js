@@ -1,12 +1,12 @@
-// Samples: a list that is ordered, filtered and searched, and beside it one row whole, or its group side by side.
+// Samples: a list with order, filters and search, and beside it one complete row, or its group side by side.
 
-const ROW_HEIGHT = 86; // of the list, as in samples.css
+const ROW_HEIGHT = 86; // the height of an entry of the list, as in page.css
 const state = { table: null, columns: null, rows: [], selected: -1, order: "", step: "", mode: "", query: "", where: "", side: false };
-let filtering = 0; // which call of applyFilters is the latest
+let filtering = 0; // the number of the latest call of applyFilters
 
 const ORDERS = { worst: "worst first", best: "best first", step: "by step", latest: "latest first", longest: "longest first" };
 
-/** Go to the samples that are nearest to a step, or mark the step where there are none. */
+/** Go to the samples nearest to a step, and mark the step in the charts; without samples, only mark it. */
 function goToStep(step) {
   if (!Number.isFinite(step)) return;
   if (!state.table) return pin(step);
@@ -112,7 +112,7 @@ async function textsOf(row) {
   return (await jsonOf(chunks[Math.floor(row / chunk)]))[row % chunk];
 }
 
-/** All texts in a value: of a list, of a map, of a cell of tokens. */
+/** Yield all texts in a value: a text, a list, a map, or a cell of tokens. */
 function* textsIn(value) {
   if (typeof value === "string") yield value;
   else if (isTokens(value)) yield value.tokens.join("");
@@ -138,7 +138,7 @@ async function applyFilters() {
     }
     rows = found;
   }
-  if (call !== filtering) return; // somebody typed on
+  if (call !== filtering) return; // the reader has typed on
   state.rows = ordered(rows);
   $("#list").scrollTop = 0;
   if (rows.length) await openRow(state.rows[0]);
@@ -151,7 +151,7 @@ async function applyFilters() {
   $("#found").textContent = `${rows.length} of ${table.rows}`;
 }
 
-/** The rows that answer the question; all of them where it is not understood, which is said. */
+/** The rows for which the condition is true; if it is not understood, all rows and a message. */
 async function answering(rows) {
   const { plain, long } = state.table;
   $("#fault").hidden = true;
@@ -189,7 +189,7 @@ function ordered(rows) {
 
 // -- the list
 
-/** The entries of the list that are in view. */
+/** Show the entries of the list that are in view. */
 function paintList() {
   const list = $("#list");
   const first = Math.max(0, Math.floor(list.scrollTop / ROW_HEIGHT) - 4);
@@ -271,7 +271,7 @@ function rowHead(row, mates, side) {
   const copy = (event) => {
     const hash = hashOf({ sample: `${state.table.id}/${row}` });
     history.replaceState(null, "", hash);
-    navigator.clipboard?.writeText(location.href).catch(() => {}); // a page opened from a file may not be let
+    navigator.clipboard?.writeText(location.href).catch(() => {}); // the browser may refuse this to a page from a file
     event.target.textContent = "link is in the address bar";
   };
   return el("div", { class: "head" },
@@ -283,7 +283,7 @@ function rowHead(row, mates, side) {
     el("button", { class: "btn", type: "button", textContent: "link", title: "a link to this row", onclick: copy }));
 }
 
-/** Which group and row of its step a row is, where the table says so. */
+/** The group and the number of a row within its step, if the table has these columns. */
 function placeInStep(row) {
   const { group, row: number } = state.columns;
   const words = [["group", group], ["row", number]].filter(([, column]) => column?.[row] != null);
@@ -297,7 +297,7 @@ function rowFacts(row) {
   return el("div", { class: "facts" }, facts.map((name) => el("div", { class: "fact" }, el("span", { textContent: visible(name) }), value(state.columns[name][row]))));
 }
 
-/** Every text of a row, whole; tokens stand for the text that they make up. */
+/** All texts of a row, complete; tokens replace the text that they add up to. */
 function rowTexts(row, texts) {
   const coloured = Object.entries(texts).find(([, value]) => isTokens(value));
   const made = coloured && coloured[1].tokens.join("");
@@ -325,13 +325,13 @@ function field(name, kind, text, body = null, tools = null) {
     body ?? appendText(el("div", { class: "txt", dir: "auto" }), text, state.query));
 }
 
-/** A value of a row as one text: messages one after the other, each behind who says it. */
+/** A value of a row as one text; a conversation is its messages, each after its role. */
 function spokenText(value) {
   if (isConversation(value)) return value.map((message) => `[${message.role}]\n${messageText(message)}`).join("\n\n");
   return isTokens(value) ? value.tokens.join("") : value == null ? "" : asText(value);
 }
 
-/** The rows of the same prompt at other steps, best first in each. */
+/** The rows of the same prompt by step, best first in each step; null if all are of one step. */
 function promptOverRun(row) {
   const { _asked: asked, step } = state.columns;
   if (!asked) return null;

@@ -1,4 +1,4 @@
-// The time of a step: timers above each other, by step or by the clock, their shares, the slowest rank, and stalls.
+// The time of a step: stacked timers by step or by the clock, their shares, the slowest rank, and stalls.
 
 const TIME_WIDTH = 1000;
 const TIME_HEIGHT = 200;
@@ -35,12 +35,12 @@ const timeLabel = ({ parts, restShare }) =>
 
 const percent = (share) => `${number(Math.round(1000 * share) / 10)} %`;
 
-/** Draw the stack; a column reaches from the log event before it to its own. Returns the seconds at the top. */
+/** Draw the stack; the column of a log event begins at the log event before. Return the seconds at the top. */
 function paintTime(picture, time, ends, from) {
   const layers = [...time.parts.map(({ seconds }) => seconds), time.rest];
   const totals = ends.map((_, i) => layers.reduce((sum, one) => sum + (one[i] ?? 0), 0));
   const sorted = [...totals].sort((a, b) => a - b);
-  const most = Math.min(sorted.at(-1), 1.5 * sorted[Math.floor(0.95 * (sorted.length - 1))]) || 1; // a stall hides no step
+  const most = Math.min(sorted.at(-1), 1.5 * sorted[Math.floor(0.95 * (sorted.length - 1))]) || 1; // so a stall does not flatten the other steps
   const span = ends.at(-1) - from || 1;
   const x = (at) => (((at - from) / span) * TIME_WIDTH).toFixed(2);
   const y = (seconds) => (TIME_HEIGHT - (Math.min(seconds, most) / most) * TIME_HEIGHT).toFixed(2);
@@ -74,7 +74,7 @@ function timeTable(time) {
   return table([["Part"], ["Share", "n"], ["A step", "n"], ["Slowest rank", "n"], ["Slowest to mean", "n"]], rows);
 }
 
-/** Where the clock stood still: hangs, checkpoints, evaluations, and where a run was resumed. */
+/** The lines about stalls, which are hangs, checkpoints, evaluations and resumptions. */
 function stallLines({ stalls, median: usual }) {
   const lines = stalls.map(({ after, step, seconds, times }) => {
     const resumed = RUN.resumed.some((at) => at > after && at <= step) ? ", where the run was resumed" : "";

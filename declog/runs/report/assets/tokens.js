@@ -1,7 +1,7 @@
-// A completion token by token, coloured by one of the values that its tokens have.
+// Shows a completion token by token, coloured by one of the tokens' values.
 
 const isTokens = (value) => value != null && typeof value === "object" && Array.isArray(value.tokens);
-let colouredBy = null; // kept from row to row
+let colouredBy = null; // the chosen value, which holds for all rows
 
 /** The text of a cell {tokens: [...], logprob: [...], ...}, and the buttons that choose its colours. */
 function tokenText(cell, row) {
@@ -28,7 +28,7 @@ function tokenText(cell, row) {
   return { body, tools };
 }
 
-/** Mark the tokens in which what was searched for lies: it may begin in one and end in another. */
+/** Mark the tokens that contain a hit of the search; a hit may span several tokens. */
 function markFound(spans, tokens) {
   const query = state.query.toLowerCase();
   if (!query) return;
@@ -43,7 +43,7 @@ function markFound(spans, tokens) {
   });
 }
 
-/** Red where a value is great, teal where it is negative and others are not: by its size beside the greatest. */
+/** Colour tokens by the sizes of their values, relative to the greatest: red, and teal for negative ones if signs differ. */
 function colourTokens(spans, values, scale) {
   scale.textContent = "";
   const finite = (values ?? []).filter(Number.isFinite);

@@ -1,4 +1,4 @@
-// Questions to the samples: a small part of the language of `where`, and what a row answers.
+// Evaluates conditions over samples, in a small part of the language of `where`.
 //
 // Names, numbers, texts, `true`, `false`; comparisons, also chained; `in`, `not in`, `contains(name, 'text')`; `and`, `or`, `not`.
 // As everywhere in declog, a comparison with a missing value is false. The cases in tests/data/where.json hold in Python, too.
@@ -7,10 +7,10 @@ const TOKEN = /\s*(?:(\d+\.?\d*(?:e[-+]?\d+)?|\.\d+)|('(?:[^'\\]|\\.)*'|"(?:[^"\
 const WORDS_OF_LOGIC = new Set(["and", "or", "not", "in", "true", "false", "True", "False", "contains"]);
 const COMPARE = { "<": (a, b) => a < b, "<=": (a, b) => a <= b, ">": (a, b) => a > b, ">=": (a, b) => a >= b, "==": (a, b) => a === b, "!=": (a, b) => a !== b };
 
-/** The name of a column in a question: `reward/correct` is `reward_correct`. */
+/** The name of a column in a condition: `reward/correct` is `reward_correct`. */
 const asked = (column) => column.replace(/\W/g, "_");
 
-/** A condition of a row's values, by column; it throws an Error that says what is wrong and where. `names`: columns it reads. */
+/** Compile a condition over a row's values; `names` are the columns that it reads. Throws an Error with the position of a mistake. */
 function condition(text, columns) {
   const tokens = tokensOf(text);
   const known = new Map(columns.map((column) => [asked(column), column]));
