@@ -1,11 +1,12 @@
-"""A loop with `Accelerator`: the demo's policy learns to add, on any number of processes, with accumulated gradients.
+"""A loop with `Accelerator`: the demo's policy learns to add, on any number of processes, with gradient accumulation.
 
     python examples/accelerate_grpo.py                                        about half a minute
     accelerate launch --cpu --num_processes 2 examples/accelerate_grpo.py
     python examples/accelerate_grpo.py trackers=[tensorboard,trackio] steps=20
 
-Each process draws its own prompts and observes its own rows; numbers are of all of them. They go into the trackers that
-the Accelerator has open, beside what the loop logs there itself. What is logged is said in `conf/accelerate_grpo.yaml`.
+Each process draws its own prompts and observes its own rows; the metrics cover the rows of all processes. They go to
+the Accelerator's trackers, beside the numbers that the loop logs there itself. `conf/accelerate_grpo.yaml` declares
+what is logged.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from declog.integrations.accelerate import start
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="accelerate_grpo")
 def main(cfg: DictConfig) -> None:
-    """Train, on each process."""
+    """Train on this process, together with the others."""
     torch.set_num_threads(cfg.threads)
     accelerator = Accelerator(
         cpu=True, gradient_accumulation_steps=cfg.accumulate, log_with=list(cfg.trackers),
@@ -36,12 +37,12 @@ def main(cfg: DictConfig) -> None:
     accelerator.init_trackers(cfg.declog.run.project, config={"learning_rate": cfg.learning_rate})
     set_seed(cfg.seed, device_specific=True)
     train(cfg, accelerator)
-    accelerator.free_memory()  # before the processes part: what it prepared may not outlive their group
+    accelerator.free_memory()  # the prepared objects may not outlive the process group
     accelerator.end_training()
 
 
 def train(cfg: DictConfig, accelerator: Accelerator) -> None:
-    """All steps; processes take each together."""
+    """Take all steps; the processes take each step together."""
     policy = Policy(len(VOCABULARY), PROMPT_LENGTH + cfg.completion_length, **cfg.model)
     policy, optimizer = accelerator.prepare(policy, torch.optim.Adam(policy.parameters(), lr=cfg.learning_rate))
     algorithm = GRPO(cfg.group_size, cfg.beta, cfg.epsilon_low, cfg.epsilon_high)
@@ -55,7 +56,7 @@ def train_step(
     cfg: DictConfig, accelerator: Accelerator, policy: torch.nn.Module, optimizer: torch.optim.Optimizer,
     algorithm: GRPO, step: int,
 ) -> None:  # fmt: skip
-    """One rollout, and one gradient step on it, accumulated over its micro-batches."""
+    """Take one rollout and one gradient step on it, accumulated over micro-batches."""
     tokens, mask, rewards = rollout(cfg, accelerator.unwrap_model(policy))
     with torch.no_grad():
         old_logprobs, _ = token_statistics(accelerator.unwrap_model(policy)(tokens[:, :-1]), tokens, PROMPT_LENGTH)
@@ -81,7 +82,7 @@ def train_step(
 
 
 def rollout(cfg: DictConfig, policy: Policy) -> tuple[Tensor, Tensor, Tensor]:
-    """This process's completions, [n, prompt + completion] and their mask, and the weighted reward of each."""
+    """Sample this process's completions; return them [n, prompt + completion], their mask, and weighted rewards [n]."""
     drawn = [each for each in draw_sums(cfg.prompts, cfg.largest_operand) for _ in range(cfg.group_size)]
     tokens = sample(policy, encode([prompt for prompt, _ in drawn]), cfg.completion_length)
     weights = dict(cfg.reward_weights)

@@ -1,12 +1,12 @@
-"""The demo's task, trained asynchronously: rollout workers run ahead of the trainer, and an evaluation beside it.
+"""Trains the demo's task asynchronously: rollout workers run ahead of the trainer, and evaluations run beside it.
 
     python examples/async_grpo.py                           half a minute on a CPU
     python examples/async_grpo.py workers=6 max_staleness=2
 
-A worker makes a group of completions whenever there is room, hands its rows to the trainer as a packet, and knows
-nothing of steps. The trainer takes what was made by the policy of at most so many steps before; what is older is
-dropped, and counted. Every so many steps the policy is evaluated while training goes on. What is logged is said in
-`conf/async_grpo.yaml`; this file observes raw tensors and computes no metric.
+A worker samples a group of completions whenever the queue has room, and passes its rows to the trainer as a packet; it
+does not know the step. The trainer takes groups whose weights are at most `max_staleness` steps old; it drops and
+counts older groups. Each `evaluate_every` steps it evaluates the policy while training goes on. `conf/async_grpo.yaml`
+declares what is logged; this file observes raw tensors and computes no metric.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import declog
 
 @dataclass(frozen=True)
 class Group:
-    """Completions of one prompt: token ids, and by token what is there; by which version they were sampled."""
+    """Completions of one prompt: token ids, mask and log-probabilities by token, and the version that sampled them."""
 
     tokens: Tensor
     mask: Tensor
@@ -39,7 +39,7 @@ class Group:
 
 
 class Trainer:
-    """The policy that is trained, a copy that samples, and the tasks that do so."""
+    """The policy in training, a copy of it that samples, and the tasks that do both."""
 
     def __init__(self, cfg: DictConfig, log: declog.Recorder) -> None:
         self.cfg = cfg
@@ -48,11 +48,11 @@ class Trainer:
         self.sampler = copy.deepcopy(self.policy).requires_grad_(False)
         self.optimizer = torch.optim.Adam(self.policy.parameters(), lr=cfg.learning_rate)
         self.algorithm = GRPO(cfg.group_size, 0.0, cfg.epsilon_low, cfg.epsilon_high)
-        self.version = 0  # optimizer steps that the sampler's weights have had
+        self.version = 0  # the number of optimizer steps behind the sampler's weights
         self.done: asyncio.Queue[Group] = asyncio.Queue(maxsize=cfg.prompts)
 
     async def train(self) -> None:
-        """Take steps while workers sample, and evaluate in flight."""
+        """Take steps while workers sample and evaluations run."""
         workers = [asyncio.create_task(self.work()) for _ in range(self.cfg.workers)]
         evaluations = []
         for step in range(self.cfg.steps):
@@ -67,13 +67,13 @@ class Trainer:
         for worker in workers:
             worker.cancel()
         while not self.done.empty():
-            self.done.get_nowait().packet.discard()  # nobody will train on it
+            self.done.get_nowait().packet.discard()  # no step will train on it
 
     async def work(self) -> None:
-        """Sample groups for ever: rows without a step, which are of the step that trains on them."""
+        """Sample groups without end. Their rows have no step yet; they belong to the step that trains on them."""
         while True:
             version = self.version
-            await asyncio.sleep(0)  # as a request to an inference engine would
+            await asyncio.sleep(0)  # in place of a request to an inference engine
             tokens, found = self.sampled(self.sampler, draw_sums(1, self.cfg.largest_operand) * self.cfg.group_size)
             packet = declog.rows(
                 prompt=found.prompts, completion=found.completions, rewards=found.rewards, length=found.length,
@@ -97,7 +97,7 @@ class Trainer:
         return groups
 
     def update(self, groups: list[Group]) -> None:
-        """One optimizer step; the workers sample with the new weights from now on."""
+        """Take one optimizer step, and let the workers sample with the new weights."""
         tokens, mask, old_logprobs, reward = (
             torch.cat([getattr(group, name) for group in groups]) for name in ("tokens", "mask", "logprobs", "reward")
         )
@@ -114,7 +114,7 @@ class Trainer:
         self.version += 1
 
     async def evaluate(self, step: int, policy: Policy) -> None:
-        """The policy of a step on sums that it has not seen, while training goes on."""
+        """Evaluate the policy of a step on newly drawn sums, while training goes on."""
         with self.log.mode("eval", step=step):
             for _ in range(self.cfg.evaluations):
                 await asyncio.sleep(0)
@@ -125,14 +125,14 @@ class Trainer:
                 )  # fmt: skip
 
     def sampled(self, policy: Policy, drawn: list[tuple[str, int]]) -> tuple[Tensor, Scored]:
-        """Token ids of a completion for each prompt, and what they are worth."""
+        """Sample a completion for each prompt; return the token ids, and the completions with their rewards."""
         tokens = sample(policy, encode([prompt for prompt, _ in drawn]), self.cfg.completion_length)
         return tokens, scored(drawn, tokens, self.cfg.reward_weights)
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="async_grpo")
 def main(cfg: DictConfig) -> None:
-    """Train, then say where the log is."""
+    """Train, then print where the log is."""
     torch.manual_seed(cfg.seed)
     torch.set_num_threads(1)
     with declog.start(cfg) as log:

@@ -1,10 +1,10 @@
-"""A small transformer learns to add with GRPO, from scratch on a CPU, and declog logs it as a YAML file says.
+"""A small transformer learns to add with GRPO, from scratch on a CPU, and declog logs the metrics of a YAML file.
 
     python examples/grpo_arithmetic.py                      GRPO, about a minute
     python examples/grpo_arithmetic.py algorithm=rloo       RLOO, with the preset of that name
     python examples/grpo_arithmetic.py '+declog.metrics.reward_p90="p90(reward)"'
 
-What is logged is said in `conf/grpo_arithmetic.yaml`. This file observes raw tensors and computes no metric.
+`conf/grpo_arithmetic.yaml` declares what is logged. This file observes raw tensors and computes no metric.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import declog
 
 @dataclass(frozen=True)
 class Rollout:
-    """Completions of groups of equal prompts: token ids [n, prompt + completion], the rest by completion token."""
+    """Completions in groups of equal prompts: token ids [n, prompt + completion], advantages [n], others by token."""
 
     tokens: Tensor
     mask: Tensor
@@ -37,7 +37,7 @@ class Rollout:
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="grpo_arithmetic")
 def main(cfg: DictConfig) -> None:
-    """Train, then say where the log is."""
+    """Train, then print where the log is."""
     torch.manual_seed(cfg.seed)
     torch.set_num_threads(cfg.threads)
     policy = Policy(len(VOCABULARY), PROMPT_LENGTH + cfg.completion_length, **cfg.model)
@@ -57,7 +57,7 @@ def main(cfg: DictConfig) -> None:
                 with log.timer("update"):
                     update(cfg, policy, optimizer, algorithm, rollout)
                 schedule.step()
-    assert log.output_dir is not None  # one process: its rank is 0, which keeps the files
+    assert log.output_dir is not None  # a single process is rank 0, which has the files
     report(log.output_dir, project=cfg.declog.run.project)
 
 
@@ -87,7 +87,7 @@ def generate(cfg: DictConfig, policy: Policy, reference: Policy, algorithm: GRPO
 def update(
     cfg: DictConfig, policy: Policy, optimizer: torch.optim.Optimizer, algorithm: GRPO, rollout: Rollout
 ) -> None:
-    """Take several gradient steps on one rollout: the policy moves off the one that sampled, and ratios off 1."""
+    """Take several gradient steps on one rollout: the policy moves away from the sampling one, and ratios from 1."""
     starts = range(0, len(rollout.tokens), cfg.minibatch)
     for rows in [slice(start, start + cfg.minibatch) for start in starts] * cfg.epochs:
         mask, advantages = rollout.mask[rows], rollout.advantages[rows]

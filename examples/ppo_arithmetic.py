@@ -4,7 +4,7 @@
     python examples/ppo_arithmetic.py declog=ppo            the preset `ppo`: clean names, exact over tokens
     python examples/ppo_arithmetic.py '+declog.metrics.kl_p95="p95(kl_sequence)"'
 
-What is logged is said in `conf/ppo_arithmetic.yaml`. This file observes raw tensors and computes no metric.
+`conf/ppo_arithmetic.yaml` declares what is logged. This file observes raw tensors and computes no metric.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import declog
 
 @dataclass(frozen=True)
 class Rollout:
-    """Completions: token ids [n, prompt + completion], scores [n], the rest [n, completion]."""
+    """Completions: token ids [n, prompt + completion], scores [n], all others [n, completion]."""
 
     tokens: Tensor
     scores: Tensor
@@ -41,7 +41,7 @@ class Rollout:
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="ppo_arithmetic")
 def main(cfg: DictConfig) -> None:
-    """Train, then say where the log is."""
+    """Train, then print where the log is."""
     torch.manual_seed(cfg.seed)
     torch.set_num_threads(cfg.threads)
     policy = ActorCritic(len(VOCABULARY), PROMPT_LENGTH + cfg.completion_length, **cfg.model)
@@ -65,13 +65,13 @@ def main(cfg: DictConfig) -> None:
                 schedule.step()
     if cfg.save_tensors is not None:
         torch.save([(vars(rollout), updates) for rollout, updates in kept], Path(cfg.save_tensors))
-    assert log.output_dir is not None  # one process: its rank is 0, which keeps the files
+    assert log.output_dir is not None  # a single process is rank 0, which has the files
     report(log.output_dir, project=cfg.declog.run.project, reward=cfg.plotted)
 
 
 @torch.no_grad()
 def generate(cfg: DictConfig, policy: ActorCritic, reference: ActorCritic, algorithm: PPO) -> Rollout:
-    """Sample a completion for each prompt, score it, and say how much better each token was than expected."""
+    """Sample a completion for each prompt, score it, and compute the advantage of each token."""
     drawn = draw_sums(cfg.prompts, cfg.largest_operand)
     tokens = sample(policy, encode([prompt for prompt, _ in drawn]), cfg.completion_length)
     found = scored(drawn, tokens, cfg.reward_weights)
@@ -106,7 +106,7 @@ def generate(cfg: DictConfig, policy: ActorCritic, reference: ActorCritic, algor
 def update(
     cfg: DictConfig, policy: ActorCritic, optimizer: torch.optim.Optimizer, algorithm: PPO, rollout: Rollout
 ) -> list[tuple[Tensor, ...]]:
-    """Take several epochs of gradient steps on one rollout; of each minibatch its rows, and what the policy gave."""
+    """Take epochs of gradient steps on one rollout; return each minibatch's rows and the policy's statistics."""
     seen: list[tuple[Tensor, ...]] = []
     for _ in range(cfg.epochs):
         for rows in torch.randperm(len(rollout.tokens)).split(cfg.minibatch):
@@ -136,7 +136,7 @@ def update(
 
 
 def statistics(policy: ActorCritic, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each completion token its log-probability, the entropy of its distribution, and the value."""
+    """The log-probability of each completion token, the entropy of its distribution, and its value."""
     logits, values = policy.both(tokens[:, :-1])
     return *token_statistics(logits, tokens, PROMPT_LENGTH), values[:, PROMPT_LENGTH - 1 :]
 

@@ -1,10 +1,10 @@
-"""A monitor of prime-rl's for declog: episodes with their step, and all scalars. Two lines where monitors are set up:
+"""A prime-rl monitor that logs episodes and scalars with declog. Add two lines where prime-rl sets up its monitors:
 
     from prime_rl import monitors
     monitors.MONITORS.append(await DeclogMonitor.start(output_dir))
 
-Episodes of `effective` are those that a step trains on, and are rows of that step; those of `all` are left to
-prime-rl's own files. What prime-rl computes itself passes through under its names.
+The episodes of `effective` are those that a step trains on, so they are rows of that step. The episodes of `all` are
+only in prime-rl's own files. Numbers that prime-rl computes itself pass through under their names.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ CONFIG: dict[str, Any] = {
 
 
 class DeclogMonitor(Monitor):  # type: ignore[misc]  # not typed here
-    """On rank 0, as all of prime-rl's monitors."""
+    """The monitor; it runs on rank 0, as all of prime-rl's monitors do."""
 
     log_: declog.Recorder
 
     @classmethod
     async def start(cls, output_dir: Path, config: Any = None, **options: Any) -> DeclogMonitor:
-        """The monitor, begun; ``config`` is what ``declog.start`` takes."""
+        """Construct and initialise the monitor; ``config`` and ``options`` are those of ``declog.start``."""
         monitor = cls(FileMonitorConfig())
         await monitor.init(output_dir=output_dir, config=CONFIG if config is None else config, **options)
         return monitor
@@ -75,12 +75,12 @@ class DeclogMonitor(Monitor):  # type: ignore[misc]  # not typed here
 
 
 def columns(episodes: Sequence[Any]) -> dict[str, Any]:
-    """Signals of verifiers' episodes: a row per trace that trains the policy, so none of a judge or a user."""
+    """The signals of episodes: a row for each trace that trains the policy, so none for a judge or a user."""
     found = [(episode, trace) for episode in episodes for trace in episode.traces if trace.agent.trainable]
     names = dict.fromkeys(name for _, trace in found for name in trace.rewards)
     measured = dict.fromkeys(name for _, trace in found for name in trace.metrics)
     return {
-        "reward": [trace.reward if any(trace.rewards.values()) else None for _, trace in found],  # where it was scored
+        "reward": [trace.reward if any(trace.rewards.values()) else None for _, trace in found],  # None: no score
         "rewards": {name: [_score(trace.rewards.get(name)) for _, trace in found] for name in names},
         "measured": {name: [trace.metrics.get(name) for _, trace in found] for name in measured},
         "turns": [trace.num_turns for _, trace in found],

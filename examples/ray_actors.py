@@ -1,10 +1,10 @@
-"""GRPO on sums by four Ray actors, and one log: each exports what it observed, and the driver merges that.
+"""GRPO on sums by four Ray actors with one log: each actor exports its observed rows, and the driver merges them.
 
     python examples/ray_actors.py                    a local Ray cluster, on any machine
     python examples/ray_actors.py kill_at=30         an actor dies: training and the log go on without it
 
 Actors share no process group. Each takes a few gradient steps on a rollout of its own, and the driver averages their
-weights. What is logged is said in `conf/ray_actors.yaml`. Install with `pip install 'declog-rl[ray]'`.
+weights. `conf/ray_actors.yaml` declares what is logged. Install with `pip install 'declog-rl[ray]'`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from torch import Tensor
 
 import declog
 
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before ray is imported: this cluster tells nobody of itself
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before ray is imported: this cluster sends no statistics
 import ray
 
 
 class Actor:
-    """One data-parallel rank: it has a recorder without sinks, and connects to nobody."""
+    """One data-parallel rank, with a recorder that has no sinks and connects to no other rank."""
 
     def __init__(self, cfg: DictConfig, rank: int) -> None:
         torch.set_num_threads(1)
@@ -35,20 +35,20 @@ class Actor:
         self.log = declog.start(cfg, role="actor", rank=rank, world_size=cfg.actors)
 
     def step(self, number: int, weights: Tensor) -> tuple[Tensor, bytes]:
-        """The weights after this actor's part of a step, and what it observed."""
+        """Take this actor's part of a step; return the new weights, and the export of its observed rows."""
         with self.log.step(number):
             improved = improve(self.cfg, weights, number, self.rank)
         return improved, self.log.export()
 
     def close(self) -> bytes:
-        """The rest of what was observed."""
+        """Close the recorder, and return the export of the remaining rows."""
         self.log.close()
         return self.log.export()
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="ray_actors")
 def main(cfg: DictConfig) -> None:
-    """Train on a cluster of this machine, then say where the log is."""
+    """Train on a cluster of this machine, then print where the log is."""
     ray.init(num_cpus=cfg.actors, include_dashboard=False, logging_level=logging.WARNING)
     try:
         log = train(cfg)
@@ -58,7 +58,7 @@ def main(cfg: DictConfig) -> None:
 
 
 def train(cfg: DictConfig) -> declog.Recorder:
-    """The driver: it has the sinks, and hands on what the actors export."""
+    """Train as the driver, which has the sinks and merges the actors' exports."""
     remote: Any = ray.remote(num_cpus=1)(Actor)
     actors = {rank: remote.remote(cfg, rank) for rank in range(cfg.actors)}
     weights = initial_weights(cfg)
@@ -77,7 +77,7 @@ def train(cfg: DictConfig) -> declog.Recorder:
 
 
 def collected(asked: Mapping[int, Any]) -> dict[int, Any]:
-    """What the actors answered, by rank; without those that died."""
+    """The results of the actors by rank, without those of dead actors."""
     answers = {}
     for rank, reference in asked.items():
         try:

@@ -1,11 +1,11 @@
-"""slime's rollouts and evaluations through declog, by two options of slime's:
+"""Logs slime's rollouts and evaluations with declog. Set two options of slime:
 
     --custom-rollout-log-function-path examples.slime_log.rollout
     --custom-eval-rollout-log-function-path examples.slime_log.evaluation
 
-They run in slime's RolloutManager, one process, which gives them every sample. What slime has computed of a rollout
-(`extra`) passes through under its names; all else is computed of the samples. Both return False: slime's own logging
-goes on; with True it would be off. The config is the preset `grpo` with slime's groups.
+The functions run in slime's RolloutManager, a single process that gives them every sample. The numbers that slime has
+computed (`extra`) pass through under their names; declog computes the other metrics from the samples. Both functions
+return False, so that slime's own logging goes on; True would turn it off. The config is `grpo` with slime's groups.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ OVERRIDES = (
 
 @cache
 def recorder() -> declog.Recorder:
-    """The run's, started by the first rollout; the end of the process closes it."""
+    """The recorder of the run, started by the first call; the end of the process closes it."""
     return declog.start(CONFIG, OVERRIDES, rank=0, world_size=1)
 
 
 def rollout(
     rollout_id: int, args: Any, samples: Sequence[Any], extra: Mapping[str, Any] | None, seconds: float
 ) -> bool:
-    """One step: what was generated for it."""
+    """Log one step: its samples, and slime's numbers."""
     log = recorder()
     if log.last_step is not None and rollout_id <= log.last_step:  # slime goes back to a checkpoint
         log.rewind(rollout_id - 1)
@@ -50,7 +50,7 @@ def rollout(
 
 
 def evaluation(rollout_id: int, args: Any, data: Mapping[str, Mapping[str, Any]], extra: Any) -> bool:
-    """All data sets of one evaluation."""
+    """Log all data sets of one evaluation."""
     log = recorder()
     with log.mode("eval", step=rollout_id):
         for name, found in data.items():
@@ -63,7 +63,7 @@ def evaluation(rollout_id: int, args: Any, data: Mapping[str, Mapping[str, Any]]
 
 
 def columns(args: Any, samples: Sequence[Any]) -> dict[str, Any]:
-    """Signals of slime's samples, one row each."""
+    """The signals of slime's samples, one row for each sample."""
     return {
         "prompt": [sample.prompt if isinstance(sample.prompt, str) else str(sample.prompt) for sample in samples],
         "completion": [sample.response for sample in samples],

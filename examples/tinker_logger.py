@@ -1,10 +1,10 @@
-"""tinker-cookbook's numbers through declog: its Logger beside those that it makes itself. Two lines before training:
+"""Logs tinker-cookbook's numbers with declog, by a Logger beside tinker-cookbook's own. Add two lines before training:
 
     from examples.tinker_logger import with_declog
     ml_log.setup_logging = with_declog(ml_log.setup_logging)
 
-An evaluation that ends beside training reports an earlier step (`log_metrics_event`): it is a block of the mode `eval`
-at that step, with names that begin with `eval/`, whatever steps came meanwhile: none of its values is lost.
+An evaluation that runs beside training reports an earlier step (`log_metrics_event`). declog records it as a block of
+the mode `eval` at that step, with names that begin with `eval/`, so later training steps do not drop its values.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ OVERRIDES = ("modes.eval.prefix=eval/",)
 
 
 class DeclogLogger(ml_log.Logger):  # type: ignore[misc]  # not typed here
-    """A config, alerts and sinks for what tinker-cookbook logs."""
+    """A logger that passes tinker-cookbook's numbers to a config with its alerts and sinks."""
 
     def __init__(self, config: Any = "tee", overrides: tuple[str, ...] = OVERRIDES, **options: Any) -> None:
         self.recorder = declog.start(config, overrides, **{"rank": 0, "world_size": 1, "steps": "commit", **options})
 
     def log_hparams(self, config: Any) -> None:
-        """They are in the folder of tinker-cookbook's own logger."""
+        """Do nothing: tinker-cookbook's own logger keeps the hyperparameters."""
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """The numbers of a training step."""
+        """Log the numbers of a training step."""
         self.recorder.scalars(metrics, step)
 
     def log_metrics_event(
         self, metrics: Mapping[str, Any], step: int, step_metric: str, metric_axes: dict[str, str] | None = None
     ) -> None:
-        """Those of an evaluation, of whichever step's model."""
+        """Log the numbers of an evaluation at the step of its model."""
         with self.recorder.mode("eval", step=step):
             self.recorder.scalars(metrics)
 
@@ -45,7 +45,7 @@ class DeclogLogger(ml_log.Logger):  # type: ignore[misc]  # not typed here
 
 
 def with_declog(setup: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """``ml_log.setup_logging`` with one logger more, whose files are beside its own."""
+    """``ml_log.setup_logging`` with one more logger, whose files are in ``declog`` in the same folder."""
 
     def setup_logging(log_dir: str, *args: Any, **kwargs: Any) -> Any:
         logger = setup(log_dir, *args, **kwargs)

@@ -1,10 +1,10 @@
-"""TRL's GRPOTrainer trains a tiny model, built here, to write numbers, and declog logs it as a YAML file says.
+"""TRL's GRPOTrainer trains a tiny model, built here, to write digits, and declog logs the metrics of a YAML file.
 
     python examples/trl_grpo.py                             about a minute on two cores
     torchrun --nproc-per-node=2 examples/trl_grpo.py        the same on two ranks
     python examples/trl_grpo.py '+declog.metrics.reward_p90="p90(reward)"' trainer.max_steps=20
 
-What is trained and what is logged is said in `conf/trl_grpo.yaml`. One line attaches declog; nothing is downloaded.
+`conf/trl_grpo.yaml` configures the training and the logging. One line attaches declog; nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789 +-=."
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="trl_grpo")
 def main(cfg: DictConfig) -> None:
-    """Train, then say where the log is."""
+    """Train, then print where the log is."""
     torch.set_num_threads(1)
     folder = build(Path(cfg.trainer.output_dir) / "model", cfg.model)
     data = Dataset.from_dict({"prompt": [f"{a}+{b}=" for a in range(10) for b in range(10)]})
@@ -51,14 +51,14 @@ def main(cfg: DictConfig) -> None:
 
 
 def digits(completions: Sequence[str], log_extra: Any, **columns: Any) -> list[float]:
-    """The share of digits. What is given to ``log_extra`` is a column of the samples."""
+    """The share of digits in each completion. The values passed to ``log_extra`` are a column of the samples."""
     counts = [sum(character.isdigit() for character in text) for text in completions]
     log_extra("digits_written", counts)
     return [count / max(1, len(text)) for count, text in zip(counts, completions, strict=True)]
 
 
 def ends(completions: Sequence[str], completion_ids: Sequence[Sequence[int]], **columns: Any) -> list[float]:
-    """Whether it ends by itself. ``declog.log_metric`` needs no recorder in hand."""
+    """1 for each completion that ends by itself, else 0. ``declog.log_metric`` finds the recorder by itself."""
     ended = [float(tokens[-1] == 1) for tokens in completion_ids]
     declog.log_metric("ended", sum(ended) / len(ended))
     return ended
@@ -68,7 +68,7 @@ REWARDS: list[Callable[..., list[float]]] = [digits, ends]
 
 
 def build(folder: Path, shape: Mapping[str, Any]) -> Path:
-    """A model that knows nothing and its tokenizer of single characters; the same on every rank."""
+    """Save an untrained model and its tokenizer of single characters, which are the same on every rank."""
     vocabulary = {text: place for place, text in enumerate(["<pad>", "<eos>", "<unk>", *ALPHABET])}
     characters = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     characters.pre_tokenizer = pre_tokenizers.Split("", "isolated")

@@ -1,10 +1,10 @@
-"""One judgement in three ways: an answer that a reward function extracts, its gold label, accuracy and calibration.
+"""Logs the judgements of a reward function in three ways: extracted answers, gold labels, accuracy and calibration.
 
     python examples/trl_reward_functions.py              all three ways
     python examples/trl_reward_functions.py returned     one of them: returned, logged or called
 
-The reward functions are plain functions, as TRL calls them: `declog.attach` changes nothing about them. Here a loop
-of two steps calls them, so that it runs in seconds; docs/samples.md says when to use which way.
+The reward functions are plain functions, as TRL calls them: `declog.attach` does not change them. Here a loop of two
+steps calls them, so that the example runs in seconds. docs/samples.md explains when to use each way.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CONFIG: dict[str, Any] = {
     },
     "tables": {"judged": {"schema": "judged"}},
 }
-# What a reward function returns or logs is a signal where the signal says so: metrics may use it.
+# With `from_log_extra`, a column that a reward function returns or logs is a signal that metrics may use.
 JUDGED: dict[str, Any] = {
     "signals": {
         "any": {
@@ -55,20 +55,20 @@ JUDGED: dict[str, Any] = {
 
 
 def judged(text: str, gold: str) -> tuple[str | None, float, bool]:
-    """The answer, how sure it claims to be, and whether it is right."""
+    """The answer in a text, its stated confidence, and whether it is right."""
     found = re.match(r"(\d+) \((\d+)%\)", text)
     return (found[1], int(found[2]) / 100, found[1] == gold) if found else (None, 0.0, False)
 
 
 @declog.reward
 def returned(completions: Sequence[str], gold: Sequence[str], **columns: Any) -> Any:
-    """Passive: the columns are returned beside the rewards. It knows of no logger, and is tested as it stands."""
+    """Return the columns beside the rewards: this function does not know any logger, so tests can call it directly."""
     answers, confidence, correct = zip(*map(judged, completions, gold), strict=True)
     return list(map(float, correct)), {"extracted": answers, "confidence": confidence, "correct": correct}
 
 
 def logged(completions: Sequence[str], gold: Sequence[str], **columns: Any) -> list[float]:
-    """The columns are logged where they are found, at any depth; a number of its own goes to `log_metric`."""
+    """Log the columns where they are computed, which may be at any depth; `log_metric` logs another number."""
     answers, confidence, correct = zip(*map(judged, completions, gold), strict=True)
     declog.log_extra("extracted", answers)
     declog.log_extra("confidence", confidence)
@@ -78,13 +78,13 @@ def logged(completions: Sequence[str], gold: Sequence[str], **columns: Any) -> l
 
 
 def called(completions: Sequence[str], gold: Sequence[str], **columns: Any) -> list[float]:
-    """Untouched: only rewards. The config computes the column, for the rows that a table shows."""
+    """Return only rewards, as without declog. The config computes the column, for the rows that a table shows."""
     return [float(judged(*each)[2]) for each in zip(completions, gold, strict=True)]
 
 
 @declog.column
 def extract_answer(completion: str) -> str | None:
-    """The answer in a completion, for `call:` of a schema."""
+    """The answer in a completion; `call:` in a schema uses this function."""
     return judged(completion, "")[0]
 
 
@@ -102,7 +102,7 @@ WAYS: Mapping[str, tuple[Callable[..., Any], dict[str, Any]]] = {
 
 
 def run(way: str) -> MemorySink:
-    """Two steps whose rewards come from this way's function; what was logged."""
+    """Run two steps with the reward function of a way, and return the sink with everything that was logged."""
     function, added = WAYS[way]
     config = {
         **CONFIG,

@@ -1,1 +1,1 @@
-"""The arithmetic task, the policy and the two algorithms of the demo; nothing here knows of declog."""
+"""The arithmetic task, the policies and the algorithms of the demos; only `tabular` and `report` import declog."""

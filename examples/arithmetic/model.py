@@ -1,4 +1,4 @@
-"""A small decoder-only transformer, sampling from it, and statistics of tokens. Nothing is imported but torch."""
+"""A small decoder-only transformer, sampling from it, and statistics of tokens. Imports only torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Block(nn.Module):
         self.feed_forward = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[rows, positions, width] to the same shape."""
+        """Transform [rows, positions, width] to the same shape."""
         rows, positions, width = x.shape
         projected = self.query_key_value(self.attention_norm(x)).view(rows, positions, 3, self.heads, -1)
         query, key, value = projected.permute(2, 0, 3, 1, 4)
@@ -36,7 +36,7 @@ class Policy(nn.Module):
         self.token, self.position = nn.Embedding(vocabulary, width), nn.Embedding(positions, width)
         self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary)
-        nn.init.normal_(self.head.weight, std=0.02)  # near uniform at first, so that anything may be tried
+        nn.init.normal_(self.head.weight, std=0.02)  # near uniform at first, so that all tokens are tried
         nn.init.zeros_(self.head.bias)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -45,14 +45,14 @@ class Policy(nn.Module):
         return logits
 
     def states(self, tokens: torch.Tensor) -> torch.Tensor:
-        """[rows, positions, width] that the heads read."""
+        """The states [rows, positions, width] that the heads read."""
         positions = torch.arange(tokens.shape[1], device=tokens.device)
         states: torch.Tensor = self.norm(self.blocks(self.token(tokens) + self.position(positions)))
         return states
 
 
 class ActorCritic(Policy):
-    """A policy with a value head: what the rest of the completion is expected to be worth, at each position."""
+    """A policy with a value head, which predicts the return of the rest of the completion at each position."""
 
     def __init__(self, vocabulary: int, positions: int, width: int, heads: int, layers: int) -> None:
         super().__init__(vocabulary, positions, width, heads, layers)
@@ -68,9 +68,9 @@ class ActorCritic(Policy):
 
 @torch.no_grad()
 def sample(policy: Policy, prompts: torch.Tensor, length: int) -> torch.Tensor:
-    """Prompts [rows, p] continued by ``length`` sampled tokens each: [rows, p + length].
+    """Continue prompts [rows, p] by ``length`` sampled tokens each: [rows, p + length].
 
-    Sequences are so short here that running them whole is as fast as keeping a cache of keys and values.
+    Sequences are so short here that recomputing them is as fast as a cache of keys and values.
     """
     tokens = prompts
     for _ in range(length):
@@ -80,7 +80,7 @@ def sample(policy: Policy, prompts: torch.Tensor, length: int) -> torch.Tensor:
 
 
 def token_statistics(logits: torch.Tensor, tokens: torch.Tensor, prompt: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of each token behind a prompt of so many its log-probability, and the entropy of what it was drawn from.
+    """The log-probability of each token after a prompt of ``prompt`` tokens, and the entropy of its distribution.
 
     ``logits`` [rows, positions - 1, vocabulary] are those of ``tokens[:, :-1]``.
     """

@@ -1,4 +1,4 @@
-"""GRPO and RLOO: advantages from groups of completions, and the clipped loss. Nothing is imported but torch.
+"""GRPO and RLOO: advantages from groups of completions, and the clipped loss. Imports only torch.
 
 Shapes: rewards and advantages [n], one per completion, groups consecutive; log-probabilities and mask [n, tokens].
 """
@@ -24,7 +24,7 @@ class GRPO:
     epsilon_high: float
 
     def advantages(self, rewards: Tensor, mask: Tensor, logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
-        """How much better each completion is than its group, in the group's standard deviations."""
+        """The reward of each completion minus its group's mean, in the group's standard deviations."""
         groups = rewards.view(-1, self.group_size)
         centred = groups - groups.mean(1, keepdim=True)
         return (centred / (groups.std(1, keepdim=True) + 1e-4)).flatten()
@@ -38,19 +38,19 @@ class GRPO:
         return (self.beta * (gap.exp() - gap - 1) - gain)[mask].mean()
 
     def clipped(self, ratio: Tensor, advantages: Tensor) -> Tensor:
-        """PPO's pessimistic objective: the smaller of the plain and the clipped one."""
+        """PPO's pessimistic objective: the smaller of the plain and the clipped objective."""
         return torch.minimum(ratio * advantages, ratio.clamp(1 - self.epsilon_low, 1 + self.epsilon_high) * advantages)
 
 
 @dataclass(frozen=True)
 class RLOO(GRPO):
-    """The baseline is the mean of the group's others, a completion has one ratio, the KL is part of the reward.
+    """The baseline is the mean of the group's other completions; ratios are by completion; the reward includes the KL.
 
     arXiv:2402.14740, with several updates per rollout as in TRL's RLOOTrainer.
     """
 
     def advantages(self, rewards: Tensor, mask: Tensor, logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
-        """How much better each completion is than the others of its group, after the price of its KL."""
+        """The reward of each completion minus the mean of its group's others, all after the KL penalty."""
         shaped = rewards - self.beta * ((logprobs - ref_logprobs) * mask).sum(1)
         groups = shaped.view(-1, self.group_size)
         others = (groups.sum(1, keepdim=True) - groups) / (self.group_size - 1)

@@ -1,7 +1,7 @@
-"""PPO with a value head (arXiv:1707.06347), in the details of TRL's PPOTrainer. Nothing is imported but torch.
+"""PPO with a value head (arXiv:1707.06347), with the details of TRL's PPOTrainer. Imports only torch.
 
-Shapes: scores [n], one per completion; all else [n, tokens]. ``mask`` is true where a token of the completion exists,
-``value_mask`` one token further, where there is room: TRL puts the score there, and trains the value there, too.
+Shapes: scores [n], one per completion; all others [n, tokens]. ``mask`` is true where a token of the completion exists.
+``value_mask`` is true for one more token, if there is room: TRL puts the score there, and trains the value there, too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class PPO:
-    """The coefficients; ``beta`` is how much of the k1 estimate of the KL from the reference each token pays."""
+    """The coefficients; ``beta`` weights each token's KL penalty, which is a k1 estimate of the KL from the reference."""
 
     beta: float
     gamma: float
@@ -25,7 +25,7 @@ class PPO:
     whiten_rewards: bool
 
     def rewards(self, scores: Tensor, logprobs: Tensor, ref_logprobs: Tensor, mask: Tensor) -> Tensor:
-        """Of each token: its KL penalty, and behind the last one the completion's score."""
+        """The reward of each token: its KL penalty, and behind the last token the completion's score."""
         length = mask.sum(1)
         rewards = -self.beta * ((logprobs - ref_logprobs) * mask)
         rewards[torch.arange(len(scores)), length.clamp(max=mask.shape[1] - 1)] += scores
@@ -37,7 +37,7 @@ class PPO:
     def advantages(self, rewards: Tensor, values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Whitened advantages by GAE (arXiv:1506.02438), and returns; ``values`` are 0 outside of their mask."""
         advantages = torch.zeros_like(rewards)
-        after, ahead = torch.zeros(len(rewards)), torch.zeros(len(rewards))  # of the next token: advantage and value
+        after, ahead = torch.zeros(len(rewards)), torch.zeros(len(rewards))  # the next token's advantage and value
         for place in reversed(range(rewards.shape[1])):
             delta = rewards[:, place] + self.gamma * ahead - values[:, place]
             after = advantages[:, place] = delta + self.gamma * self.lam * after
@@ -54,7 +54,7 @@ class PPO:
         values: Tensor,
         old_values: Tensor,
     ) -> Tensor:
-        """The loss to minimise: the pessimistic one of policy and values each, means over tokens."""
+        """The loss to minimise: the pessimistic losses of the policy and of the values, as means over tokens."""
         ratio = (logprobs - old_logprobs).exp()
         policy = torch.maximum(-advantages * ratio, -advantages * ratio.clamp(1 - self.epsilon, 1 + self.epsilon))
         near = values.clamp(old_values - self.value_clip, old_values + self.value_clip)
@@ -63,11 +63,11 @@ class PPO:
 
 
 def value_mask(mask: Tensor) -> Tensor:
-    """The mask of completions, one token further."""
+    """The mask of completions with one more token."""
     return torch.arange(mask.shape[1]) <= mask.sum(1, keepdim=True)
 
 
 def whitened(x: Tensor, mask: Tensor, *, keep_mean: bool = False) -> Tensor:
-    """Of variance 1 over the mask, and of mean 0 unless that is to be kept."""
+    """Scale ``x`` to variance 1 over the mask, and shift it to mean 0 unless ``keep_mean``."""
     mean, var = x[mask].mean(), x[mask].var()
     return (x - mean) * torch.rsqrt(var + 1e-8) + (mean if keep_mean else 0.0)

@@ -1,4 +1,4 @@
-"""What the demo prints at its end: the reward as the run's own log has it, and where that log is."""
+"""Prints the end of a demo: a plot of the reward from the run's own log, and where that log is."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ BARS = " ▁▂▃▄▅▆▇█"
 
 
 def report(run: Path, project: str, reward: str = "reward") -> None:
-    """Print a plot of the logged reward and how to open what the run's sinks wrote; any of them may be switched off.
+    """Print a plot of the logged reward, and how to open the files of those of the run's sinks that wrote some.
 
-    ``reward`` is the name that it is logged under.
+    ``reward`` is the name under which the reward is logged.
     """
     run, commands = shown(run), shown(Path(sys.executable).parent)
     scalars, dataset, dashboard = run / "jsonl" / "scalars.jsonl", run / "parquet" / "scalars", run / "trackio"
@@ -42,7 +42,7 @@ def report(run: Path, project: str, reward: str = "reward") -> None:
 
 
 def shown(path: Path) -> Path:
-    """A path as one would type it: relative where it lies below the current folder."""
+    """A path as one would type it: relative if it is below the current folder."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 

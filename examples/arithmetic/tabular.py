@@ -1,6 +1,7 @@
-"""GRPO on sums with the smallest policy there is: a table of logits for each sum. Observes raw tensors.
+"""GRPO on sums with the smallest possible policy: a table of logits for each sum. Observes raw tensors.
 
-Knows nothing of processes: what it does depends on its arguments, and it observes under the recorder that is open.
+The functions do not know about processes: their results depend on the arguments only, and they observe with the open
+recorder.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from arithmetic.tasks import END, REWARDS, VOCABULARY, decode
 
 
 def initial_weights(cfg: DictConfig) -> Tensor:
-    """[prompts, completion, vocabulary] logits: near uniform, so that anything may be tried."""
+    """The logits [prompts, completion, vocabulary] of a uniform policy, so that all tokens are tried."""
     sums = (cfg.largest_operand + 1) ** 2
     return torch.zeros(sums, cfg.completion_length, len(VOCABULARY), dtype=torch.float64)
 
 
 def mean(weights: list[Tensor]) -> Tensor:
-    """The actors' weights as one (local SGD, arXiv:1805.09767)."""
+    """The mean of the actors' weights (local SGD, arXiv:1805.09767)."""
     return torch.stack(weights).mean(0)
 
 
 def improve(cfg: DictConfig, weights: Tensor, number: int, rank: int) -> Tensor:
-    """The weights after some gradient steps on a rollout of its own, which is drawn by ``number`` and ``rank``."""
-    chance = torch.Generator().manual_seed(cfg.seed + 1000 * number + rank)  # no two actors draw the same
+    """The weights after some gradient steps on a rollout whose seed depends on the step ``number`` and the ``rank``."""
+    chance = torch.Generator().manual_seed(cfg.seed + 1000 * number + rank)  # each actor draws another rollout
     algorithm = GRPO(cfg.group_size, cfg.beta, cfg.epsilon_low, cfg.epsilon_high)
     drawn = torch.randint(len(weights), (cfg.prompts,), generator=chance).repeat_interleave(cfg.group_size)
     sampler = weights[drawn].softmax(-1)
@@ -35,7 +36,7 @@ def improve(cfg: DictConfig, weights: Tensor, number: int, rank: int) -> Tensor:
     rewards, mask = scored(cfg, drawn, tokens)
     reward = torch.stack([cfg.reward_weights[name] * values for name, values in rewards.items()]).sum(0)
     old_logprobs = logprobs_of(sampler.log(), tokens)
-    ref_logprobs = torch.full_like(old_logprobs, -float(torch.tensor(len(VOCABULARY)).log()))  # of the first weights
+    ref_logprobs = torch.full_like(old_logprobs, -float(torch.tensor(len(VOCABULARY)).log()))  # of the initial weights
     advantages = algorithm.advantages(reward, mask, old_logprobs, ref_logprobs)
     policy = weights.clone().requires_grad_()
     for _ in range(cfg.epochs):
@@ -60,7 +61,7 @@ def improve(cfg: DictConfig, weights: Tensor, number: int, rank: int) -> Tensor:
 
 
 def scored(cfg: DictConfig, drawn: Tensor, tokens: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-    """The rewards of completions by name, and which of their tokens there are."""
+    """The rewards of completions by name, and the mask of their tokens."""
     operands = [divmod(place, cfg.largest_operand + 1) for place in drawn.tolist()]
     prompts, answers = [f"{a}+{b}=" for a, b in operands], [a + b for a, b in operands]
     completions = decode(tokens)

@@ -2,7 +2,7 @@
 
 A prompt reads `3+5=`, a perfect completion `8;`. A reward function is plain Python: it takes the prompts, the
 completions (text, up to and including the end token) and the true answers, and returns one float per completion.
-Nothing is imported but torch.
+Imports only torch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RewardFunction = Callable[[Sequence[str], Sequence[str], Sequence[int]], list[fl
 
 
 def encode(texts: Sequence[str]) -> torch.Tensor:
-    """Token ids [n, length] of texts of one length."""
+    """The token ids [n, length] of texts of equal length."""
     return torch.tensor([[VOCABULARY.index(character) for character in text] for text in texts])
 
 
@@ -47,12 +47,12 @@ def well_formed(prompts: Sequence[str], completions: Sequence[str], answers: Seq
 
 
 def fitting_length(prompts: Sequence[str], completions: Sequence[str], answers: Sequence[int]) -> list[float]:
-    """1 for a completion as long as the right one, less by half for each character too many or too few."""
+    """1 for a completion as long as the right one, and half as much for each character too many or too few."""
     return [0.5 ** abs(len(text) - len(f"{answer}{END}")) for text, answer in zip(completions, answers, strict=True)]
 
 
 def close(prompts: Sequence[str], completions: Sequence[str], answers: Sequence[int]) -> list[float]:
-    """1 for the right number, half of that for each one it is off, 0 for what is not a number."""
+    """1 for the right number, half as much for each 1 that it is off, 0 for a text that is no number."""
     numbers = [int(text[:-1]) if re.fullmatch(rf"\d+{END}", text) else None for text in completions]
     return [
         0.0 if number is None else 0.5 ** abs(number - answer) for number, answer in zip(numbers, answers, strict=True)
@@ -69,7 +69,7 @@ REWARDS: dict[str, RewardFunction] = {
 
 @dataclass(frozen=True)
 class Scored:
-    """Completions [n, prompt + completion] of prompts, as text, with their mask by completion token and rewards [n]."""
+    """Prompts and completions as text, with length, truncation and rewards [n], and the mask [n, completion]."""
 
     prompts: Sequence[str]
     completions: Sequence[str]
@@ -80,7 +80,7 @@ class Scored:
 
 
 def scored(drawn: Sequence[tuple[str, int]], tokens: torch.Tensor, rewards: Iterable[str]) -> Scored:
-    """What the named reward functions give for ``tokens``, which continue the prompts of ``drawn``."""
+    """Score ``tokens`` [n, prompt + completion], which continue the prompts of ``drawn``, by the reward functions."""
     prompts, answers = [prompt for prompt, _ in drawn], [answer for _, answer in drawn]
     completions = decode(tokens[:, PROMPT_LENGTH:])
     length = torch.tensor([len(text) for text in completions])

@@ -9,5 +9,5 @@ import declog
 
 @declog.function
 def acme_margin(reward: torch.Tensor) -> torch.Tensor:
-    """How far a reward is from the line between solved and not, 0.5; negative below it."""
+    """The reward minus 0.5, the line between solved and not: negative below it."""
     return reward - 0.5
