@@ -14,7 +14,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class PPO:
-    """The coefficients; ``beta`` weights each token's KL penalty, which is a k1 estimate of the KL from the reference."""
+    """The coefficients; ``beta`` weights each token's KL penalty, a k1 estimate of the KL from the reference."""
 
     beta: float
     gamma: float
