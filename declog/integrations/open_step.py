@@ -87,7 +87,7 @@ class OpenStep:
                 pass
 
     def pause(self, state: Any) -> None:
-        """End the step before an evaluation, unless the trainer is in the middle of it: then it stays open around."""
+        """End the step before an evaluation; a step that is under way stays open around the evaluation."""
         if not self.under_way(state):
             self.end()
 

@@ -51,7 +51,8 @@ def tee(logger: Any = None, config: Any = PRESET, overrides: Sequence[str] = (),
     that the loop does not log itself. ``options`` are those of ``declog.start``. The process is the only rank by
     default: if all ranks log, pass ``rank`` and ``world_size``, and the logger on rank 0.
 
-    A number with an earlier step than the last is recorded at the last step; declog warns once for each such name.
+    A number with an earlier step than the last is recorded at the last step. If the steps of a name itself go back,
+    declog warns once for the name.
 
     Raises ``ConfigError`` for a wrong config, and ``UsageError`` for a logger of another shape.
     """

@@ -162,7 +162,7 @@ class Run:
 
     @property
     def state(self) -> str:
-        """The state that the run wrote, such as ``running`` or ``failed``; ``killed`` if it died without an end."""
+        """The state that the run wrote, such as ``failed``; ``killed`` if it wrote ``running`` and no process lives."""
         said = str(self.info.get("state", "unknown"))
         lives = self._held and self.info in self._all[-1:]  # only the last process of a folder can be alive
         return KILLED if said == RUNNING and not lives else said
