@@ -54,7 +54,7 @@ class Stored:
         self._keys, self._get, self._absent = keys, get, absent
 
     def column(self, name: str, rows: int) -> Any:
-        """A column of the batch's rows, as a tensor or a list; None if the store lacks the column, or has other rows."""
+        """A column of the batch's rows, as a tensor or a list; None if the store lacks it, or has other rows."""
         taken = [row for row, key in enumerate(self._keys) if not key.startswith(PADDING)]
         if len(taken) != rows:
             taken = list(range(len(self._keys)))
