@@ -1,7 +1,7 @@
-"""The compiler: a ``LogSpec`` in, a ``Plan`` out, through a visible tuple of small passes.
+"""Compile a ``LogSpec`` to a ``Plan``, in the small passes that ``PASSES`` lists.
 
-Every pass takes the draft, reads what earlier passes added, and reports all problems that it finds; the
-compilation stops after the first group of passes that found any. Only this package sees both the models of
+Each pass reads the fields of the draft that earlier passes added, and reports every problem that it finds. The
+compilation stops after the first group of passes that reported a problem. Only this package knows both the models of
 the YAML and the plan.
 """
 
@@ -26,9 +26,10 @@ from declog.plans.ops import Plan
 
 @dataclass(frozen=True)
 class Pass:
-    """A step of the compiler. ``reads`` and ``adds`` are fields of the draft, besides the config and what is reported.
+    """A step of the compiler.
 
-    A pass reads fields that earlier passes added. A test compares both with the fields that each pass touches.
+    ``reads`` names the fields of the draft that the pass reads, which earlier passes added. ``adds`` names the fields
+    that it writes. Neither lists the fields in ``draft.ALWAYS``. A test compares both with the fields that a pass uses.
     """
 
     run: Callable[[Draft], None]
@@ -99,11 +100,11 @@ def compile(
     config: Mapping[str, Any] | None = None,
     imports: Iterable[str] = (),
 ) -> Plan:
-    """The plan of a config, as ``declog.validate`` gives it; raises ``ConfigError`` with every mistake.
+    """The plan of a config that ``declog.validate`` returned; raises ``ConfigError`` with every mistake.
 
-    ``constants`` are values from an adapter's trainer; ``profiles`` those that sinks given in code use;
-    ``config`` is the plain configuration as it may be written down, for the run's metadata. ``imports`` are the modules
-    whose classes a sink's `kind` may name, ``module:Class``.
+    ``constants`` are the values that an adapter takes from its trainer. ``profiles`` are the profiles that sinks passed
+    in Python use. ``config`` is the plain config as it may be written down, for the run's metadata. ``imports`` are the
+    modules whose classes a sink's `kind` may name, ``module:Class``.
     """
     if not isinstance(spec, LogSpec):
         raise ConfigError([Problem.of("DL202.not_validated", where=Where(name="spec"), type=type(spec).__name__)])
@@ -119,7 +120,7 @@ def compile(
     of_draft = {name: tuple(value) if isinstance(value, list) else value for name, value in vars(draft).items()}
     run = (config or {}).get("run")
     facts: dict[str, Any] = {
-        **as_written(spec, Plan),  # said of the config, of the run, and made by the passes
+        **as_written(spec, Plan),  # from the config, from its `run`, and from the passes
         **as_written(spec.run, Plan),
         **{name: value for name, value in of_draft.items() if name in names},
         "name": spec.run.name or spec.run.project,
@@ -146,6 +147,6 @@ def compile(
 
 
 def _foreign(plan: Plan, functions: _functions.Functions) -> dict[str, _functions.Function]:
-    """The functions in a plan's expressions that are not declog's own."""
+    """The functions that a plan's expressions call and declog does not have built in, by name."""
     names = sorted({node.op for node in walk(*expressions(plan)) if node.op not in _functions.BUILTIN})
     return {name: function.compiled for name in names if (function := functions.get(name)) is not None}

@@ -1,4 +1,4 @@
-"""`by: group`: an axis is no label. One value per group is an expression, and the answer writes it."""
+"""Refuse an axis as a label, `by: group`. The fix writes the expression that has one value per group."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from declog.language.notation import reduced
 from declog.language.spec import MetricSpec
 
 Entry = dict[str, Any]  # the keys of a metric
-_INSIDE = {Axis.GROUP: Axis.COMPLETION, Axis.COMPLETION: Axis.TOKEN}  # over which there is one value per axis
+_INSIDE = {Axis.GROUP: Axis.COMPLETION, Axis.COMPLETION: Axis.TOKEN}  # reduce over the value for one per key
 _CALL = re.compile(r"\b(\w+)\(([^()]+)\)")
 
 
 def refuse_axis(draft: Draft, id: str, spec: MetricSpec, compiles: Callable[[MetricSpec], bool]) -> bool:
-    """Whether a label of a metric is an axis, which is reported; ``compiles`` tries a metric that may be the answer."""
+    """Whether the metric's `by` names an axis, which is reported.
+
+    The fix is the first candidate that ``compiles`` accepts; in a config without groups, the first candidate.
+    """
     texts = [spec.by] if isinstance(spec.by, str) else spec.by or []
     axes = {text: AXES[text.strip()] for text in texts if text.strip() in AXES}
     if not _tells_groups_apart(draft):
@@ -38,14 +41,14 @@ def refuse_axis(draft: Draft, id: str, spec: MetricSpec, compiles: Callable[[Met
 
 
 def _tells_groups_apart(draft: Draft) -> bool:
-    """Whether `group` is the axis, also where a signal of that name has the groups' ids."""
+    """Whether `group` means the axis: groups have a size or the ids of a signal `group`, or no signal has this name."""
     grouping = draft.grouping
     of_axis = grouping is not None and (grouping.size is not None or Axis.GROUP.label in grouping.of)
     return of_axis or Axis.GROUP.label not in draft.signals
 
 
 def _entries(draft: Draft, axis: Axis, id: str, spec: MetricSpec, axes: Mapping[str, Axis]) -> Iterator[Entry]:
-    """The metric without the ``axes`` among its labels: what may have one value per ``axis``, the simplest first."""
+    """Candidates for a metric with one value per ``axis`` and without the ``axes`` in its `by`, the simplest first."""
     labels = [text for text in ([spec.by] if isinstance(spec.by, str) else spec.by or []) if text not in axes]
     entry = spec.model_dump(exclude_defaults=True, exclude={"by"} if labels else {"by", "max_labels"}, by_alias=True)
     dropped = [*axes, *([] if labels else ["label"])]
@@ -59,14 +62,14 @@ def _entries(draft: Draft, axis: Axis, id: str, spec: MetricSpec, axes: Mapping[
         yield entry
         return
     yield from _per(draft, axis, id, entry)
-    if labels:  # those of completions are no labels of a group
+    if labels:  # a label per completion is no label of a group: take the first
         by = [f"first({label}, over={_INSIDE[axis].label})" for label in labels]
         names = dict(zip(labels, ["/{label}", *[""] * len(labels)], strict=False))
         yield from _per(draft, axis, id, {**_renamed(entry, names), "by": by if len(by) > 1 else by[0]})
 
 
 def _renamed(entry: Entry, fields: Mapping[str, str]) -> Entry:
-    """An entry whose names have other text in place of some fields, and what is before those."""
+    """The entry with new text in its names for some fields, each replaced together with the separator before it."""
 
     def renamed(template: str) -> str:
         for name, text in fields.items():
@@ -79,9 +82,10 @@ def _renamed(entry: Entry, fields: Mapping[str, str]) -> Entry:
 
 
 def _per(draft: Draft, axis: Axis, id: str, entry: Entry) -> Iterator[Entry]:
-    """A metric of one value per group or completion: what it reduced over all rows it computes over those of one.
+    """Candidates for a metric with one value per ``axis``: its expression reduces the rows of each group or completion.
 
-    What the expression says already is `mean` and null, as a file or an override may change a metric that says it.
+    A key that moved into the expression becomes `mean` or null, and is not left out: the fix may be merged into an
+    entry that has this key.
     """
     rest = {key: value for key, value in entry.items() if key not in ("expr", "reduce")}
     text, reduce = str(entry.get("expr", id)), entry.get("reduce", "mean")
@@ -120,7 +124,7 @@ def _per(draft: Draft, axis: Axis, id: str, entry: Entry) -> Iterator[Entry]:
 
 
 def _over(reduction: str, inside: str, axes: list[Axis]) -> str:
-    """A reduction of the rows of the last axis, of means, or sums, over those of the axes before it."""
+    """A reduction over the last axis, of means over each axis before it; a sum is of sums."""
     *finer, last = axes
     for axis in finer:
         inside = f"{'sum' if reduction == 'sum' else 'mean'}({inside}, over={axis.label})"
@@ -128,7 +132,7 @@ def _over(reduction: str, inside: str, axes: list[Axis]) -> str:
 
 
 def _where(value: str, condition: str | None) -> str:
-    """A value where a condition holds."""
+    """The value where a condition holds, else `missing`; without a condition, the value."""
     if condition is None:
         return value
     inside = _operand(value) if " if " in value else value
@@ -136,5 +140,5 @@ def _where(value: str, condition: str | None) -> str:
 
 
 def _operand(text: str) -> str:
-    """A text as a part of an expression."""
+    """The text as an operand: in parentheses, if it needs them."""
     return text if re.fullmatch(r"[\w.]+|\w*\([^()]*\)", text) else f"({text})"

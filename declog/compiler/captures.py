@@ -8,7 +8,7 @@ from declog.language.spec_of_tables import ColumnSpec
 from declog.language.spec_of_tests import CaptureSpec
 from declog.plans.ops import CaptureOp
 
-EXTRA = "*"  # columns of log_extra that are no signals
+EXTRA = "*"  # columns of log_extra that are not signals
 
 
 def capture(spec: CaptureSpec) -> CaptureOp | None:
@@ -17,9 +17,9 @@ def capture(spec: CaptureSpec) -> CaptureOp | None:
 
 
 def redactions(draft: Draft) -> dict[str, tuple[tuple[str, str], ...]]:
-    """The patterns to redact by observed name: of every schema's columns, also where no active table shows them.
+    """The patterns to redact, by the observed name of a text: those of all schemas, even if no active table uses them.
 
-    A column's patterns hold for every text that its expression reads, itself or through derived signals.
+    A column's patterns hold for every text that its expression reads, directly or through derived signals.
     """
     patterns_of: dict[str, dict[tuple[str, str], None]] = {}
     for columns in draft.spec.schemas.values():

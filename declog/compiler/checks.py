@@ -1,4 +1,4 @@
-"""Checks of the typed trees: functions that lie about their type, and expressions that surprise."""
+"""Checks of typed expressions: users' functions that break their registration, and values that are likely mistakes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from declog.language.reductions import Reduction, builtin, quantile_level, tried
 from declog.plans.needs import read
 from declog.plans.ops import between
 
-_PATTERNS = ("matches", *SELECTIONS)  # functions of a regular expression
+_PATTERNS = ("matches", *SELECTIONS)  # functions whose text is a regular expression
 _ORDERED = {"lt": ">=", "le": ">", "gt": "<=", "ge": "<"}
 
 
@@ -41,7 +41,7 @@ def expressions(draft: Draft) -> Iterator[tuple[Path, Node]]:
 
 
 def empty(draft: Draft) -> None:
-    """A config that logs nothing of its own."""
+    """Warn of a config that declares no metric and no table."""
     if not draft.spec.metrics and not draft.spec.tables:
         draft.warn(
             "the config declares no metric and no table: only what `log_metric` gives is logged; "
@@ -50,7 +50,7 @@ def empty(draft: Draft) -> None:
 
 
 def quantiles(draft: Draft) -> None:
-    """``p0.95`` is the 0.95 % quantile, which is nearly the minimum: ``p95`` is what most people mean."""
+    """Warn of ``p0.95``: it is the 0.95 % quantile, nearly the minimum, and most people mean ``p95``."""
     reductions = [(f"metrics.{op.id}", op.reduction.name) for op in draft.metrics]
     reductions += [(".".join(map(str, path)), node.op) for path, root in expressions(draft) for node in walk(root)]
     for where, name in reductions:
@@ -61,9 +61,9 @@ def quantiles(draft: Draft) -> None:
 
 
 def surprises(draft: Draft) -> None:
-    """``not (x >= a)`` is true where x is missing, since the comparison is false: worth a warning.
+    """Warn of ``not (x >= a)``: it is true where x is missing, since the comparison is false there.
 
-    A metric's own expression gets none: a missing value is not reduced.
+    A metric's `expr` gets no warning: a missing value is not reduced.
     """
     for path, root in expressions(draft):
         if path[0] == "metrics" and path[-1] == "expr":
@@ -78,13 +78,13 @@ def surprises(draft: Draft) -> None:
                 )
 
 
-# Backslashes that stand for half as many; in patterns two before a word are LaTeX's: `\\boxed`.
+# Doubled backslashes, where one was meant; in a pattern, two before a word are LaTeX: `\\boxed`.
 _TWICE = r"\\{2}"
 _TWICE_IN_PATTERN = r"(?<!\\)(?:\\{4}|\\{2}(?=\.|[dDsSwW](?![A-Za-z])))"
 
 
 def escapes(draft: Draft) -> None:
-    """A text that says two backslashes for one, or a backslash and an n for a line break: texts have no escapes."""
+    """Warn of escapes, which texts do not have: two backslashes for one, or a backslash and an n for a line break."""
     for path, root in expressions(draft):
         for node in walk(root):
             for text in (value for _, value in node.params if isinstance(value, str)):
@@ -109,7 +109,7 @@ def constants(draft: Draft) -> None:
 
 
 def conditions(draft: Draft) -> None:
-    """Alerts that always fire or never, and healthy ranges that a metric cannot have."""
+    """Warn of alerts that always or never fire, and of healthy ranges that their metric can never be in."""
     bounds_of = ranges.of_outputs(draft.outputs)
     for op in draft.alerts:
         always = ranges.verdict(op.when, bounds_of)
@@ -128,7 +128,7 @@ def conditions(draft: Draft) -> None:
 
 
 def glued(draft: Draft) -> None:
-    """A prefix that has nothing between it and the names behind it."""
+    """Warn of a prefix of a mode or a sink that has no separator between it and the name of a metric."""
     templates = [item.template for op in draft.outputs if op.shown for item in op.names]
     name = next((template for template in templates if template[:1].isalnum()), "")
     prefixes = [(f"modes.{mode.name}", mode.prefix) for mode in draft.modes.values()]
@@ -142,7 +142,7 @@ def glued(draft: Draft) -> None:
 
 
 def functions(draft: Draft) -> None:
-    """Try users' functions: on `meta` tensors, and on plain values: a result must be what their registration says."""
+    """Try each user's function once, on `meta` tensors or on plain values; its result must match its registration."""
     seen: set[str] = set()
     for path, root in expressions(draft):
         for node in walk(root):
@@ -158,7 +158,7 @@ def functions(draft: Draft) -> None:
 
 def _try_tensors(draft: Draft, path: Path, function: Function, node: Node) -> None:
     """Try a function of tensors on `meta` tensors, which hold no values."""
-    import torch  # only where a config uses a function of a user's
+    import torch  # only if a config uses a user's function
 
     shape, dtype = ((3, 5), torch.float32) if node.type.axis is Axis.TOKEN else ((3,), torch.float64)
     arguments = [torch.empty(shape, device="meta", dtype=dtype) for _ in node.args]
@@ -189,19 +189,23 @@ _SAMPLES = {DType.TEXT: "text", DType.INT: 1, DType.FLOAT: 1.0, DType.BOOL: True
 
 
 def _sample(arg: Node) -> Any:
-    """A value that an argument may have: of a constant its own, and None for `missing`."""
+    """A value to try for an argument: a constant's own value, with None for `missing`, or a sample of the type."""
     if arg.op != CONST:
         return _SAMPLES[arg.type.dtype]
     return None if arg.leaf != arg.leaf else arg.leaf
 
 
 def _try_row(draft: Draft, path: Path, function: Function, node: Node) -> None:
-    """Try a function of plain values on the text `text`; only a warning if it raises, as it may on a text like that."""
+    """Try a function of plain values on samples, for texts on `text`.
+
+    A result of another type, a NameError and an ImportError are errors. Any other exception is only a warning, since
+    the function may accept the texts of a run.
+    """
     try:
         function.of_row(node.type.dtype, [_sample(arg) for arg in node.args])
     except RuntimeFailure as error:
         cause = error.__cause__
-        if cause is None:  # of another type
+        if cause is None:  # the result has another type
             draft.problems.append(Problem(error.code, error.message, path, error.fix))
         elif isinstance(cause, NameError | ImportError):
             draft.report("DL314.declared", path, function=function.name, problem=f"failed: {error_text(cause)}")
@@ -215,7 +219,10 @@ def _try_row(draft: Draft, path: Path, function: Function, node: Node) -> None:
 
 
 def reducers(draft: Draft) -> None:
-    """Try users' reductions on a few rows, as they come in a run; a value on which one raises may never come."""
+    """Try each user's reduction on 8 rows and on one row.
+
+    A failure that depends on the values is only a warning: a run may never have such values.
+    """
     seen: set[tuple[object, ...]] = set()
     for path, reduction, args, params in _reduced(draft):
         dtypes = tuple(node.type.dtype for node in args)
@@ -238,7 +245,7 @@ def reducers(draft: Draft) -> None:
 
 
 def _reduced(draft: Draft) -> Iterator[tuple[Path, Reduction, tuple[Node, ...], tuple[tuple[str, Any], ...]]]:
-    """What is reduced by metrics, and in expressions with `over=`: where, how, and the constants of it."""
+    """Every reduction of a metric, and in an expression with `over=`: path, reduction, arguments and constants."""
     for op in draft.metrics:
         if (spec := draft.spec.metrics.get(op.id)) is not None:
             yield ("metrics", op.id, "expr" if spec.reduce is None else "reduce"), op.reduction, op.args, op.params
@@ -252,7 +259,7 @@ def _reduced(draft: Draft) -> Iterator[tuple[Path, Reduction, tuple[Node, ...], 
 def _problem_of_reduction(
     reduction: Reduction, dtypes: Sequence[DType], rows: int, params: Mapping[str, Any]
 ) -> tuple[str | None, bool]:
-    """What a reduction does wrong, and whether it does so whatever the values are."""
+    """The problem of a reduction on some rows, or None; and whether the problem is the same for any values."""
     try:
         result = tried(reduction, dtypes, rows, params)
     except (KeyboardInterrupt, SystemExit):
@@ -268,9 +275,9 @@ def _problem_of_reduction(
 
 
 def _of_constants(reduction: Reduction, args: Sequence[Node], params: Sequence[tuple[str, Any]]) -> str | None:
-    """How a reduction takes the numbers that are its last arguments, which come as columns; None where there are none.
+    """The fix for a reduction that is called with numbers at the end, which it gets as columns; None for another call.
 
-    ``quantile(length, 0.75)``: `def quantile(values, *, q)`, and `quantile(length, q=0.75)`.
+    For ``quantile(length, 0.75)`` it is `def quantile(values, *, q)`, and `quantile(length, q=0.75)`.
     """
     numbers = [*itertools.takewhile(lambda node: node.op == CONST, reversed(args))][::-1]
     columns = len(args) - len(numbers)

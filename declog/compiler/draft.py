@@ -26,7 +26,7 @@ from declog.plans import ops
 Constant = bool | int | float | str
 Op = TypeVar("Op")
 NAME = re.compile(r"[a-z_]\w*")  # a name in a text that is not parsed
-PREFERRED = "__prefer"  # behind a metric's id: the hidden metric that stands for it
+PREFERRED = "__prefer"  # the end of the id of the hidden metric that a metric's `prefer` makes
 # Every pass may read the config and the arguments of `compile`, use typed expressions, and report problems.
 ALWAYS = frozenset(
     {"spec", "functions", "reductions", "offered", "requested", "columns", "imports"}
@@ -44,19 +44,19 @@ class SwitchedOff(Exception):
 
 @dataclass(frozen=True)
 class Signal:
-    """A signal of the config, observed or derived: what its entry says, where the entry is, and its phases."""
+    """A signal of the config, observed or derived: its entry, the entry's path, and its phases."""
 
     spec: Observed | DerivedSpec
     path: Path
-    homes: tuple[str, ...] = ()  # the phases in which it is declared; none where that is `any`
+    homes: tuple[str, ...] = ()  # the phases that declare the signal; empty for `any`
 
     def comes_in(self, phase: str) -> bool:
-        """Whether a phase may observe it."""
+        """Whether a phase may observe the signal."""
         return not self.homes or phase in self.homes
 
     @property
     def declaration(self) -> str:
-        """How it is declared, in short: `completion int`, `{axis: completion, from: scores}`."""
+        """The declaration in short: `completion int`, `{axis: completion, from: scores}`; `...` if it is derived."""
         if not isinstance(self.spec, Observed):
             return "..."
         keys = self.spec.model_dump(include={*Observed.model_fields}, exclude_defaults=True, by_alias=True, mode="json")
@@ -112,7 +112,7 @@ class Draft:
         return self.phase_order.get(phase, 3)
 
     def window(self, every: int | None, *path: str | int) -> int:
-        """The window of a metric or table in steps; with a path, a wrong `every` is reported."""
+        """The window of a metric or table in steps; with a path, a wrong `every` is reported there."""
         if every is not None and path and self.period and every % self.period:
             near, least = self.period * max(1, round(every / self.period)), math.gcd(every, self.period)
             more = f"or at the top `every: {least}`, and `every: {self.period}` for what shall have fewer values"
@@ -129,12 +129,12 @@ class Draft:
         self.problems.append(Problem.of(key, path, related=related, **facts))
 
     def report_first(self, problem: Problem, path: Path) -> None:
-        """Report a problem at a path, unless it has one."""
+        """Report a problem at a path, unless this path has a problem already."""
         if all(reported.path != path for reported in self.problems):
             self.problems.append(replace(problem, path=path))
 
     def latest(self, phases: Iterable[str], path: Path) -> str:
-        """The last of these phases: a value that reads them all has its rows. Phases without an order are reported."""
+        """The last of these phases. A value that reads them all has its rows. Phases without an order are reported."""
         try:
             return latest(phases, self.order)
         except ExpressionError as error:
@@ -154,7 +154,8 @@ class Draft:
     def at(self, *path: str | int, off: str | None = None) -> Iterator[None]:
         """Report errors of the expression at ``path``.
 
-        ``off`` is the entry that is inactive if a signal of it is switched off.
+        If the expression reads an entry that is switched off, the entry ``off`` becomes inactive; without ``off``,
+        ``SwitchedOff`` is raised.
         """
         try:
             yield
@@ -174,9 +175,9 @@ class Draft:
 
     @property
     def signal_names(self) -> list[str]:
-        """The signals that the config declares, for suggestions: of one that another stands for, that one alone.
+        """The signals that the config declares, for suggestions, without the helpers of another signal.
 
-        So is not `given_length`, which is observed as `length`, where `length` is derived, nor `counted_length`.
+        Helpers of a derived `length` are `given_length`, which is observed as `length`, and a derived `counted_length`.
         """
         preferred = {(id, entry.prefer) for id, entry in self.spec.metrics.items()}
         inside = {
@@ -247,7 +248,7 @@ def as_written(spec: Model, op: type[Any]) -> dict[str, Any]:
 
 
 def op_of(op: type[Op], spec: Model, **facts: Any) -> Op:
-    """An op with the values that its model has under the same names, and with these facts in addition or instead."""
+    """An op with the values that its model has under the same names; ``facts`` are added, or replace them."""
     return op(**as_written(spec, op) | facts)
 
 
@@ -287,7 +288,7 @@ def fits(draft: Draft, node: Node, path: Path, dtypes: Sequence[DType], axis: Ax
 
 
 def _of_each(node: Node, way: str, axis: Axis) -> str | list[str]:
-    """An expression with its finer values reduced to one for each value of an axis; of several labels a list."""
+    """An expression whose finer values are reduced to one for each value of ``axis``; for several labels, a list."""
     if node.op == COMBINED:
         return [str(_of_each(part, way, axis)) for part in node.args]
     finer = node.type.axis
@@ -295,7 +296,7 @@ def _of_each(node: Node, way: str, axis: Axis) -> str | list[str]:
 
 
 def _edits(path: Path, values: Sequence[Any]) -> str:
-    """The values that a key may have instead, in YAML, each with the key; those of an item of a list alone."""
+    """The values that a key may have instead, in YAML: each with the key, and for an item of a list without it."""
     keyed = [in_flow({path[-1]: value})[1:-1] if isinstance(path[-1], str) else in_flow(value) for value in values]
     return "  or  ".join(keyed)
 

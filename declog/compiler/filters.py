@@ -1,4 +1,4 @@
-"""Filters: their keys and conditions, typed, each after the one it filters."""
+"""Compile filters: type their keys and conditions, each filter after the filter in its `from`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from declog.language.unknown_names import as_label
 from declog.language.wrong_forms import in_one_way
 from declog.plans.ops import FilterOp
 
-# The keys that choose rows, by the kind of filter that they make; without any of them it takes all rows.
+# The keys that choose rows, by the kind of filter; a filter without any of them takes all rows.
 KINDS: Mapping[str, tuple[str, ...]] = {
     "top_bottom": ("top", "bottom"), "first": ("first",), "random": ("random",), "fraction": ("fraction",),
     "unique": ("unique",),
@@ -29,13 +29,13 @@ _LONGER = ("epoch", "run", "all", "every")  # words for more steps than a window
 
 
 def filters(draft: Draft) -> None:
-    """Every filter, after the one it filters."""
+    """Compile every filter, after the filter in its `from`."""
     for name in specs_of(draft):
         _visit(draft, name, ())
 
 
 def specs_of(draft: Draft) -> dict[str, tuple[FilterSpec, Path]]:
-    """The filters by id, each with its path; those that stand in a table come last."""
+    """The filters by id, each with its path; filters that are written in a table come last."""
     named: dict[str, tuple[FilterSpec, Path]]
     named = {name: (spec, ("filters", name)) for name, spec in draft.spec.filters.items()}
     for table, spec in draft.spec.tables.items():
@@ -45,7 +45,7 @@ def specs_of(draft: Draft) -> dict[str, tuple[FilterSpec, Path]]:
 
 
 def filter_of(draft: Draft, table: str) -> str:
-    """The id of a table's filter; one that stands in the table has the table's id, where that is free."""
+    """The id of a table's filter; a filter that is written in the table has the table's id, if no other filter has."""
     spec = draft.spec.tables[table].filter
     if isinstance(spec, FilterSpec):
         return table if table not in draft.spec.filters else f"{table}_filter"
@@ -53,7 +53,7 @@ def filter_of(draft: Draft, table: str) -> str:
 
 
 def _visit(draft: Draft, name: str, above: tuple[str, ...]) -> FilterOp | None:
-    """A filter, after its source; ``above`` are the filters that wait for it."""
+    """Compile a filter after its source; ``above`` are the filters that wait for it. None if it is wrong or off."""
     if name in draft.filters or f"filters.{name}" in draft.inactive:
         return draft.filters.get(name)
     spec, path = specs_of(draft)[name]
@@ -88,7 +88,7 @@ def _visit(draft: Draft, name: str, above: tuple[str, ...]) -> FilterOp | None:
 
 
 def _kind(draft: Draft, spec: FilterSpec, path: Path) -> str:
-    """How a filter chooses rows, by the keys that it has."""
+    """The kind of a filter, by the keys that it has; keys that do not go together are reported."""
     fields = FilterSpec.model_fields
     said = {kind: [key for key in keys if vars(spec)[key] != fields[key].default] for kind, keys in KINDS.items()}
     ways = {kind: names for kind, names in said.items() if names}
@@ -110,7 +110,7 @@ def _kind(draft: Draft, spec: FilterSpec, path: Path) -> str:
 
 
 def _within(draft: Draft, name: str, spec: FilterSpec, path: Path) -> tuple[tuple[str, ...], Node | None]:
-    """The words of what a filter chooses from, but for the window, and the label of its rows: one, or a combination."""
+    """The scopes in a filter's `within`, except `window`, and the label of rows: one, or a combination of several."""
     at = (*path, "within")
     texts = (
         {at: spec.within} if isinstance(spec.within, str) else {(*at, i): text for i, text in enumerate(spec.within)}
@@ -132,7 +132,7 @@ def _within(draft: Draft, name: str, spec: FilterSpec, path: Path) -> tuple[tupl
 
 
 def _of_scope(problem: Problem) -> Problem:
-    """The problem of a label with the word that is meant: a scope, several labels, or a signal to declare."""
+    """The problem of a label with the fix that is meant: a scope, a list of labels, or a signal to declare."""
     text = problem.source or ""
     if text in _LONGER:
         return replace(problem, fix="within: window, and `every` of the table: steps of an epoch")
@@ -146,7 +146,7 @@ def _of_scope(problem: Problem) -> Problem:
 def _row_value(
     draft: Draft, name: str, spec: FilterSpec, text: str | None, at: Path, dtypes: tuple[DType, ...]
 ) -> Node | None:
-    """The expression of a key, which has a value for each row, or for each group if groups are taken."""
+    """The typed expression of a key, with a value for each row, or for each group if the filter takes groups."""
     before = len(draft.problems)
     node = None if text is None else typed(draft, text, *at, off=f"filters.{name}")
     if (wrong := draft.problems[before:]) and (fix := idioms.of_filter(str(text))) is not None:

@@ -31,7 +31,7 @@ from declog.plans.ops import FormulaOp, MetricOp
 
 
 def formulas(draft: Draft) -> None:
-    """Formulas over metrics, each after those it reads."""
+    """Compile formulas over metrics, each formula after the formulas that it reads."""
     waiting: dict[str, set[str]] = {}
     for name, spec in draft.active("metrics").items():
         if spec.formula is not None:
@@ -51,7 +51,11 @@ def formulas(draft: Draft) -> None:
 
 
 def _over_the_run(draft: Draft, name: str, spec: MetricSpec) -> str | None:
-    """The fix for a formula of all rows of the run: of metrics over the run; None where it says more."""
+    """The fix for a formula of all rows of the run: the same formula of hidden metrics with `over: run`.
+
+    None if the formula combines values, or if a metric that it reads is a formula, has `over` or `combine`, or has a
+    reduction that is not a moment.
+    """
     text, entries = str(spec.formula), dict[str, Any]()
     rest = spec.model_dump(exclude_unset=True, exclude={"over", "combine", "formula"}, by_alias=True)
     for read_here in sorted(names_in(_parsed(draft, text)) & draft.spec.metrics.keys()):
@@ -129,7 +133,10 @@ def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
 def _below(
     draft: Draft, used: Iterable[MetricOp | FormulaOp], keys: Callable[[Node], Iterable[str]] = read
 ) -> Iterator[MetricOp | FormulaOp]:
-    """Some metrics, and those that formulas among them read; ``keys``: all of these, or those with their labels."""
+    """Some outputs, and the outputs that formulas among them read, at any depth.
+
+    ``keys`` gives the keys that an expression reads: all, or only those that it reads with all their labels.
+    """
     ops = {op.key: op for op in draft.outputs}
     for op in used:
         yield op
@@ -145,7 +152,10 @@ def _facts(node: Node) -> set[str]:
 def over_metrics(
     draft: Draft, text: str, *, of_formula: str | None = None, of_alert: str | None = None, holds: bool = False
 ) -> Node:
-    """The typed tree of an expression over metrics, which have no rows; ``holds``: of a condition, which must hold."""
+    """The typed tree of an expression over metrics, which have no rows; ``holds``: the expression is a condition.
+
+    It is refused if it has no mode in which it can have a value or, as a condition, can hold.
+    """
     scope = MetricScope(draft, of_alert=of_alert, text=text)
     labels.refuse_other_ways(draft, text, scope)
     compiler = Compiler(text, scope, draft.graph, draft.functions)
@@ -176,9 +186,10 @@ def over_metrics(
 
 
 def _refuse_rows(draft: Draft, compiler: Compiler, id: str, spec: MetricSpec | None = None) -> None:
-    """Refuse ``sum(reward * length) / sum(length)`` over metrics: a reduction of what is computed of rows.
+    """Refuse ``sum(reward * length) / sum(length)`` over metrics: it reduces an expression over signals.
 
-    The fix defines metrics of those rows, for the formula ``spec`` whose name ``id`` is, or for a condition.
+    The fix defines a metric for each reduction. ``spec`` is the formula with the id ``id``; without it the expression
+    is a condition.
     """
     body = parse(compiler.text).body
     call = next((node for node in ast.walk(body) if isinstance(node, ast.Call) and _reduces_rows(draft, node)), None)
@@ -190,7 +201,7 @@ def _refuse_rows(draft: Draft, compiler: Compiler, id: str, spec: MetricSpec | N
     fix = None
     if (
         spec is not None and call is body and not library_calls.is_spelt_out(body, draft.registered)
-    ):  # nothing is computed with it
+    ):  # the reduction is the whole formula
         said = spec.model_dump(exclude_unset=True, exclude={"formula"}, by_alias=True)
         fix = f"{id}: {in_flow({'expr': compiler.text, **said})}"
     elif parts is not None:
@@ -204,7 +215,7 @@ def _refuse_rows(draft: Draft, compiler: Compiler, id: str, spec: MetricSpec | N
 
 
 def _reduces_rows(draft: Draft, call: ast.Call) -> bool:
-    """Whether it is a reduction without an axis of an expression over signals, or of several of them."""
+    """Whether a call reduces expressions computed from signals, without an axis; also one spelt out as such calls."""
     if library_calls.is_spelt_out(call, draft.registered):
         calls = ast.walk(library_calls.spelt_out(call, draft.registered))
         return any(isinstance(inner, ast.Call) and _reduces_rows(draft, inner) for inner in calls)
@@ -223,7 +234,7 @@ def _reduces_rows(draft: Draft, call: ast.Call) -> bool:
 def _comparable(
     pieces: Iterable[tuple[str, str]], below: Iterable[MetricOp | FormulaOp], pool: str, text: str
 ) -> None:  # fmt: skip
-    """Values of pieces meet by (step, batch, rank), and are combined alike; else it is refused."""
+    """Refuse a formula of values that do not match by (step, batch, rank), or that are combined in different ways."""
     phases = {op.phase for op in below if isinstance(op, MetricOp)}
     if pool in ("batch", "rank_batch") and len(phases) > 1:
         shown = " and ".join(f"`{phase}`" for phase in sorted(phases))
@@ -234,16 +245,17 @@ def _comparable(
 
 
 def _pieces(used: Sequence[MetricOp | FormulaOp]) -> list[tuple[str, str]]:
-    """The pools and the combinations in which a formula reads its metrics.
+    """The pool and the combination in which a formula reads each of its metrics.
 
-    A metric has one value over the run; and none has more beside a variance of pieces, of which one alone has none.
+    A metric over the run has one value. If one of the metrics combines by a variance, which a single value does not
+    have, the formula reads one value per window of each.
     """
     spread = any(op.over_run is None and FORMULAS[op.combine].least > 1 for op in used)
     return [("window", "mean") if spread or op.over_run is not None else (op.pool, op.combine) for op in used]
 
 
 def _labels(draft: Draft, node: Node, text: str) -> tuple[str, ...]:
-    """The labels of an expression over metrics: those of its metrics, of which some may have none."""
+    """The labels of an expression over metrics: those of its metrics with labels, which must have the same `by`."""
     ops = {op.key: op for op in draft.outputs}
     below = _below(draft, [ops[key] for key in read_by_label(node)], read_by_label)
     by = {op.by: op.labels for op in below if isinstance(op, MetricOp) and op.by is not None}
@@ -253,7 +265,7 @@ def _labels(draft: Draft, node: Node, text: str) -> tuple[str, ...]:
 
 
 def conditions(draft: Draft) -> None:
-    """`when` of metrics: checked at each log event, over the values of that event."""
+    """Type the `when` of metrics: a condition that each log event checks over its values."""
     for name, spec in draft.active("metrics").items():
         node = None if spec.when is None else condition(draft, spec.when, ("metrics", name, "when"))
         if node is not None:
@@ -267,7 +279,7 @@ def conditions(draft: Draft) -> None:
 
 
 def _timely(draft: Draft, name: str, condition: Node) -> None:
-    """A condition reads metrics that are known at each log event of the metric."""
+    """Report a `when` that reads a metric which has no value at some log events of the metric ``name``."""
     ops = {op.key: op for op in draft.outputs}
     every = next((op.every for op in ops.values() if op.id == name), 0)
     for key in read(condition):
@@ -278,7 +290,10 @@ def _timely(draft: Draft, name: str, condition: Node) -> None:
 
 
 def _refuse_beside(compiler: Compiler, text: str) -> None:
-    """Refuse names beside one that is off: ``completions/clipped_ratio``, a metric's in trackers, and nobody's."""
+    """Refuse the wrong names of an expression that also reads an entry that is off.
+
+    A wrong name is that of a metric in trackers, such as ``completions/clipped_ratio``, or one that nothing has.
+    """
     tree, scope = parse(text).body, compiler.scope
     names = names_in(tree)
     off = set[str]()
@@ -296,7 +311,7 @@ def _refuse_beside(compiler: Compiler, text: str) -> None:
 
 
 def condition(draft: Draft, text: str, path: Path) -> Node | None:
-    """A bool over metrics' values; one that reads what is off never holds. None for one with an error."""
+    """The typed condition over metrics' values. If it reads what is off, it never holds; None if it has an error."""
     off = ".".join(map(str, path))
     with draft.at(*path, off=off):
         node = over_metrics(draft, text, holds=True)

@@ -1,4 +1,4 @@
-"""One label of a metric: how an expression names it, and the answer where somebody names it in another way."""
+"""One label of a metric: how an expression names it, and the fix if an expression names it in another way."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from declog.language.syntax import refuse
 from declog.language.tracker_names import Shown
 from declog.plans.ops import FormulaOp, MetricOp
 
-_METRIC = re.compile(r"'[^']*'|\"[^\"]*\"|(?<![\w.])([a-z_]\w*)(?=([/.][a-z_]\w*)?[/.\[])")  # texts are passed over
+_METRIC = re.compile(r"'[^']*'|\"[^\"]*\"|(?<![\w.])([a-z_]\w*)(?=([/.][a-z_]\w*)?[/.\[])")  # quoted texts are skipped
 _QUOTED = re.compile(rf"\b{LABEL}\(\s*(['\"])([a-z_][\w.]*)\1\s*,\s*(['\"])(.*?)\3\s*\)")
 _WORD = r"[A-Za-z_][\w-]*"
 
@@ -31,7 +31,7 @@ class _Spot(NamedTuple):
     metric: str
     label: str
     member: str | None = None
-    divides: bool = False  # it can be what it says, a quotient
+    divides: bool = False  # it may be the quotient that is written
 
     @property
     def right(self) -> str:
@@ -39,7 +39,7 @@ class _Spot(NamedTuple):
 
 
 def written(op: MetricOp | FormulaOp) -> str:
-    """An output as expressions name it: its key, but `label(kl, '0-16')` of tokens, which is an output by itself."""
+    """An output as expressions name it: its key, or `label(kl, '0-16')` for a label of tokens, an output of its own."""
     first, *further = (op.suffix or "").split("/") if isinstance(op, MetricOp) else [""]
     reduced, tokens = (first, further) if not first or first.isidentifier() else ("", [first, *further])
     metric = f"{op.id}.{reduced}" if reduced else op.id
@@ -52,7 +52,7 @@ def _metric(op: MetricOp | FormulaOp) -> str:
 
 
 def named_in(draft: Draft, name: str, metric: str) -> str:
-    """A metric, or the label of it that a name says behind the metric's: `by_level_1`."""
+    """The expression for a metric, or for the label that ``name`` has behind the metric's name: `by_level_1`."""
     before = f"{metric.replace('.', '_')}_"
     op = next((op for op in draft.outputs if op.key == metric and op.labels), None)
     if op is None or not name.startswith(before):
@@ -62,9 +62,9 @@ def named_in(draft: Draft, name: str, metric: str) -> str:
 
 
 def _member(op: MetricOp | FormulaOp, name: str, between: str) -> tuple[str | None, str]:
-    """The member and the label that a name of a metric's value says; trackers show the member first.
+    """The member, or None, and the label in a name of a metric's value; trackers show the member first.
 
-    A name with one part is a label of all members, but for a member that is declared.
+    A name with no more parts than labels is a label of all members, unless it begins with a declared member.
     """
     declared = members_of(*op.args) or () if isinstance(op, MetricOp) else ()
     member = next((member for member in declared if name.startswith(f"{member}{between}")), None)
@@ -74,9 +74,9 @@ def _member(op: MetricOp | FormulaOp, name: str, between: str) -> tuple[str | No
 
 
 def refuse_other_ways(draft: Draft, text: str, scope: Scope) -> None:
-    """Refuse ``by_level.1``, ``by_level['1']`` and ``by_level/1``, which is also how trackers show it.
+    """Refuse ``by_level.1``, ``by_level['1']`` and ``by_level/1``, which trackers show.
 
-    A quotient by a number is what it says, if nothing else here is a label; where it may be one there is a note.
+    If all that is found are quotients by a number, they stay quotients, with a warning that names the label.
     """
     spots = [*_spots(draft, text, scope)]
     if all(spot.divides for spot in spots):
@@ -90,7 +90,7 @@ def refuse_other_ways(draft: Draft, text: str, scope: Scope) -> None:
 
 
 def in_words(draft: Draft, text: str, scope: Scope) -> str | None:
-    """What stands for an expression that names a label in another way; None for any other expression."""
+    """The right form of an expression that names a label in another way; None for any other expression."""
     return _edited(draft, text, scope, [*_spots(draft, text, scope)])
 
 
@@ -111,7 +111,7 @@ def _spots(draft: Draft, text: str, scope: Scope) -> Iterator[_Spot]:
             if op.id == match[1] and (op.labels or written(op) != op.key):
                 ops.setdefault(_metric(op), []).append(op)
         if ops:
-            reduced, mean = f"{match[1]}.{(match[2] or '')[1:]}", f"{match[1]}.mean"  # which an id of several means
+            reduced, mean = f"{match[1]}.{(match[2] or '')[1:]}", f"{match[1]}.mean"  # the id of several is the mean
             metric = next((key for key in (reduced, mean) if key in ops), next(iter(ops)))
             behind = match.end() + len(match[2]) if metric == reduced else match.end()
             named = _subscript(text, behind) or _behind_a_sign(text, behind, ops[metric], scope)
@@ -120,7 +120,7 @@ def _spots(draft: Draft, text: str, scope: Scope) -> Iterator[_Spot]:
 
 
 def _subscript(text: str, behind: int) -> dict[str, Any] | None:
-    """``by_level[1]``, ``by_level['1']``."""
+    """Match a label in brackets: ``by_level[1]``, ``by_level['1']``."""
     match = re.compile(r"\[\s*(?:'([^']+)'|\"([^\"]+)\"|([^'\"\[\]:,]+?))\s*\]").match(text, behind)
     return None if match is None else {"end": match.end(), "label": match[1] or match[2] or match[3]}
 
@@ -128,7 +128,7 @@ def _subscript(text: str, behind: int) -> dict[str, Any] | None:
 def _behind_a_sign(
     text: str, behind: int, ops: list[MetricOp | FormulaOp], scope: Scope
 ) -> dict[str, Any] | None:  # fmt: skip
-    """``by_level.1``, ``by_level/1``: labels of buckets, words that nobody declared, or numbers."""
+    """Match a label behind a sign, ``by_level.1``, ``by_level/1``: a bucket, an undeclared word, or a number."""
     buckets = "".join(f"{re.escape(label)}(?![\\w(])|" for label in sorted(_bucketed(ops), key=len, reverse=True))
     by_sign = {"/": rf"{buckets}{_WORD}|\d+(?![\w.-])", ".": rf"{buckets}{_WORD}|\d+(?:-\d+)?(?![\w-])"}
     op, end, parts = ops[0], behind, list[str]()
@@ -156,7 +156,7 @@ def _behind_a_sign(
 
 
 def _bucketed(ops: list[MetricOp | FormulaOp]) -> Iterator[str]:
-    """The labels of a metric by the buckets of a number, which the config says."""
+    """The labels of a metric that the config defines: buckets of a number, and labels of tokens."""
     for op in ops:
         by: Node | None = op.by if isinstance(op, MetricOp) else None
         if (of_tokens := re.fullmatch(rf"{LABEL}\(.+, '(.+)'\)", written(op))) is not None:

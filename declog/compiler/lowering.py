@@ -1,4 +1,4 @@
-"""The last pass: metrics and tables in the form in which they are computed, and what each phase records for them."""
+"""The last pass: lower metrics and tables to the form in which a run evaluates them, and list what phases record."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from declog.plans.ops import TRACE, ColumnOp, FilterOp, MetricOp, PhaseOp, Signa
 def lower(draft: Draft) -> None:
     """Split expressions, and list what each phase records.
 
-    Folds and other columns are numbered by the names of the metrics that need them, so the order of entries in a config
-    does not change the plan.
+    Folds and other columns are numbered in the order of the metrics' keys and the tables' ids, so the order of entries
+    in a config does not change the plan.
     """
     work = Placement(draft)
     metrics = {op.key: _metric(work, op) for op in sorted(draft.metrics, key=lambda op: op.key)}
@@ -45,7 +45,7 @@ def _metric(work: Placement, op: MetricOp) -> MetricOp:
     (expr,) = op.args
     foldable = op.reduction.foldable
     mask, where = expr.mask, op.where
-    of_batches = foldable or where is None or where.type.axis is Axis.STEP  # a sketch is of the whole batch
+    of_batches = foldable or where is None or where.type.axis is Axis.STEP  # a sketch covers the whole batch
     if where is not None and (where.type.axis is Axis.TOKEN or not of_batches):
         mask, where = mask | where.mask | {where}, None
     name = work.fold(phase, expr, mask, tuple(op.reduction.stats) if foldable else ("n", "min", "max", "hist"))
@@ -76,7 +76,7 @@ def _column(work: Placement, column: ColumnOp, table: TableOp) -> ColumnOp:
 
 
 def _tokens(work: Placement, column: ColumnOp, phase: str) -> ColumnOp:
-    """A column of tokens: the first and last values per token are recorded, in a column of rows of tokens."""
+    """Lower a column of tokens: a completion's first and last values per token are recorded as one object."""
     tokens, expr = column.tokens, column.expr
     assert tokens is not None and expr is not None
     tokens = replace(tokens, margin=TokensOp.MARGIN if column.redact else 0)
@@ -117,7 +117,7 @@ def _present(work: Placement, node: Node, phase: str) -> Node:
 
 
 def _ids(work: Placement, op: FilterOp, table: TableOp, axis: Axis) -> Node | None:
-    """The ids of a table's rows, for filters that choose by id: the completion's id, or that of a group's first one."""
+    """The ids of a table's rows, if the filter chooses by id: each completion's, or each group's first completion's."""
     name = work.draft.spec.axes.completion.ids
     if name is None or op.kind not in ("top_bottom", "random", "fraction") or axis is Axis.STEP:
         return None
@@ -133,9 +133,9 @@ def _ids(work: Placement, op: FilterOp, table: TableOp, axis: Axis) -> Node | No
 
 
 def _earlier_groups(work: Placement) -> dict[str, str]:
-    """The phase in which the rows of a later one have their groups, where its rows are matched; by later phase.
+    """The phase that gives the rows of a later phase their groups, by later phase; the rows of both are matched.
 
-    It is the first of a step; between two first ones no order is known.
+    It is the first phase of a step. If several phases are first, none of them is before the other: empty.
     """
     draft, ids = work.draft, work.draft.spec.axes.completion.ids
     orders = {phase: order for phase, order in draft.phase_order.items() if order >= 0}
@@ -149,17 +149,18 @@ def _earlier_groups(work: Placement) -> dict[str, str]:
 
 
 def _tables_of_rows(draft: Draft) -> set[str]:
-    """The phases of tables that have a row per completion, which say its group."""
+    """The phases of tables that have a row per completion; such a row names the completion's group."""
     return {table.phase for table in draft.tables if table.axis is Axis.COMPLETION}
 
 
 def _groups(work: Placement, earlier: Mapping[str, str]) -> None:
-    """Record the signals that identify groups: a single one must come where groups are needed, several only may.
+    """Record the signals that identify groups.
 
-    A later phase may do without.
+    A phase that needs groups requires the signal, if there is only one. Each of several signals is optional. So is the
+    signal beside `axes.group.size`, and in a later phase that takes its groups from an earlier one.
     """
     draft, grouping = work.draft, work.draft.grouping
-    if grouping is None and work.grouped:  # a signal per group; functions of groups have been refused before
+    if grouping is None and work.grouped:  # by a signal per group; functions of groups were refused before
         draft.report("DL306.per_group", "axes.group")
     if grouping is None or not grouping.of:
         return
@@ -172,7 +173,7 @@ def _groups(work: Placement, earlier: Mapping[str, str]) -> None:
 
 
 def _row_ids(work: Placement) -> None:
-    """Record the ids of rows wherever they come with values of rows: calls of the same rows are joined by them."""
+    """Record the row ids in each phase that records other values of rows: they join calls about the same rows."""
     ids = work.draft.spec.axes.completion.ids
     if ids is None or f"signals.{ids}" in work.draft.inactive:
         return
@@ -231,7 +232,7 @@ def _signal(
     draft: Draft, phase: str, name: str, *,
     recorded: bool, required: bool = False, folded: bool = False, unmasked: bool = False,
 ) -> SignalOp:  # fmt: skip
-    """A declared signal in the form in which a phase observes it."""
+    """The op of a declared signal, as a phase observes it."""
     spec = draft.observed[name]
     return op_of(
         SignalOp, spec, name=name, source=spec.from_ or name, dtype=spec.type, axis=AXES[spec.axis],
@@ -242,7 +243,7 @@ def _signal(
 
 
 def _unread(draft: Draft, phase: str, signals: tuple[SignalOp, ...]) -> Iterator[SignalOp]:
-    """The other signals that may be observed in a phase, if rows are kept.
+    """The signals that a phase may observe and the plan does not record; none if the run keeps no rows.
 
     Numbers, bools and ids per completion are recorded if the phase has completions; texts are not.
     """

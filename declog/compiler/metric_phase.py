@@ -1,4 +1,4 @@
-"""The phase whose rows a metric has; tokens of another phase in it are refused."""
+"""The phase whose rows a metric reduces; values per token of another phase are refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from declog.language.syntax import parse
 
 
 def phase_of(draft: Draft, id: str, spec: MetricSpec, args: Sequence[Node], clauses: Mapping[str, Node | None]) -> str:
-    """The latest phase that a metric reads; values of earlier ones are looked up."""
+    """The latest phase that a metric reads; values of earlier phases are looked up.
+
+    If none of its values has one phase, it is the first phase that all its signals share, else the default phase.
+    """
     nodes = [node for node in (*args, *clauses.values()) if node is not None]
     phases = {node.type.phase for node in nodes if node.type.phase is not None}
     if not phases:
@@ -32,7 +35,7 @@ def phase_of(draft: Draft, id: str, spec: MetricSpec, args: Sequence[Node], clau
 
 
 def _refuse(draft: Draft, id: str, spec: MetricSpec, key: str, node: Node, target: str) -> None:
-    """Report tokens of an earlier phase: those of the metric, or those of a condition that reads a value of it."""
+    """Report a value per token of another phase: at the name in a clause that is of another phase, else at `expr`."""
     text, scope = getattr(spec, key), SignalScope(draft)
     if key != "expr" and isinstance(text, str):
         for part in ast.walk(parse(text).body):

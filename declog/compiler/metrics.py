@@ -30,14 +30,14 @@ from declog.language.tracker_names import suffix_of
 from declog.plans.ops import MetricOp
 
 Params = tuple[tuple[str, Any], ...]
-Clauses = dict[str, Any]  # of nodes, or None: `where`, `by` and `weight`
+Clauses = dict[str, Any]  # `where`, `by` and `weight`, each a node or None
 Reduced = dict[str | None, tuple[Reduction | None, Params]]  # the reductions of a metric, by suffix
 LABELS = (DType.TEXT, DType.INT, DType.BOOL, DType.OBJECT)  # the types of labels; a list of tags is an object
 RANKS = 2**20  # with `axes.rank: each` each rank has a value, however many there are
 
 
 def metrics(draft: Draft) -> None:
-    """Every metric that reduces an expression."""
+    """Compile every metric that reduces an expression."""
     entries = draft.active("metrics")
     if LOGGED not in draft.spec.metrics and not draft.deleted(f"metrics.{LOGGED}"):
         entries[LOGGED] = MetricSpec(expr=LOGGED)
@@ -55,7 +55,7 @@ def metrics(draft: Draft) -> None:
 
 
 def _compiles(draft: Draft, id: str, spec: MetricSpec) -> bool:
-    """Whether a metric is right; nothing is reported."""
+    """Whether a metric compiles; nothing is reported."""
     problems, warnings, inactive = [*draft.problems], [*draft.warnings], {**draft.inactive}
     with draft.at("metrics", id, off=f"metrics.{id}"):
         _Metric(draft, id, spec).ops()
@@ -65,10 +65,10 @@ def _compiles(draft: Draft, id: str, spec: MetricSpec) -> bool:
 
 
 def _preferred(draft: Draft, name: str, spec: MetricSpec, ops: list[MetricOp]) -> list[MetricOp]:
-    """A metric and the hidden metric of `prefer`, whose values replace the metric's where they come.
+    """The ops of a metric, and of the hidden metric of `prefer`, whose values replace the metric's where they exist.
 
-    The hidden metric is the mean of a number per step; any other value is reduced as the metric is. Without it, such as
-    for a signal that is off, the metric stays as it is; so does one of some rows, since a number is of all of them.
+    The hidden metric is the mean of a value per step; any other value is reduced as the metric is. If `prefer` is off,
+    the metric stays as it is. So does a metric with labels, or of chosen rows, since a value per step is of all rows.
     """
     node = typed(draft, str(spec.prefer), "metrics", name, "prefer", off=f"metrics.{name}.prefer")
     if node is None:
@@ -83,7 +83,7 @@ def _preferred(draft: Draft, name: str, spec: MetricSpec, ops: list[MetricOp]) -
     keys |= {"where": None} if alone and any(one.type.phase not in (None, node.type.phase) for one in chosen) else {}
     before = len(draft.problems)
     preferred = _Metric(draft, f"{name}{PREFERRED}", spec.model_copy(update=keys)).ops()
-    if any(problem.path[:2] == ("metrics", name) for problem in draft.problems[:before]):  # most are so of both
+    if any(problem.path[:2] == ("metrics", name) for problem in draft.problems[:before]):  # mostly the same again
         del draft.problems[before:]
     by_suffix = {op.suffix: op for op in preferred}
     for index, op in enumerate(ops):
@@ -202,7 +202,7 @@ class _Metric:
         return problem if fix is None else replace(problem, fix=fix)
 
     def _intended(self, parsed: Parsed, code: str) -> str | None:
-        """The fix that keeps what an expression of reductions says; None for another expression."""
+        """The fix that keeps the meaning of an expression of reductions; None for another expression."""
         draft = self.draft
         spelt_out = library_calls.is_spelt_out(parsed.body, draft.registered)
         if code not in ("DL303", "DL304", "DL306") and not spelt_out:
@@ -225,7 +225,7 @@ class _Metric:
         return None if text is None else typed(self.draft, text, *path)
 
     def _where(self, per_token: bool) -> Node | None:
-        """Which rows; a condition that names metrics, and no signal, is one for ``when``."""
+        """The typed condition on rows. If it names metrics and no signal, the fix is to write it as ``when``."""
         before = len(self.draft.problems)
         node = self._compile(self.spec.where, self.path("where"))
         answer = partial(suggestions.of_condition, self.draft, self.id, self.spec, per_token)
@@ -343,7 +343,7 @@ class _Metric:
         return ("metrics", self.id, "by", *([] if isinstance(self.spec.by, str) else [index]))
 
     def _by(self, of_rows: Sequence[bool]) -> Node | None:
-        """The label of a row: one expression, or one for each combination of several. Those of tokens are not in it."""
+        """The label of a row: one expression, or the combination of several. Labels of tokens are not in it."""
         texts = self._by_texts()
         if not texts and self.spec.by is not None:
             self.report("DL202.labels", "by")
@@ -374,7 +374,7 @@ class _Metric:
             fix = suggestions.of_several(self.id, spec) if reduction.arity == 1 else f"expr: [{first}, ...]"
             answer = Problem.of("DL312.arity", reduction=reduction.name, takes=takes, given=count, fix=fix)
             draft.report_first(answer, self.path(reduce))
-            spec = spec.model_copy(update={"name": None, "alias": []})  # which another layer may say of one expression
+            spec = spec.model_copy(update={"name": None, "alias": []})  # another layer may name it for one expression
         axis = max(Axis.STEP if node.type.axis is None else node.type.axis for node in args)
         for place_of, node in enumerate(args):
             if place_of in reduction.texts and node.type.dtype is not DType.TEXT:
@@ -445,5 +445,5 @@ class _Metric:
             self.draft.report_first(problem, self.path("where"))
 
     def _labelled(self) -> tuple[str, ...]:
-        """The names that `by` reads; an expression has none."""
+        """The names of the labels: the text of `by` if it is a name, else an empty text."""
         return tuple(text.strip() if text.strip().isidentifier() else "" for text in self._by_texts())

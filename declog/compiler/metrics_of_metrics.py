@@ -1,4 +1,4 @@
-"""Fixes of metrics whose expression reads other metrics: pasted into the config, they give the intended number."""
+"""Fixes for metrics whose expression reads other metrics: pasted into the config, they give the intended number."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from declog.language.spec import MetricSpec
 from declog.language.tracker_names import reductions_of
 
 _OF_FORMULAS = frozenset({"name", "alias", "tags", "log", "empty", "when"})  # keys that a formula has, too
-_OF_ROWS = frozenset({"where", "by", "weight", "nan", "ranks", "max_labels"})  # which rows count, and how
+_OF_ROWS = frozenset({"where", "by", "weight", "nan", "ranks", "max_labels"})  # keys that choose or weight rows
 DEEPEST = 10  # formulas of formulas
 
 
 def of_metrics(draft: Draft, id: str, spec: MetricSpec, body: ast.expr) -> str | None:
-    """The fix for an expression of metrics: a formula, or the metrics' expressions with what is said beside it.
+    """The fix for an expression of metrics: a formula, or the metrics' own expressions with the keys beside it.
 
-    None where neither gives that number.
+    None if neither gives the intended number.
     """
     metrics, constants = draft.spec.metrics, {*draft.constants, *FACTS}
     formula = reduced_parts.of_metrics(body, metrics, constants, spec.reduce)
@@ -46,7 +46,7 @@ def of_metrics(draft: Draft, id: str, spec: MetricSpec, body: ast.expr) -> str |
     named = {node.id for node in ast.walk(rest) if isinstance(node, ast.Name)} - expanded.parts.keys()
     if not expanded.parts or any(name not in constants for name in named):
         return several
-    # the parts would be combined, and not what is computed of them
+    # each part would be combined, and not the formula's value
     if spec.smoothing is not None or spec.cumulative or spec.combine in ("std", "var"):
         return _of_log_events(id, spec, formula, beside) or several
     shown = {key: value for key, value in beside.items() if key in _OF_FORMULAS}
@@ -55,7 +55,7 @@ def of_metrics(draft: Draft, id: str, spec: MetricSpec, body: ast.expr) -> str |
 
 
 def again(draft: Draft, body: ast.expr) -> bool:
-    """Whether a reduction in an expression is of a metric, whose name is no signal: of what is reduced already."""
+    """Whether an expression reduces a metric, which is reduced already; a name that is also a signal does not count."""
     calls = (node for node in ast.walk(body) if isinstance(node, ast.Call) and reduced(ast.unparse(node)) is not None)
     return any(not names_in(call).isdisjoint(draft.spec.metrics.keys() - draft.signals.keys()) for call in calls)
 
@@ -63,7 +63,7 @@ def again(draft: Draft, body: ast.expr) -> bool:
 def _of_one_number(
     id: str, spec: MetricSpec, body: ast.expr, metrics: Mapping[str, MetricSpec], beside: Mapping[str, Any]
 ) -> str | None:
-    """What a reduction of a metric's one number could mean: that of its rows; None where the body is no metric."""
+    """The fix for a reduction of a metric's one number: that reduction of its rows; None if the body is no metric."""
     name = ast.unparse(body)
     call = reduced(name)
     name, way = (name, spec.reduce) if call is None else (call["expr"], call["reduce"])
@@ -80,7 +80,7 @@ def _of_one_number(
 
 
 def _of_log_events(id: str, spec: MetricSpec, formula: str | None, beside: Mapping[str, Any]) -> str | None:
-    """What a formula has of steps before: curves of its values, and nothing else."""
+    """The fix for a formula that combines log events: it can smooth its values, and drops any other `combine`."""
     values = {key: value for key, value in beside.items() if key != "over"}
     if formula is None or not values.keys() <= _OF_FORMULAS | {"combine"}:
         return None
@@ -92,14 +92,14 @@ def _of_log_events(id: str, spec: MetricSpec, formula: str | None, beside: Mappi
 
 
 def _reduced_already(spec: MetricSpec, body: ast.expr, metrics: Mapping[str, MetricSpec]) -> bool:
-    """Whether a reduction that is said beside the metrics of an expression is how they are reduced already."""
+    """Whether the `reduce` beside an expression of metrics is the mean, or how each of them is reduced already."""
     names = {node.id for node in ast.walk(body) if isinstance(node, ast.Name)} & metrics.keys()
     ways = [("mean", metrics[name].reduce, *reductions_of({"reduce": metrics[name].reduce}).values()) for name in names]
     return spec.reduce is None or all(spec.reduce in way for way in ways)
 
 
 def _said(spec: MetricSpec, keys: frozenset[str] | set[str]) -> dict[str, Any]:
-    """What an entry says by some keys, in the order of the language."""
+    """The values that an entry sets for some keys, in the order of the language."""
     written = spec.model_dump(include={*keys} & spec.model_fields_set, exclude_none=True)
     return {key: value for key, value in written.items() if value != []}
 
@@ -109,9 +109,9 @@ class _NotSaid(Exception):
 
 
 class _Expanded(ast.NodeTransformer):
-    """Names metrics of the same expressions in place of those that an expression reads, and formulas by what they say.
+    """Replaces the metrics in an expression by new metrics of the same expressions, and formulas by what they compute.
 
-    ``parts`` are the new metrics by name, with what is said ``beside`` the expression.
+    ``parts`` are the new metrics by name. They take the keys ``beside`` the expression that a formula cannot have.
     """
 
     def __init__(self, id: str, spec: MetricSpec, draft: Draft, beside: Mapping[str, Any]) -> None:
@@ -121,7 +121,7 @@ class _Expanded(ast.NodeTransformer):
         self._beside = {key: value for key, value in beside.items() if key not in _OF_FORMULAS}
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        """``mean(kl)`` and ``p95(kl)`` of a metric; any other function of what it reads."""
+        """Replace ``mean(kl)`` and ``p95(kl)`` by a new metric; in any other call, replace the arguments."""
         call = reduced(ast.unparse(node))
         if call is None:
             node.args = [self.visit(argument) for argument in node.args]
@@ -134,7 +134,7 @@ class _Expanded(ast.NodeTransformer):
         return self._named({**call, **self._beside})
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        """``length.max``, one of several reductions."""
+        """Replace ``length.max``, one of several reductions of a metric."""
         metric = self._metrics.get(ast.unparse(node.value))
         ending = None if metric is None else reductions_of({"reduce": metric.reduce}).get(node.attr)
         if ending is None:
@@ -142,7 +142,7 @@ class _Expanded(ast.NodeTransformer):
         return self._part(ast.unparse(node.value), ending)
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
-        """A metric, or a constant as it is."""
+        """Replace a metric; keep a constant."""
         return self._part(node.id, self._spec.reduce) if node.id in self._metrics else node
 
     def _part(self, name: str, reduction: object) -> ast.AST:
@@ -176,7 +176,7 @@ class _Expanded(ast.NodeTransformer):
         return self._named(entry)
 
     def _named(self, entry: dict[str, Any]) -> ast.Name:
-        """The name of the metric that an entry is; two alike are one."""
+        """The name of the new metric with this entry; equal entries share a metric."""
         same = next((part for part, there in self.parts.items() if there == entry), None)
         names = (f"{self._id}_{count}" for count in range(1, 999))
         part = same or next(one for one in names if one not in self.parts and one not in self._metrics)
@@ -185,7 +185,7 @@ class _Expanded(ast.NodeTransformer):
 
 
 def _of_rows(logged: object, reduction: object) -> object:
-    """Another reduction of the rows of a metric that is their mean."""
+    """Another reduction of a metric's rows, if the metric logs their mean; raises ``_NotSaid`` for any other metric."""
     return reduction if logged in (None, "mean") else _refused()
 
 

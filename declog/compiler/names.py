@@ -62,7 +62,7 @@ def _names(
             template += "/rank{label}"
         check_template(draft, template, path, family=family, labels=labels)
         if spec.formula is not None:
-            template = re.sub(r"\{reduce\}[_/.-]?", "", template).rstrip("_/.-") or "{id}"  # for what a preset reduced
+            template = re.sub(r"\{reduce\}[_/.-]?", "", template).rstrip("_/.-") or "{id}"  # a preset had reductions
         return template.replace("{id}", id).replace("{reduce}", suffix or suffix_of(str(spec.reduce or "mean")))
 
     names = [NameOp(template=filled(spec.name or default, ("metrics", id, "name")))]
@@ -74,7 +74,7 @@ def _names(
 def check_template(
     draft: Draft, template: str, path: Path, *, family: bool, labels: tuple[str, ...] = (), fields: Set[str] = FIELDS
 ) -> None:
-    """Report what is wrong with a template of these ``fields``."""
+    """Report the mistakes in a template, which may have these ``fields`` and the names of its ``labels``."""
     try:
         used = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
     except ValueError as error:
@@ -113,10 +113,10 @@ def check_template(
 
 
 def in_expression(draft: Draft, shown: str) -> str | None:
-    """What a formula or a condition writes for the value that trackers show as ``shown``, or nearly so; or None.
+    """The expression for the value that trackers show as ``shown`` or under a similar name; None for another name.
 
-    ``completions/mean_length`` is `length.mean`, ``rewards/format/mean`` is `member(rewards.mean, 'format')`, and
-    ``kl/max`` the metric `kl_max`, which nobody defined, of a signal `kl`.
+    ``completions/mean_length`` is `length.mean`, and ``rewards/format/mean`` is `member(rewards.mean, 'format')`. If
+    `kl` is a signal, ``kl/max`` is `kl_max`, a metric that the config does not define yet.
     """
     keys = draft.output_keys
     if shown in keys:

@@ -1,4 +1,4 @@
-"""Sinks, profiles and output names: which sink shows which value, and so which values are needed."""
+"""Sinks, profiles and output names: the values that each sink shows, and so the values that are needed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from declog.plans.ops import FormulaOp, MetricOp, ProfileOp, SinkOp
 
 Output = tuple[str, bool]
 Names = tuple[str, bool, str]  # an output, and a glob of the names of its members or labels
-Choice = tuple[Output | str, str]  # the same of an output or of a table, by its id
+Choice = tuple[Output | str, str]  # an output or a table's id, and such a glob
 Rules = dict[Output | str, list[tuple[str, bool]]]  # by output or table: globs of names, and whether these are shown
 EVERY = "*"
 
@@ -79,7 +79,7 @@ def modes(draft: Draft) -> None:
 def _options_of(text: str) -> str | None:
     """The fix for `console, wandb`, `wandb:my-project` and `logs/run.jsonl`, where a kind of sink must stand alone.
 
-    None if it contains no kind.
+    None if the text contains no kind.
     """
     kinds = [word for word in re.split(r"\W+", text) if word in sinks.known_kinds()]
     if len(kinds) > 1:
@@ -89,7 +89,7 @@ def _options_of(text: str) -> str | None:
 
 
 def _without(text: str, listed: Sequence[str]) -> str | None:
-    """The fix for `-wandb` in the list of sinks: a list of those that are used; None for another text."""
+    """The fix for `-wandb` in the list of sinks: the list without this sink; None for another text."""
     match = re.fullmatch(r"[-~!](\w+)", text)
     if match is None:
         return None
@@ -98,7 +98,7 @@ def _without(text: str, listed: Sequence[str]) -> str | None:
 
 
 def _of_option(draft: Draft, sink: str, problem: Problem) -> Problem:
-    """The problem of a sink's option, with a better fix where that is no option of any sink."""
+    """The problem of a sink's option, with a better fix if no sink has such an option."""
     if problem.code not in ("DL201", "DL202"):
         return problem
     data = draft.spec.model_dump(include={"sinks", "sink_options", "metrics"})
@@ -110,7 +110,7 @@ def _of_option(draft: Draft, sink: str, problem: Problem) -> Problem:
 
 
 def destinations(draft: Draft) -> None:
-    """The sinks, with their kinds' options checked."""
+    """Compile the sinks, and check the options of their kinds."""
     for name in dict.fromkeys(draft.spec.sinks):
         spec = draft.spec.sink_options.get(name, SinkSpec())
         here = ("sink_options", name) if name in draft.spec.sink_options else ("sinks", draft.spec.sinks.index(name))
@@ -171,7 +171,7 @@ def places(draft: Draft) -> None:
 
 
 def leaving(folder: str) -> str | None:
-    """Why a folder is outside of the run's; None for one inside, and for an absolute path."""
+    """The reason why a folder leaves the run's folder, or is no name; None for one inside, and for an absolute path."""
     if "\0" in folder:
         return "holds a NUL character, which no folder's name can have"
     if ".." in PurePosixPath(folder).parts and not PurePosixPath(folder).is_absolute():
@@ -211,9 +211,10 @@ def _specs(draft: Draft) -> dict[str, ProfileSpec]:
 
 
 def _profile(draft: Draft, name: str, spec: ProfileSpec) -> ProfileOp:
-    """The profile: of the rules for a name the last one counts, and `show` is behind `hide`.
+    """Compile a profile to rules for names, of which the last that fits a name counts.
 
-    But what `hide` says by name is behind what `show` says by a pattern, which does not bring it back.
+    Their order is `only`, `hide` by pattern, `show` by pattern, `hide` by name, `show` by name. So a pattern in `show`
+    does not bring back a metric that `hide` names.
     """
     only = spec.only
     if name == "slim" and only is None:
@@ -223,7 +224,7 @@ def _profile(draft: Draft, name: str, spec: ProfileSpec) -> ProfileOp:
     conditions: list[tuple[frozenset[Names], Node, bool]] = []
 
     def selected(key: str, selectors: Sequence[SelectorSpec]) -> tuple[set[Choice], set[Choice]]:
-        """What selectors choose by a pattern, and what they choose by name."""
+        """The choices of selectors by pattern, and their choices by name."""
         by_pattern, by_name = set[Choice](), set[Choice]()
         for index, selector in enumerate(selectors):
             path = ("profiles", name, key, index)
@@ -234,7 +235,7 @@ def _profile(draft: Draft, name: str, spec: ProfileSpec) -> ProfileOp:
                 node = condition(draft, selector.when, (*path, "when"))
                 of_selector = frozenset[Names]().union(*(outputs_of for outputs_of, _ in words.values()))
                 conditions.extend([] if node is None else [(of_selector, node, key == "hide")])
-            if selector.when is None or key != "hide":  # a condition hides only at times
+            if selector.when is None or key != "hide":  # a condition hides only while it holds
                 for word, (outputs_of, tables_of) in words.items():
                     choices = by_pattern if is_pattern(word) else by_name
                     choices |= {((output, alias), glob) for output, alias, glob in outputs_of}
@@ -266,7 +267,7 @@ def _profile(draft: Draft, name: str, spec: ProfileSpec) -> ProfileOp:
 
 
 def _with_rules(rules: Rules, further: Iterable[tuple[set[Choice], bool]]) -> Rules:
-    """Some rules and behind them those of choices, which are shown or not; without what changes nothing."""
+    """The rules, and behind them a rule for each choice, which shows it or not; no rule for what it does not change."""
     rules = dict(rules)
     for choices, shown in further:
         for of, glob in sorted((choice for choice in choices if choice[0] in rules), key=str):
@@ -280,7 +281,7 @@ def _with_rules(rules: Rules, further: Iterable[tuple[set[Choice], bool]]) -> Ru
 
 
 def is_pattern(word: str) -> bool:
-    """Whether a word of a selector chooses by a pattern or a tag, and names nothing."""
+    """Whether a word of a selector is a pattern or a tag, and not a name."""
     return word.startswith("tag:") or not {*"*?["}.isdisjoint(word)
 
 
@@ -310,9 +311,9 @@ def _matching(draft: Draft, word: str) -> Iterable[Output]:
 
 
 def _named(draft: Draft, word: str) -> Iterable[Names]:
-    """The outputs with members or labels whose names a selector may mean, as trackers show them.
+    """The outputs with a member or label whose name, as trackers show it, a selector may match.
 
-    Names of `log_metric` count only if the config declares `logged`: else no misspelt selector would be found.
+    Names of `log_metric` count only if the config declares `logged`; else every misspelt selector would match them.
     """
     for op in draft.outputs:
         for item in op.names if not draft.implicit(op.id) else ():
@@ -322,7 +323,7 @@ def _named(draft: Draft, word: str) -> Iterable[Names]:
 
 
 def _globs(op: MetricOp | FormulaOp, template: str) -> list[str]:
-    """The names of a template as globs: one per declared member, and any label."""
+    """The names of a template as globs: one for each declared member, with `*` for a label and for other members."""
     glob = template
     for field in ("label", *op.labels):
         glob = glob.replace(f"{{{field}}}", "*")
@@ -349,7 +350,7 @@ def _meet(one: str, two: str) -> bool:
 
 
 def _is_off(draft: Draft, word: str) -> bool:
-    """Whether the selector names what is switched off or deleted, or a metric whose own mistake is reported."""
+    """Whether the selector names an entry that is off or deleted, or a metric whose own mistake is reported."""
     entries = [*draft.inactive, *draft.spec.deleted]
     off = [key.removeprefix("metrics.") for key in entries if key.startswith("metrics.")]
     off += draft.spec.metrics.keys() - {op.id for op in draft.outputs}
@@ -387,7 +388,7 @@ def _suggestion(draft: Draft, word: str) -> str:
 
 
 def _shown_as(draft: Draft, glob: str) -> list[str]:
-    """What selects the metrics that trackers show under such names: an id, or a key if not all of that id are so."""
+    """The selectors of the metrics whose names in trackers match a glob: an id, or keys if not all of the id match."""
     ops = {op.key: op for op in draft.outputs if op.key in draft.output_keys}
     shown = [key for key, op in ops.items() if fnmatch.fnmatchcase(op.names[0].template, glob)]
     partly = {op.id for key, op in ops.items() if key not in shown}

@@ -38,10 +38,10 @@ _Fold = tuple[str, Node | None, frozenset[Node], Node | None, tuple[int, int] | 
 
 @dataclass
 class Placement:
-    """The placement so far.
+    """The state of the placement.
 
-    Signals by phase: ``recorded`` ones are kept as rows, ``folded`` ones are read by a fold, ``sent`` ones are texts
-    that are sent in full.
+    ``recorded`` signals are kept as rows, ``folded`` signals are read by a fold, and ``sent`` signals are texts that
+    are sent in full; each with its phase.
     """
 
     draft: Draft
@@ -51,7 +51,7 @@ class Placement:
     recorded: set[Place] = field(default_factory=set)
     folded: set[Place] = field(default_factory=set)
     sent: set[Place] = field(default_factory=set)
-    if_there: set[Place] = field(default_factory=set)  # recorded if they come, but not required
+    if_there: set[Place] = field(default_factory=set)  # recorded if they are observed, but not required
     grouped: set[str] = field(default_factory=set)  # phases in which groups are needed
 
     # -- folds
@@ -65,7 +65,7 @@ class Placement:
         of: Node | None = None,
         trace: tuple[int, int] | None = None,
     ) -> str:
-        """The name of the fold of a per-token expression, with these statistics."""
+        """Add statistics to the fold of a per-token expression, and return the fold's name."""
         masks = tuple(sorted(mask, key=lambda node: node.index))
         new = FoldOp(name=f"fold{len(self.folds)}", phase=phase, expr=expr, mask=masks, stats=(), of=of, trace=trace)
         key = (phase, expr, mask, of, trace)
@@ -75,7 +75,7 @@ class Placement:
         return op.name
 
     def need(self, name: str, phase: str) -> Place:
-        """A signal that is read in a phase, where it must be observed."""
+        """A phase, and a signal that it reads. If the phase may not observe the signal, that is reported."""
         signal = self.draft.signals[name]
         if not signal.comes_in(phase):
             homes, words = ", ".join(signal.homes), signal.declaration
@@ -85,13 +85,13 @@ class Placement:
     # -- worker nodes
 
     def lower_all(self, phase: str, axis: Axis, **nodes: Node | None) -> dict[str, Any]:
-        """Fields of an op with these rows as the worker evaluates them; texts of labels are sent by every rank."""
+        """Lower fields of an op with rows of ``axis``, by name; every rank sends the texts of labels."""
         lowered: dict[str, Any] = dict.fromkeys(nodes)
         for name, node in nodes.items():
             if node is not None:
                 joined = self.draft.joined(node, phase)
                 if axis is Axis.GROUP and joined.op == JOIN and joined.type.axis is Axis.COMPLETION:
-                    # looked up for each completion; a group has its first one's
+                    # looked up for each completion; a group has its first completion's
                     joined = self.draft.graph.make(
                         "first", (joined,), type=joined.type.with_axis(Axis.GROUP), over=Axis.COMPLETION
                     )
@@ -129,7 +129,7 @@ class Placement:
             return self._column(FOLD, node, self.fold(phase, None, node.mask, ("n",)), stat="count")
         texts = [arg for arg in node.args if arg.type.text]
         function = self.draft.functions.get(node.op)
-        of_row = function is not None and function.takes == "values"  # a user's, whose texts are short, as labels
+        of_row = function is not None and function.takes == "values"  # a user's; its texts are short, as labels
         of_text = (of_row or not node.type.text) and any(arg.op not in PLAIN for arg in texts)
         if of_text and not reads_other_ranks(node, split=False):
             return self._local(node, phase)
@@ -140,7 +140,7 @@ class Placement:
         return lowered
 
     def _local(self, node: Node, phase: str) -> Node:
-        """A column that this rank computes, so that its text is not sent."""
+        """A column that the rank with the text computes, so that the text is not sent."""
         op = self.locals.get((node, phase))
         if op is None:
             before = set(self.sent)
@@ -211,7 +211,7 @@ class Placement:
         return self._column(CARRIED, node, name)
 
     def picked(self, node: Node, phase: str) -> Node:
-        """Lower a node of which only chosen rows are needed: its text stays on its rank until they are chosen."""
+        """Lower a node that is needed for chosen rows only: its text stays on its rank until the rows are chosen."""
         node = self.draft.joined(node, phase)
         texts = any(item.op == SIGNAL and item.type.text for item in walk(node))
         if not node.type.text or node.op == SIGNAL or not texts:
@@ -241,7 +241,7 @@ def _call(lowered: Node, node: Node) -> None:
 
 
 def axis_signal(draft: Draft, name: str, path: str) -> Node | None:
-    """The signal that defines an axis which something reads; if it is switched off, that is an error."""
+    """The signal that defines an axis which is read; None if it is switched off, which is reported."""
     reason = draft.inactive.get(f"signals.{name}")
     if reason is None:
         return leaf(draft, name)

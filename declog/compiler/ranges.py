@@ -1,6 +1,4 @@
-"""The range of a value, as far as its expression proves it: for conditions that always or never hold.
-Imports the plan, the tree and functions only.
-"""
+"""The range of a value, as far as its expression proves it: for conditions that always or never hold."""
 
 from __future__ import annotations
 
@@ -20,13 +18,13 @@ ANY: Range = (-math.inf, math.inf)
 UP: Range = (0.0, math.inf)
 SHARE: Range = (0.0, 1.0)
 _ORDERED = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
-_WITHIN = frozenset({"mean", "min", "max", "last", "first", "top_mean", "bottom_mean"})  # between some values
+_WITHIN = frozenset({"mean", "min", "max", "last", "first", "top_mean", "bottom_mean"})  # in the range of the values
 _SIZES = frozenset({"std", "var", "pstd", "pvar", "count", "abs", "exp", "size", "index", "sqrt"})
-MOST = 1000  # cases that are tried
+MOST = 1000  # the most cases to try
 
 
 def of_node(node: Node, metrics: Mapping[str, Range]) -> Range:
-    """The least and the greatest value of an expression; ``metrics`` are those that a formula reads."""
+    """The least and the greatest value of an expression; ``metrics`` are the ranges of metrics that it may read."""
     if node.op == CONST:
         value = node.param("value")
         return ANY if isinstance(value, str) or value != value else (float(value), float(value))
@@ -50,7 +48,7 @@ def of_node(node: Node, metrics: Mapping[str, Range]) -> Range:
 
 
 def _positive(node: Node) -> float | None:
-    """The value of a constant above 0."""
+    """The value of a finite constant above 0; None for another node."""
     value = node.param("value") if node.op == CONST else None
     return value if isinstance(value, int | float) and 0 < value < math.inf else None
 
@@ -80,9 +78,10 @@ def _reduced(op: MetricOp) -> Range:
 
 
 def verdict(condition: Node, metrics: Mapping[str, Range]) -> bool | None:
-    """Whether a condition always holds, or never; None if that depends on the metrics, or is not proven.
+    """Whether a condition always holds (True) or never holds (False); None if it depends on the metrics.
 
-    It is tried on both sides of every number that it compares metrics with: between them nothing changes.
+    The condition is tried at every number that it compares a metric with, and between and beyond these numbers, where
+    it does not change. None also if there are too many cases, or other comparisons.
     """
     if condition.op == CONST:
         return bool(condition.param("value"))
@@ -99,7 +98,7 @@ def verdict(condition: Node, metrics: Mapping[str, Range]) -> bool | None:
 
 
 def _plain(node: Node, marks: dict[str, set[float]]) -> bool:
-    """Whether a condition is made of comparisons of a metric with a number; those numbers go to ``marks``."""
+    """Whether a condition consists of comparisons of a metric with a number; ``marks`` collects the numbers."""
     if node.op in ("and", "or", "not"):
         return all(_plain(arg, marks) for arg in node.args)
     if node.op == CONST:

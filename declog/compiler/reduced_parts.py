@@ -1,6 +1,6 @@
-"""Expressions that compute with reduced values, as metrics: one for each reduction, and a formula that reads these.
+"""Fixes for expressions that compute with reduced values: a metric for each reduction, and a formula over them.
 
-Syntax trees come in, texts of fixes go out.
+Most functions take a syntax tree and return the text of a fix.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from declog.language.tree import listed
 
 _PLAIN = frozenset({"name", "tags", "log"})  # keys that a formula has, too
 _QUOTIENTS = frozenset({"ratio", "quotient", "rate", "fraction", "share", "proportion"})
-OF_ROWS = frozenset({"where", "by", "weight", "nan", "every"})  # keys of the metrics that it reads
+OF_ROWS = frozenset({"where", "by", "weight", "nan", "every"})  # keys of the metrics that the formula reads
 
 
 def as_formula(draft: Draft, id: str, spec: MetricSpec, body: ast.expr, metrics: Collection[str]) -> str | None:
-    """``mean(a) / mean(b)`` computes with reduced values: a metric for each, and a formula. None for anything else.
+    """The fix for ``mean(a) / mean(b)``: a metric for each reduction, and a formula. None for anything else.
 
-    The formula may read ``metrics``, too. A signal that has one value per step is a metric as it is.
+    The formula may also read ``metrics``. A signal with one value per step becomes a metric, too: its mean.
     """
     of_rows = {*OF_ROWS, "over", "combine"}
     further = spec.model_fields_set - of_rows - {"expr"}
@@ -42,7 +42,7 @@ def as_formula(draft: Draft, id: str, spec: MetricSpec, body: ast.expr, metrics:
     if reduced is None:
         return None
     entries, rest = reduced
-    pieces = spec.over not in (None, "run") or spec.combine is not None  # whose values are combined
+    pieces = spec.over not in (None, "run") or spec.combine is not None  # several values are combined
     same = not pieces or (_LINEAR.match(str(spec.combine)) is not None and _is_linear(rest, {*entries}))
     if any(isinstance(node, ast.keyword) for node in ast.walk(rest)) or not further <= _PLAIN or not same:
         return "a metric for each reduction, with the same keys as this one, and a `formula:` of those metrics"
@@ -50,11 +50,11 @@ def as_formula(draft: Draft, id: str, spec: MetricSpec, body: ast.expr, metrics:
     return f"metrics: {in_flow({**entries, id: {'formula': ast.unparse(rest), **said}})}"
 
 
-_LINEAR = re.compile(r"(sum|mean)$|(ema|rolling)\(")  # ways to combine by which a sum is that of its parts
+_LINEAR = re.compile(r"(sum|mean)$|(ema|rolling)\(")  # ways to combine that keep a sum the sum of its parts
 
 
 def _is_linear(node: ast.expr, parts: Collection[str]) -> bool:
-    """Whether it is a sum of multiples of ``parts``."""
+    """Whether an expression is a sum of multiples of ``parts``."""
     match node:
         case ast.Name(id=name):
             return name in parts
@@ -70,9 +70,8 @@ def _is_linear(node: ast.expr, parts: Collection[str]) -> bool:
 def of_spelt_out(draft: Draft, id: str, spec: MetricSpec, word: str, values: Sequence[object] = ()) -> str | None:
     """The fix for ``reduce: sem``, a formula of a deviation and a count; None for another word.
 
-    ``values`` are what is reduced, by default the metric's expressions.
-
-    Beside other reductions it is a metric of its own.
+    ``values`` are the expressions to reduce, by default the metric's. Beside other reductions, the formula becomes a
+    metric of its own.
     """
     exprs = values or listed(spec.expr or id)
     body = ast.Call(ast.Name(word), [tree_of(str(value)).body for value in exprs], [])
@@ -86,9 +85,10 @@ def of_spelt_out(draft: Draft, id: str, spec: MetricSpec, word: str, values: Seq
 
 
 def of_quotient(draft: Draft, id: str, spec: MetricSpec, word: str) -> str | None:
-    """The fix for ``reduce: ratio``: one sum by another, of two expressions or of one and the weight.
+    """The fix for ``reduce: ratio``: one sum divided by another, of two expressions or of one and the weight.
 
-    None for another word, and of conditions, whose rate is a mean. Without a second value the division is asked for.
+    None for another word, and for a single condition, whose rate is a mean. Without a second value, the fix asks for
+    the divisor.
     """
     exprs = [*map(str, listed(spec.expr or id))]
     values = [*exprs, *([] if spec.weight is None else [str(spec.weight)])]
@@ -113,13 +113,13 @@ def of_quotient(draft: Draft, id: str, spec: MetricSpec, word: str) -> str | Non
 
 
 def _is_condition(draft: Draft, expr: str) -> bool:
-    """Whether an expression is true or false; not of one that cannot be compiled."""
+    """Whether an expression compiles to a bool."""
     node = tried(draft, expr)
     return node is not None and node.type.dtype is DType.BOOL
 
 
 def of_tokens(draft: Draft, id: str, spec: MetricSpec, reduction: str, values: Sequence[Node]) -> str:
-    """The fix for a reduction that tokens have not: a formula of others, or that of means of completions."""
+    """The fix for a reduction that tokens do not have: a formula of other reductions, or means per completion."""
     fix = of_spelt_out(draft, id, spec, f"{reduction}_of_tokens", values)
     return fix or beside_others(draft, id, spec, values) or library_calls.of_reduced_tokens(reduction, values)
 
@@ -133,9 +133,10 @@ def beside_others(
     *,
     sketched: bool = False,
 ) -> str | None:
-    """The fix for some of several reductions, which tokens have not: the others stay, and means of completions have it.
+    """The fix for a list of reductions, some of them not for tokens: these move to a metric of means per completion.
 
-    ``sketched`` reductions are among them. ``where`` is the metric's condition. None for a metric of one reduction.
+    With ``sketched``, the reductions that need a sketch move, too. ``where`` is the metric's condition. None for a
+    metric with one reduction.
     """
     if not isinstance(spec.reduce, list):
         return None
@@ -166,7 +167,7 @@ def in_metrics(
 ) -> tuple[dict[str, Any], ast.expr] | None:
     """A hidden metric for each reduction of an expression, by id, and the expression that reads these and ``metrics``.
 
-    ``rows`` are keys that the metrics have. None where nothing is reduced, or something else is read.
+    ``rows`` are the keys of the new metrics. None if the expression reduces nothing, or reads anything else.
     """
     reductions, constants, taken = draft.reductions, {*draft.constants, *metrics}, {*draft.spec.metrics, *draft.signals}
     steps = {name for name, observed in draft.observed.items() if observed.axis == "step"} - {*metrics}
@@ -175,10 +176,10 @@ def in_metrics(
         library_calls.spelt_out(body, draft.registered), {*taken, *draft.constants} - several
     )
     parts: dict[str, str] = {}  # the names of the new metrics, by their expressions
-    chosen: dict[str, tuple[str, str]] = {}  # those that say which rows they are of: the expression and its condition
+    chosen: dict[str, tuple[str, str]] = {}  # of calls with `where=`: the call without it, and the condition
 
     def once(call: ast.Call, name: str) -> str | None:
-        """The argument of a reduction inside of another one, which reduces already."""
+        """The argument of a reduction inside another reduction, which reduces already."""
         return None if call.keywords or not call.args or reductions.get(name) is None else ast.unparse(call.args[0])
 
     def part(call: ast.Call, name: str) -> str | None:
@@ -206,7 +207,7 @@ def in_metrics(
             chosen[text] = ast.unparse(ast.Call(call.func, call.args, options)), condition
         return parts.setdefault(text, f"{id}_{count}")
 
-    of_steps: set[str] = set()  # those of them that are signals of a step
+    of_steps: set[str] = set()  # the new metrics of signals per step
     rest = _Calls(part).visit(tree_of(ast.unparse(body)).body)
     if parts:
         means = {name: ast.Call(ast.Name("mean"), [ast.Name(name)], []) for name in sorted(names_in(rest) & steps)}
@@ -215,7 +216,7 @@ def in_metrics(
         rest = library_calls.Substitution(named).visit(rest)
     if not parts or any(name not in parts.values() and name not in constants for name in names_in(rest)):
         return None
-    of_step = {key: value for key, value in rows.items() if key == "every"}  # of which there are no rows to choose
+    of_step = {key: value for key, value in rows.items() if key == "every"}  # there are no rows to choose
     entries: dict[str, Any] = {}
     for text, name in parts.items():
         beside = of_step if name in of_steps else rows
@@ -231,9 +232,10 @@ _MOMENTS = re.compile(r"(mean|var|std|pstd)\((.+)\)")
 
 
 def _of_finer_rows(draft: Draft, text: str, beside: Collection[str]) -> str:
-    """``var(advantages)`` beside ``mean(advantages * logprobs)``, of the same tokens; any other text as it is.
+    """``var(advantages)`` made to cover the tokens of ``mean(advantages * logprobs)`` beside it; other texts unchanged.
 
-    A signal of several phases is of the same phase, too: ``var(returns)`` beside ``var(returns - values)``.
+    Likewise a signal of several phases gets the phase of the text beside it: ``var(returns)`` beside
+    ``var(returns - values)``.
     """
 
     def rows(text: str) -> tuple[Axis, str | None]:
@@ -252,21 +254,21 @@ def _of_finer_rows(draft: Draft, text: str, beside: Collection[str]) -> str:
 
 
 def chooses_rows(body: ast.expr) -> bool:
-    """Whether a call in it says which rows it is of: ``mean(length, where=reward > 0)``."""
+    """Whether a call in an expression chooses its rows: ``mean(length, where=reward > 0)``."""
     return any(isinstance(node, ast.keyword) and node.arg == "where" for node in ast.walk(body))
 
 
 def _call_of(text: str) -> ast.Call:
-    """The call that a text is."""
+    """The syntax tree of a text that is a call."""
     call = tree_of(text).body
     assert isinstance(call, ast.Call)
     return call
 
 
 def of_earlier_steps(draft: Draft, id: str, body: ast.expr, problem: Problem) -> Problem | None:
-    """The problem of ``reward - prev(reward)``, a formula of metrics of the last steps; None without a step before.
+    """The problem of ``reward - prev(reward)``, with a formula over metrics as the fix.
 
-    A signal per step has `prev` itself.
+    None if the expression reads no earlier step, and for signals per step, which `prev` takes as they are.
     """
     asked = [node for node in ast.walk(body) if isinstance(node, ast.expr) and earlier_steps.reads_earlier(node)]
     spec = draft.spec.metrics[id]
@@ -316,12 +318,12 @@ def of_earlier_steps(draft: Draft, id: str, body: ast.expr, problem: Problem) ->
 def of_metrics(
     body: ast.expr, metrics: Mapping[str, MetricSpec], constants: Container[str], reduce: object
 ) -> str | None:
-    """``100 * mean(kl)`` of a metric `kl`, as a formula: a metric is reduced already; ``reduce`` is said beside it.
+    """The formula for ``100 * mean(kl)`` of a metric `kl`, which is reduced already; ``reduce`` is the key beside it.
 
-    None where it reads signals, or reduces in another way than the metric does.
+    None if the expression reads signals, or reduces a metric in another way than this metric does.
     """
     entries = {id: {"reduce": spec.reduce} for id, spec in metrics.items()}
-    further: list[str] = []  # reductions that are not those of the metrics
+    further: list[str] = []  # reductions other than the metrics' own
 
     def reduced(call: ast.Call, name: str) -> str | None:
         inner: ast.expr = call
@@ -349,15 +351,16 @@ class _Calls(ast.NodeTransformer):
         self._named = named
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
-        """The name that stands for a call, or the call with its arguments replaced."""
+        """Replace a call by its name, or replace the calls in its arguments."""
         name = self._named(node, called(node))
         return self.generic_visit(node) if name is None else ast.Name(name)  # type: ignore[return-value]
 
 
 def reduction(call: ast.Call, reductions: Collection[str], functions: Collection[str]) -> str | None:
-    """The reduction that another library's word stands for, as it would be called: ``median(x)`` is ``p50(x)``.
+    """The call of the reduction that another library's call means: ``median(x)`` is ``p50(x)``; None if unknown.
 
-    Words inside a name count, too: ``MeanMetric(x)`` is ``mean(x)``. ``reductions`` and ``functions`` are all names.
+    Words inside a name count, too: ``MeanMetric(x)`` is ``mean(x)``. ``reductions`` and ``functions`` are all the
+    registered names.
     """
     name = called(call)
     argument = ast.unparse(call.args[0]) if call.args else None

@@ -1,4 +1,4 @@
-"""Schemas: columns, typed for what a row is: an expression, a Python function's value, a completion's tokens."""
+"""Schemas: columns, typed for a table's rows. A column is an expression, a Python function or a completion's tokens."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from declog.language.spec import IDENTIFIER, Observed
 from declog.language.spec_of_tables import ColumnSpec
 from declog.plans.ops import ColumnOp, TokensOp
 
-FIELDS = frozenset({"id", "member"})  # of a column's name
-PIECES = "tokens"  # the key of a cell that has the pieces
+FIELDS = frozenset({"id", "member"})  # of the template of a column's name
+PIECES = "tokens"  # the key of the pieces of text in a cell
 
 
 Columns = Mapping[str, tuple[ColumnSpec, Path]]  # by id, with the path of each
@@ -33,7 +33,7 @@ def of_schema(draft: Draft, schema: str) -> Columns:
 
 
 def of_table(draft: Draft, table: str) -> Columns:
-    """The columns of a table: its schema's; those of a list only, where a name that the schema lacks is a signal."""
+    """The columns in a table's list, else all of its schema. A listed name that the schema lacks is a signal."""
     spec = draft.spec.tables[table]
     of_its_schema = of_schema(draft, spec.schema_) if spec.schema_ in draft.spec.schemas else {}
     if not spec.columns:
@@ -61,7 +61,7 @@ def _meant(draft: Draft, text: str) -> tuple[str, str | None]:
 
 
 def _as_schema(draft: Draft, table: str | int, id: str, expr: str) -> str:
-    """The fix that makes a list of columns a schema, with an expression, which a list cannot say."""
+    """The fix that turns a table's list of columns into a schema, whose column ``id`` has the expression ``expr``."""
     columns: dict[str, Any] = {}
     for name in draft.spec.tables[str(table)].columns:
         column, said = (name, None) if IDENTIFIER.match(name) else _meant(draft, name)
@@ -71,7 +71,7 @@ def _as_schema(draft: Draft, table: str | int, id: str, expr: str) -> str:
 
 
 def columns(draft: Draft, specs: Columns, row: Axis) -> tuple[ColumnOp, ...]:
-    """The columns of a table, for rows of an axis; what is wrong with one is reported."""
+    """Compile columns for rows of the axis ``row``; a wrong column is reported and left out."""
     ops = [_column(draft, name, spec, row, path) for name, (spec, path) in specs.items()]
     seen: dict[str, str] = {}
     for column in ops:
@@ -109,7 +109,7 @@ def _column(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Path) ->
 
 
 def _op(name: str, spec: ColumnSpec, type: DType, **more: Any) -> ColumnOp:
-    """The column, with what every kind of it has."""
+    """A column with the fields that all kinds of columns share, and ``more`` fields."""
     common: dict[str, Any] = {
         "template": (spec.name or name).replace("{id}", name), "required": spec.required, "role": spec.role,
         "max_chars": None if spec.max_chars is None else spec.max_chars.kept, "redact": tuple(spec.redact.items()),
@@ -185,7 +185,7 @@ def _source(spec: ColumnSpec, path: Path) -> Path:
 
 
 def coarser(draft: Draft, node: Node, axis: Axis) -> str:
-    """An expression with a value for each row of ``axis``, for a fix."""
+    """The expression reduced to one value for each row of ``axis``, for a fix."""
     how = "first" if node.type.text else "any" if node.type.dtype is DType.BOOL else "mean"
     text, at = str(node), node.type.axis
     for fine in (Axis.TOKEN, Axis.COMPLETION, Axis.GROUP):
@@ -198,7 +198,7 @@ def coarser(draft: Draft, node: Node, axis: Axis) -> str:
 
 
 def _called(draft: Draft, name: str, spec: ColumnSpec, call: str, row: Axis, path: Path) -> ColumnOp | None:
-    """The column, or None where it is wrong, or something that it reads is off."""
+    """The column of a registered function; None if it is wrong, or reads an entry that is off."""
     with draft.at(*path, "call", off=".".join(map(str, path))):
         function = draft.columns.named(call)
         if function is None:
@@ -216,7 +216,7 @@ def _called(draft: Draft, name: str, spec: ColumnSpec, call: str, row: Axis, pat
 
 
 def _type(draft: Draft, function: RowFunction, name: str, spec: ColumnSpec, path: Path) -> DType | None:
-    """The declared type, or what the function's annotation says; the two must agree."""
+    """The declared type, or the type in the function's annotation; the two must agree."""
     promised, declared = function.returns, spec.dtype
     if declared is None and promised is None:
         draft.report("DL203.column_type", path, name=name)
@@ -258,7 +258,7 @@ def _arguments(draft: Draft, function: RowFunction, row: Axis, path: Path) -> tu
 
 
 def _of_tokens(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Path) -> ColumnOp | None:
-    """The column, or None where something is wrong, or what it reads is off."""
+    """The column of tokens; None if it is wrong, or reads an entry that is off."""
     before = len(draft.problems)
     if row is not Axis.COMPLETION:
         draft.report("DL310.tokens_rows", path, name=name)

@@ -33,7 +33,7 @@ FACTS: dict[str, Type] = {  # facts of a log event and its window that formulas 
 
 
 class ConstantScope(Scope):
-    """Only constants: for `enabled`."""
+    """Constants only: for `enabled`."""
 
     noun = "constant"
 
@@ -127,8 +127,8 @@ class SignalScope(ConstantScope):
 class MetricScope(ConstantScope):
     """Metrics by id, or id.suffix for one of several reductions, and constants: for `formula`, `when` and alerts.
 
-    An alert is off if one of its metrics was deleted or is switched off. For a metric with several reductions the id
-    means the mean; without a mean, the alert is off.
+    An alert is off if one of its metrics was deleted or is switched off. In an alert, the id of a metric with several
+    reductions means the mean; without a mean, the alert is off.
     """
 
     noun = "metric"
@@ -139,9 +139,9 @@ class MetricScope(ConstantScope):
         self.text = text
 
     def measured(self, function: str, call: ast.Call) -> Node | None:
-        """``members(id)``, the number of a metric's members; ``nan_count(id)``, that of its missing values.
+        """Resolve ``members(id)``, a metric's number of members, and ``nan_count(id)``, its number of missing values.
 
-        A label of tokens is an output by itself.
+        ``label(id, ...)`` of a label of tokens is an output of its own.
         """
         outputs = self.draft.outputs
         if function == LABEL and (of_tokens := [op for op in outputs if op.key != labels.written(op)]):
@@ -175,7 +175,7 @@ class MetricScope(ConstantScope):
         if ops:
             return self._metric(ops[0])
         of_name = draft.spec.metrics.get(name)
-        if name in FACTS and of_name is not None and re.search(rf"\b{name}\b", of_name.formula or ""):  # within it
+        if name in FACTS and of_name is not None and re.search(rf"\b{name}\b", of_name.formula or ""):  # in its formula
             return draft.graph.make(BUILTIN, type=FACTS[name], name=name)
         if name not in draft.spec.metrics and (name in draft.constants or name in draft.spec.constants):
             return super().resolve(name)
@@ -229,7 +229,7 @@ class MetricScope(ConstantScope):
         return self.draft.graph.make(METRIC, type=Type(DType.FLOAT, None, op.family), name=op.key, **labelled)
 
     def _without_value(self, name: str) -> Problem | None:
-        """The problem of a deleted metric; ``SwitchedOff`` for one that is off; None where the config has none."""
+        """The problem of a deleted metric; None for an unknown name. Raises ``SwitchedOff`` if it is off or wrong."""
         draft = self.draft
         if (reason := draft.inactive.get(f"metrics.{name}")) is not None:
             raise SwitchedOff(f"`{name}` is off: {reason}")
@@ -264,7 +264,7 @@ def tried(draft: Draft, text: str) -> Node | None:
 
 
 def of_rows(draft: Draft, problem: Problem, text: str) -> Problem:
-    """The problem of a metric or a column in an expression over signals, with what it computes in its place."""
+    """The problem of a metric or a column in an expression over signals, with a fix that writes what it computes."""
     if problem.code == "DL307" and (id := suggestions.earlier_metric(text, draft.spec.metrics)) is not None:
         fix = _of_window(draft, draft.spec.metrics[id], id, text)
         answer = Problem.of("DL302.of_window", name=id, fix=fix)
@@ -304,21 +304,21 @@ def of_rows(draft: Draft, problem: Problem, text: str) -> Problem:
 
 
 def _instead(problem: Problem, text: str, computed: str) -> str:
-    """The fix that writes an expression in place of the name that is at fault."""
+    """The fix that writes the expression ``computed`` in place of the wrong name."""
     inside = computed if text == problem.marked or re.fullmatch(r"\w+\([\w, ]*\)", computed) else f"({computed})"
     written = re.sub(rf"\b{re.escape(problem.marked)}\b", lambda _: inside, text)
     return in_flow({"key": written})[1:-1] if problem.path[-1] == "key" else f"write `{written}`"
 
 
 def call_of(draft: Draft, name: str) -> str | None:
-    """The call of a function whose parameters are named as signals; None for any other name."""
+    """The call of a function whose parameters all have names of signals; None for any other name."""
     function = draft.functions.get(name)
     names = [] if function is None else [slot.name for slot in function.params]
     return f"{name}({', '.join(names)})" if names and draft.signals.keys() >= {*names} else None
 
 
 def _column(draft: Draft, problem: Problem) -> ColumnSpec | None:
-    """The column, of a table that a filter chooses rows for, whose name the filter reads."""
+    """The column that a filter's expression names, in a table whose rows the filter chooses; None for another name."""
     if problem.code != "DL302" or problem.path[0] not in ("tables", "filters"):
         return None
     tables = draft.spec.tables.items()
@@ -328,9 +328,9 @@ def _column(draft: Draft, problem: Problem) -> ColumnSpec | None:
 
 
 def _of_window(draft: Draft, metric: MetricSpec, id: str, text: str) -> str | None:
-    """The fix for rows that are compared with a metric, a number of all of them: that of their group, or a constant.
+    """The fix for rows compared with a metric, which is one number for all rows: their group's number, or a constant.
 
-    None where nothing of a row stands beside the metric.
+    None if no value of a row stands beside the metric.
     """
     tree = tree_of(text)
     parts = [node for node in ast.walk(tree) if isinstance(node, ast.Compare | ast.BinOp)]
@@ -392,7 +392,7 @@ def _typed_signal(draft: Draft, name: str) -> Node | Problem | SwitchedOff:
 
 def _observed(draft: Draft, name: str, spec: Observed) -> Node:
     axis, homes = AXES[spec.axis], draft.signals[name].homes
-    phase = homes[0] if len(homes) == 1 else None  # the phases that were named, or those that need it
+    phase = homes[0] if len(homes) == 1 else None  # of several phases, or of `any`: the phase that needs it
     if not homes and not draft.phase_order:
         phase = draft.default_phase
     type = Type(spec.type, axis, bool(spec.family), phase)
@@ -403,7 +403,7 @@ def _observed(draft: Draft, name: str, spec: Observed) -> Node:
 
 
 def _masked(draft: Draft, name: str, node: Node) -> Node:
-    """A derived per-token value with a mask of its own, instead of that of the signals that it reads."""
+    """A derived per-token value with its own mask in place of the masks of the signals that it reads."""
     if node.type.axis is not Axis.TOKEN:
         raise ExpressionError(Problem.of("DL310.mask", name=name, type=node.type))
     return draft.graph.make(node.op, node.args, type=node.type, mask=mask_of(draft, name), **dict(node.params))
@@ -420,7 +420,7 @@ def _of_phase(draft: Draft, name: str, phase: str, node: Node) -> Node:
 
 
 def mask_of(draft: Draft, name: str) -> frozenset[Node]:
-    """The mask of a per-token signal: its own, or the token axis'. A mask, and ``mask: all``, have none."""
+    """The mask of a per-token signal: its own, or the token axis'. A mask itself has none, nor has ``mask: all``."""
     text = draft.signals[name].spec.mask
     if text is None:
         return frozenset() if name == (draft.spec.axes.token.mask or "").strip() else token_mask(draft)

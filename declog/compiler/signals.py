@@ -20,11 +20,11 @@ from declog.plans.ops import Grouping, ModeOp
 
 
 def constants(draft: Draft) -> None:
-    """A pinned value, else the adapter's, else the default; a pin that differs from the adapter's is an error."""
+    """Set each constant to its pinned value, else the adapter's, else the default. A pin must equal the adapter's."""
     for name, spec in draft.spec.constants.items():
         offer = draft.offered.get(name)
         if spec.value is not None and offer is not None and spec.value != offer:
-            # alone it is a plain number, or as good as one
+            # without a default, the entry may be a plain number, which has no keys
             pinned = ("constants", name) if spec.default is None else ("constants", name, "value")
             draft.report("DL406.pinned", pinned, name=name, value=spec.value, given=offer)
         for value in (spec.value, offer, spec.default):
@@ -69,7 +69,7 @@ def _values(draft: Draft, text: str) -> str:
 
 
 def declarations(draft: Draft) -> None:
-    """The table of signals: those of phases, derived ones, and those that a metric observes itself."""
+    """Make the table of signals: those of phases, derived ones, and those that a metric observes itself."""
     for path, spec in draft.spec.declared:
         name, homes = str(path[-1]), _homes(str(path[1]) if isinstance(spec, SignalSpec) else spec.phase)
         first = draft.signals.get(name)
@@ -104,7 +104,7 @@ def declarations(draft: Draft) -> None:
 
 
 def _homes(phase: str | None) -> tuple[str, ...]:
-    """The phases of a signal that is declared in one; a signal of `any` phase has none."""
+    """The phase that a signal is declared in, as a tuple; empty for `any`."""
     return () if phase in (None, ANY) else (phase,)
 
 
@@ -128,7 +128,7 @@ def _inside_out(draft: Draft, name: str) -> str | None:
 
 
 def _difference(one: Observed | DerivedSpec, other: SignalSpec | DerivedSpec) -> str | None:
-    """The first key, besides its help, that the declarations of a name do not share; None where they are alike."""
+    """The first key, except `help`, in which two declarations of a name differ; None if they are alike."""
     first, second = one.model_dump(by_alias=True), other.model_dump(by_alias=True)
     return next((key for key in {**first, **second} if key != "help" and first.get(key) != second.get(key)), None)
 
@@ -144,10 +144,10 @@ def _unsupported(draft: Draft, name: str, spec: Observed) -> None:
 
 
 def default_phase(draft: Draft) -> None:
-    """The order of the named phases, and where signals go that name none and are read alone.
+    """Set the order of the named phases, and the default phase: that of a signal that names no phase and is read alone.
 
-    A step begins with `rollout` and ends with `update`, wherever they are declared; between two others no order is
-    known. Phases of step signals only come before all others, with -1: they have no rows, and values for any.
+    A step begins with `rollout` and ends with `update`, wherever they are declared. Any two other phases have no order.
+    A phase of step signals only has the order -1, before all others: it has no rows, and its values hold for any row.
     """
     named = {phase for name, signal in draft.signals.items() if name != LOGGED for phase in signal.homes}
     rows = {phase for signal in draft.signals.values() for phase in signal.homes if not _is_of_step(signal.spec)}
@@ -165,7 +165,7 @@ def _is_of_step(spec: Observed | DerivedSpec) -> bool:
 
 
 def modes(draft: Draft) -> None:
-    """The mode train, which always exists, and the config's own."""
+    """Compile the mode `train`, which always exists, and the modes of the config."""
     for name, spec in {"train": ModeSpec(), **draft.spec.modes}.items():
         if spec.first is not None and name != "train":
             draft.report("DL202.first_mode", ("modes", name, "first"), first=spec.first)
@@ -182,7 +182,7 @@ def modes(draft: Draft) -> None:
 
 
 def groups(draft: Draft) -> None:
-    """The grouping, and the signals that the other axes name."""
+    """Set the grouping, and check the signals that the axes name."""
     spec = draft.spec.axes.group
     for index, name in enumerate(spec.sources):
         path: Path = ("axes", "group", "of", *(() if isinstance(spec.of, str) else (index,)))
@@ -221,7 +221,7 @@ def _named(draft: Draft, name: str, path: str | Path) -> Observed | DerivedSpec 
 
 
 def masks(draft: Draft) -> None:
-    """Which tokens exist is said for every observed token signal: a mean over padding is a wrong number."""
+    """Report observed token signals that have no mask: a mean over padding is a wrong number."""
     axis = draft.spec.axes.token
     if axis.mask is not None or axis.lengths is not None:
         return

@@ -1,4 +1,4 @@
-"""Fixes of wrong expressions: pasted into the config, they give the intended number."""
+"""Fixes for wrong expressions: pasted into the config, they give the intended number."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def of_weighted(id: str, spec: MetricSpec, reduction: str) -> str:
 
 
 def of_list(id: str, spec: MetricSpec) -> Problem | None:
-    """The problem of a list of expressions: there are none, or they reduce one value, ``[p10(x), p90(x)]``."""
+    """The problem of a list of expressions that is empty, or has reductions, ``[p10(x), p90(x)]``; None for another."""
     exprs = spec.expr if isinstance(spec.expr, list) else []
     calls = of_calls(exprs) if exprs and spec.reduce is None else None
     if calls is not None:
@@ -62,7 +62,7 @@ def takes(reduction: Reduction) -> str:
 
 
 def of_distinct(spec: MetricSpec, fix: str) -> str | None:
-    """The fix for ``nunique(x)`` where its rows of each value have the keys of this metric; None for another fix."""
+    """The fix for ``nunique(x)`` with the keys that choose this metric's rows; None for another fix."""
     if "max_labels: 1000" not in fix:
         return None
     rows: dict[str, Any] = {key: getattr(spec, key) for key in ("where", "every") if key in spec.model_fields_set}
@@ -71,7 +71,7 @@ def of_distinct(spec: MetricSpec, fix: str) -> str | None:
 
 
 def of_several(id: str, spec: MetricSpec, exprs: list[str] | None = None) -> str:
-    """The fix for reductions of one expression of which there are several: a metric for each of them."""
+    """The fix for several expressions with reductions of one: a metric for each expression."""
     written = spec.model_dump(include=spec.model_fields_set, by_alias=True)
     texts = exprs or [*map(str, spec.expr if isinstance(spec.expr, list) else [])]
     reduce = spec.reduce if isinstance(spec.reduce, list) else []
@@ -82,7 +82,7 @@ def of_several(id: str, spec: MetricSpec, exprs: list[str] | None = None) -> str
 
 
 def reduced_already(spec: MetricSpec, body: ast.expr, reductions: Reductions) -> str | None:
-    """``{expr: mean(x), reduce: mean}``, whose `reduce` a preset says, mostly: the keys that say it once."""
+    """The fix for ``{expr: mean(x), reduce: mean}``, where `reduce` is mostly a preset's: the keys that reduce once."""
     name = called(body)
     if not isinstance(body, ast.Call) or body.keywords or len(body.args) != 1 or reductions.get(name) is None:
         return None
@@ -92,7 +92,7 @@ def reduced_already(spec: MetricSpec, body: ast.expr, reductions: Reductions) ->
 
 
 def arguments(reduction: Reduction, call: ast.Call, text: str, compiler: Compiler) -> str:
-    """A reduction of too many or too few expressions, as it would be called; ``text`` is the whole expression."""
+    """The right call of a reduction of too many or too few expressions; ``text`` is the whole expression."""
     if (number := idioms.without_thousands(text)) != text:
         return number
     if (library := unknown_names.of_library(call, reduction.name, text, compiler.scope)) is not None:
@@ -106,9 +106,9 @@ def arguments(reduction: Reduction, call: ast.Call, text: str, compiler: Compile
 
 
 def by_name(spec: MetricSpec, reduction: Reduction, call: ast.Call, compiler: Compiler, arity: int = 0) -> ast.Call:
-    """A reduction's call whose constants have their names; refused without, but for edges of bins.
+    """A reduction's call; constants without their names are refused, except edges of bins.
 
-    With an ``arity`` its values come first; without, it is that of `reduce`.
+    ``arity`` is the number of expressions before the constants; 0 for a call in `reduce`.
     """
     named = wrong_calls.by_name(reduction, call, arity)
     if named is call or any(isinstance(keyword.value, ast.List | ast.Tuple) for keyword in named.keywords):
@@ -118,14 +118,14 @@ def by_name(spec: MetricSpec, reduction: Reduction, call: ast.Call, compiler: Co
 
 
 def of_reduce(spec: MetricSpec, text: str, *, short: bool = False) -> str:
-    """The fix for a reduction: one of several, `reduce`, or, where that may be in ``short``, with its `expr`."""
+    """The fix for a reduction: an item of a list, the key `reduce`, or, with ``short``, an entry with its `expr`."""
     if isinstance(spec.reduce, list):
         return in_flow(text)
     return in_flow({"expr": spec.expr, "reduce": text}) if short and spec.expr else in_flow({"reduce": text})[1:-1]
 
 
 def along(reduction: Reduction, inside: str, call: ast.Call, compiler: Compiler) -> str:
-    """The fix for ``max(reward, axis=1)`` as a metric: an aggregate, or one of all rows."""
+    """The fix for ``max(reward, axis=1)`` as a metric: the mean of an aggregate, or a reduction of all rows."""
     said = (ast.unparse(keyword.value).strip("'\"") for keyword in call.keywords if keyword.arg in idioms.AXES)
     if not {"group", "prompt"}.isdisjoint(said):
         return f"mean({reduction.name}({inside}, over=completion)), the mean over groups"
@@ -134,9 +134,9 @@ def along(reduction: Reduction, inside: str, call: ast.Call, compiler: Compiler)
 
 
 def definition(draft: Draft, name: str, text: str = "") -> str | None:
-    """The metric that a name speaks of, as it would be defined: `length_p95`, or `world_size`, beside others in a text.
+    """The definition of the metric that a name such as `length_p95` or `world_size` means; None for another name.
 
-    None for another name. A rank is counted by its rows of a signal of these, which it has in their phase.
+    The number of ranks is counted over rows of a signal that other metrics in ``text`` read, to have their phase.
     """
     signals, ending = draft.signals, idioms.of_ending(name)
     if ending is not None and ending[0] in signals:
@@ -151,7 +151,7 @@ def definition(draft: Draft, name: str, text: str = "") -> str | None:
 
 
 def of_schema(draft: Draft, name: str) -> str:
-    """The fix for a schema that nobody declared: the nearest one, or one that there is, and its declaration."""
+    """The fix for an undeclared schema: the nearest one, or one of the declared ones and a declaration."""
     if (close := nearest(name, draft.spec.schemas)) is not None:
         return f"did you mean `{close}`?"
     types = {"prompt": "text", "completion": "text", "reward": "float"}
@@ -161,7 +161,7 @@ def of_schema(draft: Draft, name: str) -> str:
 
 
 def of_signal(draft: Draft, name: str, text: str) -> str:
-    """The metric of a signal that a text over metrics names: a sum where metrics beside it are sums, or counts."""
+    """The metric of a signal that a text over metrics names: a sum, if metrics beside it are sums or counts."""
     beside = _beside(draft, text)
     sums = [op for op in beside if op.reduction.name in ("sum", "count")]
     entry = {"expr": name, "reduce": "sum"} if sums else {"expr": name}
@@ -169,7 +169,7 @@ def of_signal(draft: Draft, name: str, text: str) -> str:
         entry |= draft.spec.metrics[op.id].model_dump(include={"over", "combine", "every"}, exclude_none=True)
     observed = draft.observed.get(name)
     if sums and "over" not in entry and observed is not None and observed.axis == "step" and _TIME.search(name):
-        entry["ranks"] = "main"  # ranks take it at once
+        entry["ranks"] = "main"  # all ranks spend this time at once
     return in_flow({name: entry})
 
 
@@ -190,12 +190,12 @@ def of_each_step(draft: Draft, name: str) -> str:
 
 
 def entire(problem: Problem, id: str, spec: MetricSpec) -> Problem:
-    """The problem of an expression whose fix is an entry: with the keys that the metric has beside it."""
+    """A problem whose fix is an entry, with the metric's other keys added to this entry; other problems unchanged."""
     match = re.fullmatch(r"((?:[^`{]*`)?)\{(expr: [^`]*)\}(`?)", problem.fix or "")
     if problem.path[:2] != ("metrics", id) or match is None:
         return problem
     lead, entry, tail = match.groups()
-    beside = {"expr"} if problem.code in ("DL301", "DL307") else {"expr", "reduce"}  # which the fix is of
+    beside = {"expr"} if problem.code in ("DL301", "DL307") else {"expr", "reduce"}  # the keys in the fix
     further = spec.model_fields_set - {*beside, *re.findall(r", (\w+): ", entry)}
     kept = spec.model_dump(include=further, by_alias=True)
     if (rate := re.fullmatch(r"(.*), reduce: sum, per: second", entry)) is not None:
@@ -236,7 +236,7 @@ def _of_tail(id: str, spec: MetricSpec, per_token: bool) -> str | None:
         share = 1 - level if top else level
         if share > 0 and reduced in (plain := re.sub(r"\s", "", value), f"mean({plain})"):
             kept = {key: getattr(spec, key) for key in sorted(spec.model_fields_set - {"expr", "reduce", "where"})}
-            kept |= {"prefer": None} if "prefer" in kept else {}  # which is a mean of all
+            kept |= {"prefer": None} if "prefer" in kept else {}  # it is a mean of all values
             kept |= {"nan": "skip"} if "nan" in kept and per_token else {}  # as a sketch does
             rest = [ast.unparse(other) for other in parts if other is not part]
             kept |= {"where": reduce(both, rest)} if rest else {}
@@ -249,9 +249,10 @@ def clause(
     reduction: str, inside: str, keyword: ast.keyword, call: ast.Call, compiler: Compiler, takes: Collection[str],
     of_all: Callable[[], str | None],
 ) -> str | None:  # fmt: skip
-    """``mean(x, where=c)`` as the keys of a metric, ``std(x, ddof=0)`` as `pstd(x)`, its square as ``of_all`` has it.
+    """The fix for a keyword: ``mean(x, where=c)`` as the keys of a metric, ``std(x, ddof=0)`` as `pstd(x)`.
 
-    None for an axis, and for a keyword that is nearly one of those that it ``takes``.
+    ``of_all`` gives the fix for ``var(x, ddof=0)``. None for an axis, and for a keyword that is nearly one that the
+    reduction ``takes``.
     """
     if keyword.arg in library_calls.DIVISORS and reduction in ("std", "var"):
         if not library_calls.divides_by_n(call):
@@ -279,10 +280,10 @@ MOST_EDGES = 64
 
 
 def of_edges(draft: Draft, id: str, expr: str, edges: ast.expr, compiler: Compiler) -> str | None:
-    """``histogram(length, bins=[0, 8, 32])`` as counts by bucket; None where these are no edges.
+    """The fix for ``histogram(length, bins=[0, 8, 32])``: counts by bucket; None if the list has no edges of bins.
 
-    A bucket has its upper edge, and numpy's bins the lower one, so that those of whole numbers end one before. The
-    first and the last bucket have what is beyond.
+    A bucket includes its upper edge, and a bin of numpy its lower edge, so the edges of whole numbers are one less. The
+    first and the last bucket also count the values beyond.
     """
     try:
         said = ast.literal_eval(edges)
@@ -301,7 +302,7 @@ def of_edges(draft: Draft, id: str, expr: str, edges: ast.expr, compiler: Compil
 
 
 def of_ends(constants: Mapping[str, Any]) -> str:
-    """The fix for ends of a histogram that are no numbers, or in the wrong order."""
+    """The fix for ends of a histogram that are not finite, or in the wrong order."""
     ends = {name: constants[name] for name in ("low", "high")}
     for name, end in ends.items():
         if end is not None and not math.isfinite(end):
@@ -311,7 +312,7 @@ def of_ends(constants: Mapping[str, Any]) -> str:
 
 
 def _grow(edges: Sequence[Any]) -> bool:
-    """Whether they are finite numbers, each above the one before."""
+    """Whether edges are finite numbers, each above the one before."""
     numbers = [edge for edge in edges if isinstance(edge, int | float) and math.isfinite(edge)]
     return len(numbers) == len(edges) and all(low < high for low, high in pairwise(numbers))
 
@@ -328,7 +329,7 @@ def of_no_signal(id: str, spec: MetricSpec, names: Collection[str]) -> str:
 
 
 def counted(draft: Draft, reduction: str, node: Node) -> str:
-    """The fix for a reduction of values that are no numbers: how they are counted, or measured."""
+    """The fix for a reduction of values that are not numbers: count them, or take their length."""
     rows = f"`sum(1 if present({node}) else 0)`"
     if reduction == "count" and draft.grouping is not None and node.op == SIGNAL and node.leaf in draft.grouping.of:
         numbers = [name for name, spec in draft.observed.items() if _of_completions(spec)]
@@ -351,7 +352,7 @@ def earlier_metric(text: str, metrics: Collection[str]) -> str | None:
 
 
 class NumberInstead(ast.NodeTransformer):
-    """Puts a number in the place of a metric, and of all that is computed from it without a value of a row."""
+    """Replaces a metric by a number, together with all that is computed from it without a signal."""
 
     def __init__(self, id: str, signals: Collection[str]) -> None:
         self._id, self._signals = id, frozenset(signals)

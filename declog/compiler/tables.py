@@ -25,13 +25,13 @@ from declog.plans.needs import read
 from declog.plans.ops import NAME, AlertOp, ColumnOp, FilterOp, TableOp
 from declog.sinks import known_kinds
 
-_CHANNELS = frozenset({"notify", "channel", "channels", "to", "email", "slack", "webhook", "sinks"})  # no alerts
+_CHANNELS = frozenset({"notify", "channel", "channels", "to", "email", "slack", "webhook", "sinks"})  # not alerts
 _NO_VALUE = re.compile(r"(is )?(missing|absent|gone)|(is )?not (present|there)|no values?")
 _LEVELS = {"low": "<", "small": "<", "high": ">", "large": ">", "big": ">"}  # the signs of bounds that have no number
 
 
 def tables(draft: Draft) -> None:
-    """Every table: its filter, its schema's columns, its sinks."""
+    """Compile every table: its filter, its columns, its sinks."""
     used = {table for profile in draft.profiles.values() for table in profile.tables}
     for name, spec in draft.active("tables").items():
         table = _table(draft, name, spec)
@@ -123,7 +123,7 @@ def _stands_alone(draft: Draft, table: TableOp) -> bool:
 
 
 def _fits_rows(draft: Draft, table: str, op: FilterOp, axis: Axis) -> None:
-    """A filter picks rows of the table's axis: what it reads has one value for each."""
+    """Report a filter that does not choose rows of the table's axis, or reads more than one value for each row."""
     path = ("tables", table, "filter")
     if op.take == "group" and axis is Axis.STEP:
         draft.report("DL310.filter_rows", path, filter=op.id, table=table, row=axis.row, does="takes groups",
@@ -253,7 +253,7 @@ def _aggregates(draft: Draft, node: Node) -> bool:
 
 
 def _read(draft: Draft, condition: Node) -> list[Node]:
-    """What a condition reads of its metrics: all of one, one label or member, or what it makes of the members."""
+    """The nodes whose values a condition reads: a metric, one label or member of it, or an aggregate of its members."""
     *nodes, _ = walk(condition)  # the condition itself may be an `any` of members, whose values are shown
     aggregates = [node for node in nodes if _aggregates(draft, node)]
     aggregated = {arg for node in aggregates for arg in walk(*node.args)}
@@ -261,7 +261,7 @@ def _read(draft: Draft, condition: Node) -> list[Node]:
 
 
 def _values(draft: Draft, condition: Node) -> dict[str, Node]:
-    """The values that a condition reads, as a text names them; not what it computes of members."""
+    """The values that a condition reads, by the names that a text has for them; without aggregates of members."""
     read = {
         str(node.leaf if node.op == METRIC and label_of(node) is None else node): node
         for node in _read(draft, condition) if node.op in (METRIC, "member")
@@ -277,7 +277,7 @@ def _is_value(name: str, node: Node) -> str:
 
 
 def _as_read(draft: Draft, condition: Node, metric: Node) -> list[Node]:
-    """A metric that a text names, or what its condition reads of it: one label, or what it makes of members."""
+    """The values to show for a metric that a text names: those that the condition reads of it, else the metric."""
     read = [
         node for node in _read(draft, condition)
         if any(item.op == METRIC and item.leaf == metric.leaf for item in (node, *node.args))
@@ -285,7 +285,7 @@ def _as_read(draft: Draft, condition: Node, metric: Node) -> list[Node]:
     return [metric] if metric in read or not read else read
 
 
-_VALUE = "value", "metric", "current", "v", "val"  # words of other tools for what a condition is judged by
+_VALUE = "value", "metric", "current", "v", "val"  # words of other tools for the value that a condition judges
 
 
 def _fields(draft: Draft, text: str, condition: Node, path: tuple[str, ...]) -> tuple[tuple[str, Node], ...] | None:
@@ -313,7 +313,7 @@ def _fields(draft: Draft, text: str, condition: Node, path: tuple[str, ...]) -> 
                 draft.report("DL302.alert_text", path, name=f"{{{name}}}", fix=fix)
                 continue
             node = scope.attribute(head, suffix) if suffix else scope.resolve(head)
-        except SwitchedOff:  # the alert is about others: its text is shown as it is
+        except SwitchedOff:  # the condition reads other metrics: the text is shown as it is
             continue
         if isinstance(node, Problem):
             draft.problems.append(replace(node, path=path))

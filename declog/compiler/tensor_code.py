@@ -1,6 +1,6 @@
-"""Users' functions of numbers as code of torch tensors: the fix for one that fails on them.
+"""Rewrite a user's function of numbers as a line of torch code: the fix for a function that fails on tensors.
 
-A function's source comes in, a line of Python goes out, tried on numbers. Imports torch only where it tries.
+The line is tried on numbers before it is returned; torch is imported only for that.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _CONVERTED = {"int": "trunc", "round": "round", "abs": "abs"}  # Python's functi
 
 
 def as_tensors(run: Callable[..., Any], *, of_bools: bool = False) -> str | None:
-    """``return torch.where(length < 5, reward, 0.0)`` for a function with `if`; None where no line says it.
+    """``return torch.where(length < 5, reward, 0.0)`` for a function with `if`; None if no line gives its results.
 
-    ``of_bools``: it is registered to return them.
+    ``of_bools``: the function is registered to return bools.
     """
     try:
         (written,) = ast.parse(dedent(inspect.getsource(run))).body
@@ -34,13 +34,13 @@ def as_tensors(run: Callable[..., Any], *, of_bools: bool = False) -> str | None
         assert isinstance(written, ast.FunctionDef)
         line = ast.unparse(ast.fix_missing_locations(_value(written.body, _Tensors(names, {}))))
         line = _tried(run, line, names, of_bools)
-    except Exception:  # noqa: BLE001  of a function that has no source, or other code than numbers
+    except Exception:  # noqa: BLE001  the function has no source, or does not only compute numbers
         return None
     return f"return {line}" if "torch" in names else f"import torch, and `return {line}`"
 
 
 def _value(body: Sequence[ast.stmt], tensors: _Tensors) -> ast.expr:
-    """What a function returns, as one expression; raises ``TypeError`` for other statements."""
+    """The value that a function's body returns, as one expression; raises ``TypeError`` for other statements."""
     first, *rest = body
     match first:
         case ast.Return(value=ast.expr() as value):
@@ -68,7 +68,7 @@ def _joined(operator: type[ast.operator], conditions: Iterable[ast.expr]) -> ast
 
 
 class _Tensors(ast.NodeTransformer):
-    """Expressions of numbers as those of tensors. ``local`` are the values of a function's variables."""
+    """Rewrites expressions of numbers to expressions of tensors. ``local`` has the values of a function's variables."""
 
     def __init__(self, names: Mapping[str, Any], local: Mapping[str, ast.expr]) -> None:
         self.names, self.local = names, local
@@ -127,9 +127,9 @@ class _Tensors(ast.NodeTransformer):
 
 
 def _tried(run: Callable[..., Any], line: str, names: Mapping[str, Any], of_bools: bool) -> str:
-    """A line that gives what the function does, wherever that is a number, and takes what holds no values.
+    """The line, if it gives the function's results on numbers and accepts `meta` tensors; else raises ``ValueError``.
 
-    Raises ``ValueError`` for another one.
+    Numbers on which the function raises do not count. A line of bools becomes one of numbers, without ``of_bools``.
     """
     import torch
 

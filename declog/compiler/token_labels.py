@@ -1,6 +1,6 @@
-"""Labels of tokens: `by: bucket(...)` of a value per token is a metric for each bucket, with a condition of its own.
+"""Labels of tokens: `by: bucket(...)` of a value per token makes a metric for each bucket, with its own condition.
 
-So is `by: index(token) // 10`, for each whole number.
+`by: index(token) // 10` makes one for each whole number.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from declog.plans.ops import MetricOp
 
 
 def buckets(draft: Draft, spec: MetricSpec, text: str) -> dict[str, str]:
-    """The labels of a `bucket` of values per token, each with the condition that its tokens meet; else empty.
+    """The labels of a `by` of values per token, each with the condition that its tokens meet; empty for any other `by`.
 
-    The edges are constants, so each label is a metric of its own, which is folded where the tokens are. Of whole
-    numbers, such as `index(token) // 10` and `place % 4`, the first `max_labels` are labels.
+    The edges of a `bucket` are constants, so each label is a metric of its own, which is folded where the tokens are.
+    Of whole numbers, such as `index(token) // 10` and `place % 4`, the first `max_labels` are labels.
     """
     try:
         parsed = parse(text)
@@ -41,7 +41,7 @@ def buckets(draft: Draft, spec: MetricSpec, text: str) -> dict[str, str]:
         of_edges = ast.Call(parsed.body.func, [ast.copy_location(ast.Constant(0), value), *edges], [])
         bounds = compiler.visit(ast.copy_location(of_edges, parsed.body)).param("edges")
     except ExpressionError:
-        return {}  # the metric says what is wrong
+        return {}  # reported with the metric
     shown = f"({ast.unparse(value)})"
     conditions = [f"{shown} > {low} and {shown} <= {high}" for low, high in pairwise([0.0, *bounds])]
     conditions[0] = f"{shown} <= {bounds[0]}" + (f" and {shown} >= 0" if bounds[0] >= 0 else "")
@@ -52,7 +52,7 @@ def buckets(draft: Draft, spec: MetricSpec, text: str) -> dict[str, str]:
 
 
 def _numbers(node: Node, shown: str, most: int) -> dict[str, str]:
-    """The labels of a whole number per token that lies in a known range; `_other` is what the places beyond share."""
+    """The labels of a whole number per token in a known range; positions beyond the ``most`` labels share `_other`."""
     low, high = ranges.of_node(node, {})
     of_places = node.op == "index" or (node.op == "floordiv" and node.args[0].op == "index")
     if node.type.axis is not Axis.TOKEN or node.type.dtype is not DType.INT or low == -math.inf:
@@ -65,7 +65,7 @@ def _numbers(node: Node, shown: str, most: int) -> dict[str, str]:
 
 
 def conditions(where: str | None, buckets: Sequence[Mapping[str, str]]) -> Iterator[tuple[str, str]]:
-    """Each combination of tokens' labels, with the condition of its tokens: that of the metric holds, too."""
+    """Each combination of tokens' labels, with the condition of its tokens, which includes the metric's condition."""
     of_tokens = [labelled for labelled in buckets if labelled]
     of_metric = [] if where is None else [f"({where})"]
     for combination in product(*(labelled.items() for labelled in of_tokens)) if of_tokens else ():
