@@ -1,6 +1,6 @@
-"""Hydra in; plain data, and the place of every key, out.
+"""Compose configs with Hydra: the result is plain data, with the location of every key.
 
-The only room that imports Hydra and OmegaConf.
+Only this package imports Hydra and OmegaConf.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from declog.errors.habits import CONFIG, no_attribute
 
 
 class _Room(ModuleType):
-    """This package, which is no `wandb.config`: whoever takes it for one is told where such values go."""
+    """This package, which is not `wandb.config`. An error tells users who take it for that where such values go."""
 
     def __getattr__(self, name: str) -> NoReturn:
         hint = "" if name.startswith("_") else f"\n  fix: {CONFIG}"

@@ -1,7 +1,4 @@
-"""Fixes of alerts over a preset's alert of the same name: they say what their own layer says, and null the rest.
-
-A problem and the config that it is of come in, the problem goes out. Imports models and places.
-"""
+"""Fixes for an alert over a preset's alert of the same name: they keep the keys of its own layer, and null the rest."""
 
 from __future__ import annotations
 
@@ -21,9 +18,10 @@ from declog.language.tree import at
 
 
 def without_presets(problem: Problem, composed: Composed) -> Problem:
-    """The problem of a key that an alert does not have, answered by the layer that has the key.
+    """The problem of an alert's unknown key, with a fix of the layer that has this key; other problems unchanged.
 
-    A bound or a condition of a layer below is none of what the answer says: where both cannot stand, it is null.
+    The fix does not repeat a bound or a condition of a lower layer. If the two cannot stand together, it sets the lower
+    one to null.
     """
     if problem.code == "DL203" and problem.path[:1] == ("alerts",) and len(problem.path) == 2:
         return _instead(problem, composed)
@@ -58,9 +56,9 @@ def without_presets(problem: Problem, composed: Composed) -> Problem:
 
 
 def _instead(problem: Problem, composed: Composed) -> Problem:
-    """The problem of a condition beside a preset's: an alert in its place, with its own text, level and count.
+    """The problem of a condition beside a preset's condition, with a fix that replaces the preset's alert.
 
-    Those of the preset are about the preset's condition.
+    The fix also replaces the preset's text, level and count, which are about the preset's condition.
     """
     alert = problem.path
     entry = {key: value for key, value in at(composed.data, alert).items() if value is not None}
@@ -75,12 +73,12 @@ def _instead(problem: Problem, composed: Composed) -> Problem:
 
 
 def _layers(composed: Composed, path: Path) -> list[str]:
-    """What sets a key, the latest last: files, and `overrides`; empty where nobody knows."""
+    """The layers that set a key, the latest last: files, and `overrides`; empty if they are unknown."""
     return [layer.file or "overrides" for layer in composed.layers.get(path, ())]
 
 
 def _beside(said: dict[str, Any], word: str, value: Any) -> bool:
-    """Whether a preset's bound may stand beside the other one."""
+    """Whether a preset's bound may stand beside the other bound: `above` is not less than `below`."""
     above, below = ({**said, word: value}.get(sign) for sign in SIGNS)
     return (
         "when" not in (*said, word)

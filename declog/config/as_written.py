@@ -1,7 +1,4 @@
-"""Fixes that repeat the rest of an entry show it as its file has it: with its interpolations, without keys of presets.
-
-A problem and the config that it is of come in, the problem goes out. Imports plain data and places.
-"""
+"""Fixes that repeat an entry show it as its file has it: with its interpolations, and without keys of presets."""
 
 from __future__ import annotations
 
@@ -20,9 +17,10 @@ from declog.language.tree import at, has, tree_of
 def as_written(
     problem: Problem, data: Mapping[str, Any], written: Mapping[str, Any], file_of: Callable[[Path], str | None]
 ) -> Problem:
-    """The problem, whose fix repeats nothing of its entry but what stands in the problem's file, as it stands there.
+    """The problem, with a fix that repeats only keys that the problem's file sets, and repeats them as written there.
 
-    ``data`` is what is in effect, and ``written`` what was written for it. ``file_of`` says which file sets a key.
+    ``data`` has the values in effect, and ``written`` the texts in the files. ``file_of`` returns the file that sets a
+    key.
     """
     fix, where = problem.fix, problem.where
     if fix is None or where is None or not problem.path:
@@ -40,7 +38,7 @@ def as_written(
 
 
 def _interpolations(written: Mapping[str, Any], entry: Path) -> Iterator[tuple[Path, str]]:
-    """The texts of an entry in which something stands for a value, with their paths."""
+    """The texts of an entry that have an interpolation, with their paths."""
     if isinstance(at(written, entry), Mapping):
         for path, node in tree_of(at(written, entry)).walk(entry):
             if isinstance(node.value, str) and "${" in node.value:
@@ -48,7 +46,7 @@ def _interpolations(written: Mapping[str, Any], entry: Path) -> Iterator[tuple[P
 
 
 def _without_layers_below(fix: str, at_fault: Path, data: Mapping[str, Any], below: Callable[[Path], bool]) -> str:
-    """A fix whose maps have no keys that layers below set to the same values: a map completes them."""
+    """The fix without those keys of its maps that lower layers set to the same values: a map does not change them."""
 
     def rest(shown: Mapping[Any, Any], path: Path) -> dict[Any, Any]:
         kept = {}

@@ -1,7 +1,7 @@
-"""The first arrow: from a preset, a file or data, with overrides, to one composed config.
+"""The first arrow of the pipeline: compose a preset, a file or data, with overrides, to one config.
 
-``compose`` takes a preset's name, a file, an application's configuration or a mapping. Imports Hydra and OmegaConf,
-and of the language which keys there are; torch and the compiler stay out.
+``compose`` takes a preset's name, a file, an application's configuration or a mapping. It imports neither torch nor
+the compiler.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from declog.errors.habits import shown_at_the_call
 from declog.language.tree import at
 
 log = logging.getLogger("declog")
-PACKAGE = "pkg://"  # a place of presets: the package that holds their folder `declog`
+PACKAGE = "pkg://"  # before the name of a package that holds a folder `declog` of presets
 
 
 @shown_at_the_call
@@ -49,11 +49,11 @@ def compose(
 
     ``config`` is a preset's name, a YAML file, a package's preset (``pkg://acme_logging.conf/acme``), an application's
     DictConfig, its node ``declog``, a config as a mapping, which may have a defaults list as a file has, or a
-    ``Composed``. ``config_dir`` is a directory whose ``declog`` folder holds presets of your own, by default what
-    ``[tool.declog]`` of the project names; they win over shipped ones of the same name. Overrides are those of the
-    command line, ``profile=slim``, ``metrics.p=p95(reward)``, ``~metrics.kl``, ``sinks=[console,trackio]``, or Hydra's,
-    ``declog.profile=slim``; an application's own file takes Hydra's only. Raises ``CompositionError`` with every
-    override that is wrong. A running ``@hydra.main`` application is neither used nor disturbed.
+    ``Composed``. ``config_dir`` is a directory whose ``declog`` folder holds your own presets, by default the directory
+    that ``[tool.declog]`` of the project names; they win over shipped presets of the same name. Overrides are written
+    as on the command line, ``profile=slim``, ``metrics.p=p95(reward)``, ``~metrics.kl``, ``sinks=[console,trackio]``,
+    or as in Hydra, ``declog.profile=slim``; an application's own file takes Hydra's form only. Raises
+    ``CompositionError`` with every wrong override. A running ``@hydra.main`` application is neither used nor disturbed.
     """
     if isinstance(overrides, str | Mapping) or not all(isinstance(text, str) for text in overrides):
         texts = [f"output_dir={text}" if "/" in text and "=" not in text else text for text in _as_texts(overrides)]
@@ -70,7 +70,7 @@ def compose(
 
 
 def _extends(config: object) -> bool:
-    """Whether a mapping has the lines of a preset with a defaults list; an application's chooses a ``declog``."""
+    """Whether a mapping is a preset with a defaults list, and not an application's, whose list chooses a ``declog``."""
     if not isinstance(config, Mapping) or "defaults" not in config:
         return False
     entries = config["defaults"] if isinstance(config["defaults"], Sequence) else ()
@@ -78,19 +78,19 @@ def _extends(config: object) -> bool:
 
 
 def _is_lines(config: object) -> bool:
-    """Whether a mapping of code has the lines of a config, and was not composed by an application."""
+    """Whether a mapping in code is a config that no application composed."""
     return isinstance(config, Mapping) and not isinstance(config, DictConfig) and GROUP not in config
 
 
 def _in_code(config: Mapping[str, Any], config_dir: str | FilePath | None) -> Origin:
-    """A mapping, which is what a file with these lines would be among the project's presets."""
+    """The origin of a mapping, which counts as a file with this content among the project's presets."""
     node = config if isinstance(config, DictConfig) else wrapped(config)
     data = cast("dict[str, Any]", OmegaConf.to_container(node, resolve=False))
     return Origin(InCode.PRESET, config_dir=project_folder(config_dir), data=data)
 
 
 def _not_of_application() -> None:
-    """Warn that a running application's overrides of declog are of its configuration, and not of a file or preset."""
+    """Warn if a running application has overrides of declog: they change its own configuration, not this config."""
     words = list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
     lines = [line for line in words if re.match(rf"[+~]*{GROUP}[.=]", line)]
     if lines:
@@ -137,9 +137,9 @@ def presets(config_dir: str | FilePath | None = None) -> list[str]:
 
 
 def named(config: str | os.PathLike[str], config_dir: str | FilePath | None = None) -> Origin:
-    """The preset of a name; the file of a name with a ``/`` or ``.yaml`` in it.
+    """The origin of a preset's name, or of a file's, which has a ``/`` or a suffix such as ``.yaml``.
 
-    A file is a preset in a folder ``declog``, one in any other folder, or an application's own configuration.
+    A file is a preset, in a folder ``declog`` or in any other folder, or an application's own configuration.
     """
     name = os.fspath(config)
     if name.startswith(PACKAGE):
@@ -176,7 +176,7 @@ def named(config: str | os.PathLike[str], config_dir: str | FilePath | None = No
 
 
 def _named_by(file: FilePath) -> str:
-    """The fix for a file of Python: the config that it names, of Hydra's application or of `declog.start`."""
+    """The fix for a Python file: the config that it names, for Hydra's application or for `declog.start`."""
     text = file.read_text(encoding="utf-8", errors="replace")
     said = dict(re.findall(r"config_(path|name)\s*=\s*[rf]?[\"']([^\"'{}]+)[\"']", text))
     started = re.search(r"declog\.\w+\(\s*[\"']([^\"'{}]+)[\"']", text)
@@ -188,7 +188,7 @@ def _named_by(file: FilePath) -> str:
 
 
 def _importable(module: str) -> str:
-    """A package that holds presets."""
+    """The name of a package with presets; raises ``CompositionError`` if it cannot be imported or has no folder."""
     try:
         folders = folders_of(module)
     except (ImportError, ValueError) as error:
@@ -202,9 +202,9 @@ _WORD = re.compile(r"(?P<sign>\+\+|\+|~|)(?P<key>[^=]*)(?P<equals>=?)(?P<value>.
 
 
 def overridden(base: Origin, overrides: Sequence[str]) -> Origin:
-    """``base`` with overrides in Hydra's words; an application's are in them already.
+    """``base`` with overrides in Hydra's words; overrides of an application are in these words already.
 
-    ``metrics.p=p95(reward)`` is ``declog.metrics.p="p95(reward)"``; what is in Hydra's words stays as it is.
+    ``metrics.p=p95(reward)`` becomes ``declog.metrics.p="p95(reward)"``. An override in Hydra's words stays as it is.
     """
     if base.application:
         return replace(base, overrides=tuple(overrides))
@@ -232,14 +232,14 @@ def overridden(base: Origin, overrides: Sequence[str]) -> Origin:
             key = f"{GROUP}/{added if sign else key}" if chooses else f"{GROUP}.{key}"
         lines.append(f"{sign}{key}{equals}{value if '/' in key else taken(value)}")
     base = replace(base, config_name=name)
-    for index, added in parts.items():  # of a group of which no file chooses anything
+    for index, added in parts.items():  # a group of which no file chooses an option needs a plus
         if not _chooses(loader, base, lines[index]) and _chooses(loader, base, added):
             lines[index] = added
     return replace(base, overrides=tuple(lines))
 
 
 def _chooses(loader: Loader, base: Origin, line: str) -> bool:
-    """Whether Hydra takes an override that chooses files."""
+    """Whether Hydra accepts an override that chooses files."""
     try:
         loader.defaults(base.root, [*base.choice, line])
     except HYDRA_ERRORS:
@@ -248,7 +248,7 @@ def _chooses(loader: Loader, base: Origin, line: str) -> bool:
 
 
 def composed(origin: Origin) -> Composed:
-    """The config of an origin."""
+    """Compose the config of an origin."""
     composition = _folded(origin)
     node = composition.tree.at((GROUP,))
     if node is not None and isinstance(node.value, dict) and is_plain(data := node.plain):
@@ -257,7 +257,7 @@ def composed(origin: Origin) -> Composed:
 
 
 def _folded(origin: Origin) -> Composition:
-    """The whole configuration."""
+    """Compose the whole configuration."""
     loader = origin.loader
     options = loader.get_group_options(GROUP)
     name = str(origin.config_name)
@@ -278,7 +278,7 @@ def _folded(origin: Origin) -> Composition:
 
 
 def _nodes(origin: Origin, composition: Composition) -> DictConfig:
-    """The whole configuration as nodes of OmegaConf, which resolve what stands for something else."""
+    """The whole configuration as nodes of OmegaConf, which resolve interpolations."""
     loader = origin.loader
     data = composition.tree.plain
     texts = {path: node.value for path, node in composition.tree.walk() if isinstance(node.value, str)}
@@ -294,10 +294,10 @@ def _nodes(origin: Origin, composition: Composition) -> DictConfig:
 
 
 def _answer(data: dict[str, Any], texts: Mapping[Path, str], hydra: DictConfig, name: str) -> None:
-    """Put in what Hydra would answer in a run to ``${hydra:job.name}`` and the like, as far as that can be known.
+    """Replace ``${hydra:job.name}`` and the like by the value that Hydra would give in a run, as far as it is known.
 
-    All else that ``texts`` ask for, such as the environment, stays as it was written. ``hydra`` is the node of a run,
-    and ``name`` stands for the script's, which is known when it runs.
+    Other interpolations in ``texts``, such as of the environment, stay as they were written. ``hydra`` is the node of a
+    run. ``name`` is used for the script's name, which is known only when the script runs.
     """
     config = OmegaConf.create({**data, "hydra": hydra})
     config.hydra.job.name = name
@@ -321,12 +321,12 @@ def _answered(text: str) -> object:
 
 
 def _refused(key: str, argument: str, /, **facts: Any) -> CompositionError:
-    """The error of an argument of ``compose``, which verbs and ``declog.start`` pass on."""
+    """The error of a wrong argument of ``compose``, which verbs and ``declog.start`` pass on."""
     return CompositionError([Problem.of(key, where=Where(name=argument), **facts)])
 
 
 def project_folder(config_dir: str | FilePath | None = None) -> FilePath | None:
-    """The folder whose `declog` folder holds presets of one's own; by default the one that the project names."""
+    """The folder whose `declog` folder holds the user's own presets; by default the folder that the project names."""
     return config_folder(working_directory()) if config_dir is None else FilePath(config_dir).absolute()
 
 
@@ -336,10 +336,10 @@ def application_directory() -> FilePath | None:
 
 
 def imports_of(config: Composed) -> frozenset[str]:
-    """Import the modules of the project that one works in; their names, and those that were named beside a config."""
+    """Import the modules of the user's project; returns their names, and the names of modules beside the config."""
     return frozenset({*load_imports(working_directory()), *config.imports})
 
 
 def working_directory() -> FilePath:
-    """Where the user started: Hydra applications may have been moved into a folder of their run since."""
+    """The directory in which the user started. A Hydra application may have changed to the folder of its run since."""
     return FilePath(HydraConfig.get().runtime.cwd) if HydraConfig.initialized() else FilePath.cwd()

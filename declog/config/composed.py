@@ -1,7 +1,6 @@
-"""A config taken out of its configuration, once: its values, their places, and how it came to be.
+"""A config, taken out of its Hydra configuration once: its values, their locations, and its origin.
 
-From here on nobody looks at Hydra's configuration again. Imports Hydra, OmegaConf and the keys of the
-language; torch and the compiler stay out.
+No other module reads Hydra's configuration again. torch and the compiler are not imported.
 """
 
 from __future__ import annotations
@@ -47,12 +46,12 @@ Error = TypeVar("Error", bound=ConfigError)
 class Composed:
     """A config as plain data, and the way back to the files and overrides that say so.
 
-    ``data`` is what is in effect, and ``written`` what stands in the files, with ``${...}`` and ``???``. ``prefix`` is
-    where the config stands in its configuration, ``origin`` is None where nobody knows how it was made: of a mapping.
-    ``problems`` are what has no value (DL102) or does not resolve (DL103); there, ``data`` has what was written.
-    ``masks`` are the values that the environment had a part in, by key, each with the text that stands for it.
-    All are in the long form; in ``tree`` each key has the path where it was written, as far as Hydra did not merge the
-    long form.
+    ``data`` has the values in effect, and ``written`` the texts in the files, with ``${...}`` and ``???``. ``prefix``
+    is the path of the config in its configuration. ``origin`` is None if it is unknown, as for a mapping. ``problems``
+    are values that are missing (DL102) or do not resolve (DL103); there, ``data`` has the written text. ``masks`` are
+    the keys whose values come from the environment, each with the text to show instead; ``secrets`` are these values,
+    each with such a text. All are in the long form. In ``tree`` each key has the path where it was written, unless
+    Hydra merged the long form.
     """
 
     data: Mapping[str, Any]
@@ -66,25 +65,26 @@ class Composed:
     composition: Composition | None = field(default=None, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        """A process that it is sent to gets the places of its keys, and nothing of Hydra's files."""
+        """Another process gets the locations of the keys, and not Hydra's files."""
         return {**self.__dict__, "provenance": self.provenance, "composition": None}
 
     @cached_property
     def merged(self) -> Composition | None:
-        """The files and overrides that it is made of; None of a mapping. Raises what Hydra raises."""
+        """The composition of its files and overrides; None for a mapping. Raises Hydra's errors."""
         return self.composition or (None if self.origin is None else self.origin.composition())
 
     @cached_property
     def shown(self) -> Mapping[str, Any]:
-        """The config, fit to be written down: values of the environment stand there as they were written.
+        """The config as it may be written down: a value of the environment is shown as the text in the file.
 
-        That holds however it came in: ``${oc.env:KEY}``, a part of a text, through another key or another resolver.
+        This holds however the value came in: by ``${oc.env:KEY}``, in a part of a text, through another key, or by
+        another resolver.
         """
         return masked(self.data, self.masks)
 
     @cached_property
     def provenance(self) -> Provenance:
-        """Every key of the whole configuration with its layers; empty where nobody knows, or the files are gone."""
+        """Every key of the whole configuration with its layers; empty if they are unknown, or the files are gone."""
         with suppress(*HYDRA_ERRORS, OSError):  # a file was edited or removed, and the caller reports something else
             if self.merged is not None:
                 return self.merged.provenance
@@ -97,7 +97,7 @@ class Composed:
         return {path[size:]: layers for path, layers in self.provenance.layers.items() if path[:size] == self.prefix}
 
     def deciding(self, path: Path) -> tuple[Layer, ...]:
-        """The layers of the innermost key on a path that still holds, the latest last; none where nobody knows."""
+        """The layers of the innermost key on a path that still holds, the latest last; none if they are unknown."""
         return self.provenance.find((*self.prefix, *path))[1]
 
     @property
@@ -112,7 +112,7 @@ class Composed:
 
     @property
     def imports(self) -> tuple[str, ...]:
-        """The modules that were named beside it."""
+        """The modules that were named beside the config."""
         return () if self.origin is None else self.origin.imports
 
     def packages(self) -> list[str]:
@@ -120,15 +120,15 @@ class Composed:
         return sorted({name for file in self.provenance.texts if (name := _package(file)) is not None})
 
     def package(self, path: Path) -> str | None:
-        """The installed package whose preset sets a key; None where it is declog's or one's own, or nobody knows."""
+        """The installed package whose preset sets a key; None for declog, for the user's own files, or if unknown."""
         return _package(self._file(path))
 
     def home(self, path: Path) -> str | None:
-        """The same with its version, declog among them."""
+        """The installed package whose preset sets a key, declog among them, with its version."""
         return package_of(self._file(path))
 
     def _file(self, path: Path) -> str | None:
-        """The file whose value of a key is in effect; None where it is an override's, or nobody knows."""
+        """The file whose value of a key is in effect; None for the value of an override, or if it is unknown."""
         layers = self.deciding(path)
         return layers[-1].file if layers else None
 
@@ -144,12 +144,12 @@ class Composed:
         return validate(self.resolved())
 
     def located(self, error: Error) -> Error:
-        """The same error, each problem with its file, line and column or its override, where that is known.
+        """The error, each problem with its file, line and column, or with its override, if they are known.
 
-        Nothing in it is what the environment gave: a value stands there as it was written.
+        Values of the environment are shown as they were written.
         """
         cleaned = type(error)([self._clean(problem) for problem in error.problems]) if self.secrets else error
-        if not self.provenance.layers:  # of a mapping there are no places: its own keys are what is known
+        if not self.provenance.layers:  # a mapping has no places but its own keys
             problems = (replace(problem, path=_written(self.tree, problem.path)) for problem in cleaned.problems)
             return type(error)(list(dict.fromkeys(problems)))
         placed = located(cleaned.problems, self.provenance, prefix=self.prefix)
@@ -158,15 +158,15 @@ class Composed:
         return type(error)([_of_package(problem) for problem in problems])
 
     def masked(self, text: str) -> str:
-        """A text in which nothing is what the environment gave."""
+        """A text in which values of the environment are shown as they were written."""
         for secret in sorted(self.secrets, key=len, reverse=True):
-            if len(secret) >= 4:  # what is shorter is no secret
+            if len(secret) >= 4:  # a shorter value is no secret
                 for said in {secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}:
                     text = text.replace(said, self.secrets[secret])
         return text
 
     def masked_data(self, value: Any) -> Any:
-        """Plain data of texts in which nothing is what the environment gave."""
+        """Plain data in whose texts values of the environment are shown as they were written."""
         if not self.secrets:
             return value
         if isinstance(value, Mapping):
@@ -193,9 +193,9 @@ class Composed:
 
 
 def of_config(config: object) -> Composed:
-    """The config in a configuration that has been composed: all of it with a node ``declog``, that node, or a mapping.
+    """The config of a composed configuration, which has a node ``declog``, of this node, or of a mapping.
 
-    Interpolations are resolved against the whole configuration. Raises ``ConfigError`` for what is no config.
+    Interpolations are resolved against the whole configuration. Raises ``ConfigError`` if it has no config.
     """
     if isinstance(config, Mapping) and not isinstance(config, DictConfig):
         configuration = dict(config)
@@ -207,12 +207,12 @@ def of_config(config: object) -> Composed:
 
 
 def _stated(config: Composed) -> Composed:
-    """The same without what Hydra got for keys that a text replaces (``long_form.with_nulls``)."""
+    """The config without the nulls that Hydra got for keys that a text replaces (``long_form.with_nulls``)."""
     return replace(config, data=without_nulls(config.data), written=without_nulls(config.written))
 
 
 def is_plain(value: object) -> bool:
-    """Whether it is plain data that asks for nothing: OmegaConf gives it back as it is, and takes its time."""
+    """Whether a value is plain data without ``${...}`` and ``???``: OmegaConf would return it unchanged, and slowly."""
     if type(value) is dict:
         return all(type(key) is str and is_plain(item) for key, item in value.items())
     if type(value) is list:
@@ -225,7 +225,7 @@ def is_plain(value: object) -> bool:
 def _of_data(
     written: dict[str, Any], prefix: Path, origin: Origin | None, composition: Composition | None = None
 ) -> Composed:
-    """The config of data in which nothing is to be resolved."""
+    """The config of data that has nothing to resolve."""
     composition = composition or _folded(origin)
     data = _without_dropped(_deleted(copy.deepcopy(written), prefix, origin), prefix, composition)
     tree, _ = long(tree_of(data))
@@ -252,7 +252,7 @@ def of_node(node: DictConfig, origin: Origin | None, composition: Composition | 
 
 
 def _of_application(problem: Problem, origin: Origin | None) -> Problem:
-    """The problem of an interpolation in a preset, whose key an application beside it has: that is what to check."""
+    """The problem of an interpolation in a preset. If an application beside it has the key, the fix is to check it."""
     key = re.match(r"\$\{(\w+)", problem.marked)
     if key is None or origin is None or origin.application or origin.config_dir is None:
         return problem
@@ -265,13 +265,13 @@ def _of_application(problem: Problem, origin: Origin | None) -> Problem:
 
 
 def _written(tree: Node, path: Path) -> Path:
-    """Where plain data has a key of its long form; a word holds all that it says."""
+    """The path where plain data in a short form has a key of the long form; a text holds all keys of its entry."""
     depth, node = tree.deepest(path)
     return path if depth == 0 else (*node.location, *path[depth:])
 
 
 def _deleted(data: dict[str, Any], prefix: Path, origin: Origin | None) -> dict[str, Any]:
-    """The config, in which an entry that an override took out with ``~`` is null, as where a file deletes it."""
+    """The config, with null for each entry that an override deletes with ``~``, as if a file deleted it."""
     start = f"~{'.'.join(map(str, prefix))}."
     for line in () if origin is None else origin.overrides:
         path = tuple(line.removeprefix(start).partition("=")[0].split("."))
@@ -281,9 +281,9 @@ def _deleted(data: dict[str, Any], prefix: Path, origin: Origin | None) -> dict[
 
 
 def _folded(origin: Origin | None) -> Composition | None:
-    """What an application is composed of, where an override says how a metric is computed; None elsewhere.
+    """The composition of a running application, if an override says how a metric is computed; else None.
 
-    Hydra has merged that override alone, and the keys that it drops are still there.
+    Hydra has merged only the override itself, and the keys that it drops are still there.
     """
     if origin is None or not origin.running or not any(re.search("expr|formula", line) for line in origin.overrides):
         return None
@@ -293,7 +293,7 @@ def _folded(origin: Origin | None) -> Composition | None:
 
 
 def _without_dropped(data: dict[str, Any], prefix: Path, composition: Composition | None) -> dict[str, Any]:
-    """The config without the keys that a layer drops, where they say what the layers below said."""
+    """The config without the keys that a layer drops, if these have a value of a lower layer."""
     if composition is None:
         return data
     layers = composition.layers
@@ -310,7 +310,7 @@ def _without_dropped(data: dict[str, Any], prefix: Path, composition: Compositio
 
 
 def _running() -> Origin | None:
-    """The application that runs, if Hydra can still say how its configuration was made."""
+    """The origin of the running application; None if Hydra cannot tell how its configuration was composed."""
     if not HydraConfig.initialized() or running_loader() is None:
         return None
     running = HydraConfig.get()
@@ -334,7 +334,7 @@ def _package(file: str | None) -> str | None:
     return None if name == PROVIDER else name
 
 
-_OWN_KEYS = frozenset({"defaults", "metrics", "signals", "sinks", "tables", "profile"})  # it is a config
+_OWN_KEYS = frozenset({"defaults", "metrics", "signals", "sinks", "tables", "profile"})  # of a config
 
 
 def node_of(config: object) -> DictConfig:
@@ -366,7 +366,7 @@ def node_of(config: object) -> DictConfig:
 
 
 def wrapped(config: object) -> DictConfig:
-    """Data as nodes of OmegaConf. Raises ``ConfigError`` for what is no mapping, or holds what no config does."""
+    """Data as nodes of OmegaConf. Raises ``ConfigError`` if it is not a mapping, or has a value that no config has."""
     if isinstance(config, list | tuple) and config and all(isinstance(line, str) and "=" in line for line in config):
         raise ConfigError([Problem.of("DL202.config_overrides", where=Where(name="config"), overrides=list(config))])
     if type(config).__name__ == "Recorder":

@@ -1,7 +1,7 @@
 """Hydra's exceptions as problems, each with a plain cause and a fix to paste.
 
-Hydra stops at the first override that chooses no file and names it in prose. Here each of them is tried on its own, on
-top of those that are good, so that all are reported, each at its place. Used on errors only; imports Hydra.
+Hydra stops at the first override that chooses no file, and names it in prose. Here each override is tried by itself, on
+top of the good ones, so that all wrong ones are reported, each at its place. This code runs only after an error.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PROFILES = ("slim", "full")  # of every preset
 
 
 def composition_error(loader: Loader, origin: Origin, error: Exception) -> CompositionError:
-    """Why ``loader`` could not compose ``origin``: every wrong override, or else what is wrong in the files."""
+    """The error of an origin that ``loader`` could not compose: every wrong override, or else the problem in a file."""
     problems = []
     good = list(origin.choice)
     try:
@@ -58,7 +58,7 @@ def composition_error(loader: Loader, origin: Origin, error: Exception) -> Compo
 
 
 def unknown_preset(name: str, names: Sequence[str], directory: FilePath | None = None) -> Problem:
-    """DL104. ``directory`` is where the caller's own presets were looked for."""
+    """DL104 for an unknown preset. ``directory`` is the folder that was searched for the caller's own presets."""
     fix = known_presets(name, names)
     if files := files_named(name):
         fix = f"did you mean the file `{files[0]}`?"
@@ -80,7 +80,7 @@ def unknown_preset(name: str, names: Sequence[str], directory: FilePath | None =
 
 
 def nearest_key(root: Node, dotted: str) -> str | None:
-    """The key nearest to one that the configuration does not have; None if it has it, or nothing is close."""
+    """The key nearest to a dotted key that the configuration lacks; None if it has this key, or no key is close."""
     keys = dotted.split(".")
     depth, node = root.deepest(keys)
     if depth == len(keys):

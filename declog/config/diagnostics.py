@@ -1,8 +1,8 @@
 """From a problem to its place: the file, line and column or the override, the line to show, the earlier layers.
 
-Takes the problems that any layer found and, where it is known, the provenance of the configuration;
-returns the problems with their places, which ``Problem.text`` shows, and ``as_dict`` for programs. Plain data in,
-plain data out: nothing of Hydra, torch or the compiler is imported.
+``located`` takes the problems that any layer found and the provenance of the configuration, and returns the problems
+with their places. ``Problem.text`` shows such a problem; ``as_dict`` gives it to programs. Hydra, torch and the
+compiler are not imported.
 
     error[DL310] conf/declog/mine.yaml:4:10 in filters.hard.where
       `where` is per token, and rows are per completion: it may not be finer
@@ -31,16 +31,16 @@ KEY_CODES = frozenset({"DL201", "DL203", "DL204"})
 
 
 def located(problems: Iterable[Problem], provenance: Provenance, *, prefix: Path = ("declog",)) -> tuple[Problem, ...]:
-    """The problems with their places, where ``provenance`` knows them.
+    """The problems with their places, if ``provenance`` has them.
 
-    ``prefix`` is where the config stands in the composed configuration. Those of one file come in the order of its
-    lines, wherever they were found.
+    ``prefix`` is the path of the config in the composed configuration. The problems of a file are in the order of its
+    lines.
     """
     distinct: list[Problem] = []
     seen: set[Problem] = set()
     for problem in (_located(problem, provenance, prefix) for problem in problems):
         in_file = problem.where is not None and problem.where.line is not None
-        same = replace(problem, path=()) if in_file else problem  # what entries share by an anchor is wrong once
+        same = replace(problem, path=()) if in_file else problem  # entries that share an anchor share its problem
         if same not in seen:
             seen.add(same)
             distinct.append(problem)
@@ -103,14 +103,14 @@ def _located(problem: Problem, provenance: Provenance, prefix: Path) -> Problem:
             is_text = location.is_text
         else:
             is_text = location.text.partition("=")[2][:1] not in "{["
-        if location.path != key or (below and is_text):  # a text says all that is below
+        if location.path != key or (below and is_text):  # a text holds all that is below
             problem = replace(problem, path=(*location.path[len(prefix) :], *(() if is_text else below)))
     earlier = dict.fromkeys(layer.location.where for layer in reversed(layers[:-1]))
     return replace(problem, where=replace(where, earlier=tuple(earlier), related=related))
 
 
 def _as_written(problem: Problem, location: FileLocation) -> Problem:
-    """The problem of a word that YAML takes for something else, in terms of that word."""
+    """The problem of a word that YAML reads as another value, `off` or `010`, with a message and a fix about this."""
     of_key = problem.code == "DL204"
     if not of_key and (problem.code != "DL202" or location.style != "plain"):
         return problem
@@ -125,9 +125,9 @@ def _as_written(problem: Problem, location: FileLocation) -> Problem:
 
 
 def _quoted(problem: Problem, location: FileLocation) -> Problem:
-    """The problem of a text, whose fix is what to write there: in quotes where YAML would read something else.
+    """The problem of a text, with its fix in quotes if YAML would read the fix as something else.
 
-    Where the fix is for a part of the text, the whole of it stands in the quotes.
+    If the fix is for a part of the text, the whole text stands in the quotes.
     """
     fix, in_flow_style = problem.fix or "", location.in_flow
     if location.style != "plain" and (location.style != '"' or "\\" not in fix):  # it stands in quotes already
@@ -157,8 +157,8 @@ def _quoted(problem: Problem, location: FileLocation) -> Problem:
     return replace(problem, fix=_WRITTEN.sub(written, fix))
 
 
-_OF_A_PART = re.compile(r"(?:did you mean )?`([^`]+)`\??|(\w+\([^`\n]*\)[^`\n,]*)\Z")  # what stands for what is marked
-_WRITTEN = re.compile(r"(\bwrite |, and )`([^`]+)`")  # what stands for the whole text
+_OF_A_PART = re.compile(r"(?:did you mean )?`([^`]+)`\??|(\w+\([^`\n]*\)[^`\n,]*)\Z")  # a fix for the marked part
+_WRITTEN = re.compile(r"(\bwrite |, and )`([^`]+)`")  # a fix for the whole text
 
 
 def _related(problem: Problem, provenance: Provenance, prefix: Path) -> Iterable[tuple[str, Where]]:
@@ -169,7 +169,7 @@ def _related(problem: Problem, provenance: Provenance, prefix: Path) -> Iterable
 
 
 def where_of(problem: Problem, location: Location, key: str) -> Where:
-    """Where a problem stands in the layer that set the key ``key``."""
+    """The place of a problem in the layer that set the key ``key``."""
     if isinstance(location, FileLocation):
         return in_file(problem, location)
     if isinstance(location, OverrideLocation):
@@ -230,7 +230,7 @@ def _entry(problem: Problem, text: str, start: int) -> tuple[int, int] | None:
 
 
 def _alone(problem: Problem) -> Excerpt | None:
-    """The expression on its own: the line of it that is at fault."""
+    """The line of the expression that is at fault, without a place."""
     if problem.source is None:
         return None
     start, end = problem.span or (0, len(problem.source))

@@ -1,6 +1,6 @@
-"""Configuration files that Hydra cannot load: YAML that does not parse, defaults that do not exist.
+"""Problems of configuration files that Hydra cannot load: YAML that does not parse, defaults that do not exist.
 
-Finds the file and the line where Hydra's message has neither. Used on errors only; imports Hydra.
+This code finds the file and the line that Hydra's message does not have. It runs only after an error.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def first_line(error: Exception) -> str:
 
 
 def file_problem(loader: Loader, origin: Origin, error: Exception, composition: Composition | None = None) -> Problem:
-    """The problem in the configuration files, with its place. ``composition`` is there where they could be composed."""
+    """The problem in the configuration files, with its place. ``composition`` is None if they could not be composed."""
     if isinstance(error, yaml.MarkedYAMLError):
         return not_yaml(error)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file is not None:
@@ -62,7 +62,7 @@ def file_problem(loader: Loader, origin: Origin, error: Exception, composition: 
 
 
 def _list_and_map(error: ListOverMap) -> Problem:
-    """A key that is a list in one file and a map in another, which cannot be merged."""
+    """The problem of a key that is a list in one file and a map in another, which cannot be merged."""
     *above, key = error.path
     is_list = isinstance(error.high.value, list)
     what, other = ("list", "map") if is_list else ("map", "list")
@@ -91,7 +91,7 @@ def _list_and_map(error: ListOverMap) -> Problem:
 
 
 def _circle(loader: Loader, origin: Origin) -> Problem:
-    """Presets that extend each other, which Hydra follows for ever."""
+    """The problem of presets that extend each other, which Hydra would follow forever."""
     names = [f"{group}/{option}" for group in groups_of(loader) for option in loader.get_group_options(group)]
     for start in (f"{GROUP}/{origin.config_name}", *names):
         trail: list[str] = []
@@ -135,7 +135,7 @@ def _malformed_defaults(loader: Loader, name: str, cause: str) -> Problem:
 
 
 def lost(loader: Loader, origin: Origin) -> Problem:
-    """Nothing stands under the node of the config: mostly for a package header in the preset."""
+    """The problem of a configuration with nothing below the config's node, mostly due to a preset's package header."""
     if origin.application:
         return Problem.of("DL101.empty_application", name=origin.config_name, group=GROUP)
     file, text = file_of(loader.repository, f"{GROUP}/{origin.config_name}") or ("", "")
@@ -148,7 +148,7 @@ def lost(loader: Loader, origin: Origin) -> Problem:
 
 
 def not_yaml(error: yaml.MarkedYAMLError, text: str | None = None) -> Problem:
-    """A file that is no YAML: the parser's words in plain ones, at the place to edit; ``text`` is of no file."""
+    """The problem of a file, or of a ``text`` of no file, that is not YAML: in plain words, at the place to edit."""
     cause, context = error.problem or first_line(error), error.context_mark
     mark = error.problem_mark or context
     if mark is None:
@@ -225,7 +225,7 @@ def not_yaml(error: yaml.MarkedYAMLError, text: str | None = None) -> Problem:
 
 
 def _list_and_more(line: str) -> tuple[int, int, str] | None:
-    """The axes of a signal, `[completion, turn] float`: where they stand, how far, and the fix; None without them."""
+    """The start, the length and the fix of a signal's axes, `[completion, turn] float`; None for another line."""
     for entry in re.finditer(r"([\w-]+): +(\[[^\[\]]*\] *[a-z][\w ]*)", line):
         if (fix := of_axes(entry[1], entry[2], ("signals", "", entry[1]))) is not None:
             return entry.start(2), len(entry[2].rstrip()), fix
@@ -237,7 +237,7 @@ _BEHIND_QUOTES = r"""(?<=: )("[^"]*"|'[^']*') *[^\s,}\]#][^,}\]]*"""
 
 
 def _without_colon(lines: list[str], row: int, cause: str) -> int | None:
-    """The row of a line above, as far to the right, in which a key has no colon; None where that is not the cause."""
+    """The row of the line above, mostly of the same level, whose key has no colon; None if that is not the cause."""
     if "could not find expected ':'" not in cause and "mapping values are not allowed" not in cause:
         return None
     above = next((at for at in range(min(row, len(lines)) - 1, -1, -1) if lines[at].strip()), None)
@@ -252,14 +252,14 @@ def _without_colon(lines: list[str], row: int, cause: str) -> int | None:
 
 
 def _goes_on(lines: list[str], row: int) -> bool:
-    """Whether YAML reads a line as more of the value above: an entry that is indented deeper than the one before."""
+    """Whether YAML reads a line as part of the value above: an entry that is indented deeper than the entry above."""
     pair = [re.match(r"( *)[\w-]+: +\w", lines[at]) for at in (row - 1, row) if 0 <= at < len(lines)]
     above, below = (*pair, None, None)[:2]
     return above is not None and below is not None and len(above[1]) < len(below[1])
 
 
 def _unquoted(lines: list[str], context: yaml.Mark, mark: yaml.Mark) -> tuple[int, int, str] | None:
-    """The row, the column and the text of a value in {...} that YAML took apart; None where that is not the matter."""
+    """The row, the column and the text of a value in {...} that YAML took apart; None if that is not the cause."""
     for row in range(context.line, min(mark.line + 1, len(lines))):
         for start, value in _values_in_braces(lines[row]):
             if value[:1] in ("{", "["):
@@ -281,7 +281,7 @@ def _values_in_braces(line: str) -> Iterator[tuple[int, str]]:
 
 
 def _quoted(line: str) -> str:
-    """The entry of a line with its value in quotes, or in braces if that is the entry's own keys."""
+    """The entry of a line with its value in quotes, or in braces if the value is keys of the entry."""
     entry = re.match(r"(\s*[^\s:]+: +)(.*)", line)
     if entry and any(entry[2].partition(": ")[0] in keys(model) for model in models()):
         return f"{entry[1].strip()} {{{entry[2].rstrip()}}}"
@@ -294,7 +294,7 @@ _INTERNAL = frozenset({ROOT, "_dummy_empty_config_"})  # declog's own, and Hydra
 
 
 def _missing_default(loader: Loader, error: Exception, missing: str) -> Problem:
-    """An option of a defaults list that is not there."""
+    """The problem of an option in a defaults list that does not exist."""
     group, _, option = missing.rpartition("/")
     presets = loader.get_group_options(GROUP)
     options = [name for name in loader.get_group_options(group) if name not in _INTERNAL]
@@ -313,7 +313,7 @@ def _missing_default(loader: Loader, error: Exception, missing: str) -> Problem:
 
 
 def _option_meant(group: str, option: str, presets: Collection[str]) -> str | None:
-    """The fix for an option that is more than misspelt; None for an option that may be misspelt."""
+    """The fix for an option that is wrong but not misspelt; None for an option that may be misspelt."""
     if group == f"{GROUP}/{GROUP}" and option in presets:
         return f"`{option}` alone: a preset's defaults are found from its own folder, {GROUP}/"
     if group == GROUP and option in ("slim", "full"):

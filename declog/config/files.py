@@ -1,7 +1,7 @@
 """Configuration files as trees: every key with its place in the file.
 
-Files may be from elsewhere: they are measured before they are read, since YAML's aliases would be expanded for as long
-as it takes. Imports PyYAML, and of Hydra what a place of files is.
+Files may come from elsewhere. Their size is checked before they are read, since expanding YAML's aliases could take
+forever.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_NODES = 20_000  # of one file, those of its aliases counted each time; a lar
 
 
 class YamlLoader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  # type: ignore[misc]
-    """The YAML of OmegaConf, which has more words for numbers than PyYAML, and none for times."""
+    """The YAML of OmegaConf, which has more forms of numbers than PyYAML, and no times."""
 
     yaml_implicit_resolvers = get_yaml_loader().yaml_implicit_resolvers
 
@@ -38,7 +38,7 @@ MERGE_TAG, MAP_TAG, LIST_TAG = (f"tag:yaml.org,2002:{word}" for word in ("merge"
 
 
 def source_path(source: ConfigSource, name: str) -> Traversable | None:
-    """Where the file of a configuration is; None for a configuration that is no file."""
+    """The path of a configuration's file; None for a configuration that is not a file."""
     if source.scheme() in ("file", "declog"):
         below = name.removeprefix(f"{GROUP}/") if source.scheme() == "declog" else name
         return FilePath(source.path, below if below.endswith(".yaml") else f"{below}.yaml")
@@ -46,9 +46,9 @@ def source_path(source: ConfigSource, name: str) -> Traversable | None:
 
 
 def source_file(source: ConfigSource, name: str) -> tuple[str, str] | None:
-    """The path and the text of a configuration that is a file; None for one that is not.
+    """The path and the text of a configuration's file; None for a configuration that is not a file.
 
-    Raises ``CompositionError`` for a file that no configuration is.
+    Raises ``CompositionError`` as ``text_of`` does.
     """
     path = source_path(source, name)
     return None if path is None else (str(path), text_of(path))
@@ -57,8 +57,8 @@ def source_file(source: ConfigSource, name: str) -> tuple[str, str] | None:
 def text_of(file: Traversable) -> str:
     """The text of a configuration file.
 
-    Raises ``CompositionError`` for a file that no configuration is: one that is no UTF-8 (DL101), that holds too much,
-    or that is nested too deeply (DL202).
+    Raises ``CompositionError`` for a file that is not UTF-8 (DL101), that holds too much, or that is nested too deeply
+    (DL202).
     """
     size = file.stat().st_size if isinstance(file, FilePath) else 0
     if size > MAX_BYTES:
@@ -66,7 +66,7 @@ def text_of(file: Traversable) -> str:
     return _checked(str(file), file.read_bytes())
 
 
-_NO_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\udc80-\udcff]")  # the last are bytes that are no UTF-8
+_NO_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\udc80-\udcff]")  # the last range: bytes that are not UTF-8
 
 
 @lru_cache(maxsize=256)  # a composition reads its files more than once
@@ -76,7 +76,7 @@ def _checked(file: str, content: bytes) -> str:
         before = text[: character.start()].replace("\r\n", "\n")
         column = len(before) - before.rfind("\n")
         raise _refused("DL101.utf8", file, before.count("\n") + 1, column)
-    sizes: dict[str, int] = {}  # of anchors, with what their aliases stand for
+    sizes: dict[str, int] = {}  # of anchors, with their aliases expanded
     open_nodes: list[tuple[str | None, int]] = []
     count = 0
     try:
@@ -99,7 +99,7 @@ def _checked(file: str, content: bytes) -> str:
             if count > MAX_NODES:
                 raise _refused("DL202.file_values", file, line, limit=MAX_NODES)
     except yaml.YAMLError:
-        pass  # whoever reads the file next says what is wrong
+        pass  # reported when the file is read
     return text
 
 
@@ -109,7 +109,7 @@ def _refused(key: str, file: str, line: int, column: int = 1, /, **facts: Any) -
 
 @dataclass(frozen=True)
 class Choice:
-    """An option that a defaults list names, with its group, if one is written, and where that stands."""
+    """An option that a defaults list names: its group, if one is written, the option, and its location."""
 
     group: str | None
     option: str
@@ -132,14 +132,14 @@ def defaults_of(file: str, text: str) -> Iterator[Choice]:
 
 
 def chooses_config(file: str, text: str) -> bool:
-    """Whether a YAML file is an application's configuration, with a config in it, and not a config itself."""
+    """Whether a YAML file is an application's configuration, which has or chooses a config, and not a config itself."""
     keys = keys_at_top(text)
     groups = [choice.group for choice in defaults_of(file, text) if choice.group is not None] if keys else []
     return GROUP in keys or any(name.split()[-1].lstrip("/").partition("@")[0] == GROUP for name in groups)
 
 
 def is_application(file: FilePath) -> bool:
-    """The same of a file that may be gone, or no configuration at all."""
+    """Whether a file is an application's configuration; False if it is gone, or is not a configuration."""
     try:
         return chooses_config(str(file), text_of(file))
     except (CompositionError, OSError):
@@ -147,9 +147,9 @@ def is_application(file: FilePath) -> bool:
 
 
 def application_with(key: str, config_dir: FilePath, config: str) -> FilePath | None:
-    """The application's configuration, in a folder of presets or above it, with a key or a group at its top.
+    """The application's configuration, in a folder of presets or above it, that has a key or a group at its top.
 
-    One that chooses the preset ``config``, if there is one. None where no such file has the key.
+    A configuration that chooses the preset ``config`` comes first. None if no such file has the key.
     """
     files = [file for folder in (config_dir, config_dir.parent) for file in sorted(folder.glob("*.yaml"))]
     by_choice: dict[bool, FilePath] = {}
@@ -161,7 +161,7 @@ def application_with(key: str, config_dir: FilePath, config: str) -> FilePath | 
 
 
 def keys_at_top(text: str) -> set[str]:
-    """The keys at the top of a YAML file; none for a file that is no map, or no YAML."""
+    """The keys at the top of a YAML file; none if the file is not a map, or not YAML."""
     try:
         return set(map(str, of_file("", text).entries))
     except yaml.YAMLError:
@@ -170,7 +170,7 @@ def keys_at_top(text: str) -> set[str]:
 
 @lru_cache(maxsize=128)  # presets are read again and again
 def of_file(file: str, text: str, path: Path = ()) -> Node:
-    """A YAML file as a tree whose root stands at ``path``. A file that is a word is a key without a value."""
+    """A YAML file as a tree whose root stands at ``path``. A file with a single word becomes a key without a value."""
     root = yaml.compose(text, Loader=YamlLoader)
     tree = Node({}) if root is None else _Reader(file, text).node(path, None, root)
     return Node({tree.value: Node(None, tree.location)}, tree.location) if isinstance(tree.value, str) else tree
@@ -212,7 +212,7 @@ class _Reader(yaml.constructor.SafeConstructor):
 
 
 def span(node: yaml.Node) -> Span:
-    """Where a YAML node stands."""
+    """The span of a YAML node in its file."""
     start, end = node.start_mark, node.end_mark
     return Span(start.line + 1, start.column + 1, end.line + 1, end.column + 1)
 

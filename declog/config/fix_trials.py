@@ -1,7 +1,4 @@
-"""Fixes are tried before they are printed: where the edit of one has a mistake of its own, the one behind it is shown.
-
-Problems and data come in, problems go out. Imports the edits that fixes show.
-"""
+"""Try fixes before they are printed: if the edit of a fix has a mistake of its own, the fix shows a better edit."""
 
 from __future__ import annotations
 
@@ -23,20 +20,20 @@ from declog.language.shorthand import long
 from declog.language.tree import at, has, over, tree_of
 
 Check = Callable[[Mapping[str, Any]], Sequence[Problem]]
-ROUNDS = 3  # edits behind the first one
+ROUNDS = 3  # edits after the first one
 MOST = 8  # problems whose fixes are tried
 
 
 @dataclass(frozen=True)
 class _Edit:
-    """A key that gets a value, and the part of a fix that says so."""
+    """An edit: a key, its new value, and the part of a fix that shows it."""
 
     path: Path
     value: Any
     said: str
 
     def of(self, value: Any) -> str:
-        """The edit with another value, in YAML; a text alone stands for the value that there is."""
+        """The edit with another value, in YAML, in the form in which the fix shows it."""
         if self.said[0] == "`":
             return f"`{value}`" if isinstance(value, str) else in_flow({self.path[-1]: value})[1:-1]
         if self.said.startswith(f"{self.path[0]}: "):
@@ -45,7 +42,7 @@ class _Edit:
 
 
 def with_tried_fixes(problems: Sequence[Problem], data: Mapping[str, Any], check: Check) -> list[Problem]:
-    """The problems, each with the edit after which its entry is right, and those of the entry that it hides.
+    """The problems, each with an edit that makes its entry right, and the problems of the entry that it hides.
 
     ``check`` returns the problems of data.
     """
@@ -54,7 +51,7 @@ def with_tried_fixes(problems: Sequence[Problem], data: Mapping[str, Any], check
     said = {(problem.path, problem.message) for problem in problems}
 
     def new(rest: Mapping[str, Any]) -> list[Problem]:
-        """The problems of data, without those said already and those of names that are left out here."""
+        """The problems of data, without those reported already, and without those about names that are left out."""
         absent = [str(path[-1]) for path in wrong if not has(rest, path)]
         problems = [problem for problem in check(rest) if (problem.path, problem.message) not in said]
         return [problem for problem in problems if not about(problem, absent)]
@@ -74,7 +71,7 @@ def with_tried_fixes(problems: Sequence[Problem], data: Mapping[str, Any], check
 
 
 def _where_written(problem: Problem, path: Path, data: Mapping[str, Any]) -> Problem:
-    """A problem of an edit, at the key ``path`` whose value it moved, where that has the text that is wrong."""
+    """A problem of an edit, at the key ``path`` whose value the edit moved, if this key has the wrong text."""
     for moved in (path, (*path, problem.path[-1])):
         if problem.source is not None and at(data, moved) == problem.source:
             return replace(problem, path=moved)
@@ -82,7 +79,7 @@ def _where_written(problem: Problem, path: Path, data: Mapping[str, Any]) -> Pro
 
 
 def with_right_declarations(fix: str | None, data: Mapping[str, Any], check: Callable[[Any], object]) -> str | None:
-    """The fix of a value, which declares its signal otherwise only where that is right; ``check`` raises for data."""
+    """The fix for a value. It keeps another declaration of the signal only if ``check`` does not raise for the data."""
 
     def fits(part: str) -> bool:
         if (declared := re.match(r"declare `(signals: .*?)`", part)) is not None:
@@ -98,7 +95,7 @@ def with_right_declarations(fix: str | None, data: Mapping[str, Any], check: Cal
 
 
 def _said_once(problems: Iterable[Problem]) -> Iterator[Problem]:
-    """The problems; where several of an entry have one edit, the later ones are in it."""
+    """The problems; if several problems of an entry have the same edit, the later ones refer to it."""
     edits: set[tuple[Path, str]] = set()
     for problem in problems:
         said = re.match(r"(\w+: [{\[][^\n]*?[}\]]+)(?:(?:, which |: [a-z]).*)?\Z", problem.fix or "")
@@ -109,9 +106,9 @@ def _said_once(problems: Iterable[Problem]) -> Iterator[Problem]:
 
 
 def _tried(problem: Problem, data: Mapping[str, Any], check: Check) -> list[Problem]:
-    """The problem, where its edit is wrong with the one behind it, and what else is wrong with its entry then."""
+    """The problem, with a further edit if its edit is wrong, and the other problems that its entry then has."""
     edit = _edit(problem, data)
-    if edit is None or (len(edit.path) < 2 < len(problem.path)):  # one that adds entries to a section is right as it is
+    if edit is None or (len(edit.path) < 2 < len(problem.path)):  # an edit that adds entries to a section is right
         return [problem]
     edited, written = _edited(data, problem, edit), edit.value
     if _beside(problem, edit) and isinstance(edit.value, Mapping) and has(data, edit.path):
@@ -130,7 +127,7 @@ def _tried(problem: Problem, data: Mapping[str, Any], check: Check) -> list[Prob
             break
         behind = _edit(inside, edited)
         entire = behind is not None and str(inside.fix).startswith("{") and behind.path == edit.path[:2] != edit.path
-        if entire or str(inside.fix).startswith(f"{edit.path[0]}: {{"):  # it takes entries beside this one
+        if entire or str(inside.fix).startswith(f"{edit.path[0]}: {{"):  # it needs entries beside this one
             problem, hidden = replace(problem, fix=inside.fix), [one for one in hidden if one is not inside]
             return [problem, *hidden]
         if behind is None or behind.path[: len(edit.path)] != edit.path:
@@ -148,7 +145,7 @@ def _tried(problem: Problem, data: Mapping[str, Any], check: Check) -> list[Prob
 
 
 def _edit(problem: Problem, data: Mapping[str, Any]) -> _Edit | None:
-    """The edit that a problem's fix shows; None where it shows none."""
+    """The edit that a problem's fix shows; None if it shows none."""
     path, fix = problem.path, problem.fix
     if fix is None or not path or not all(isinstance(key, str) for key in path):  # of an item of a list
         return None
@@ -177,7 +174,7 @@ def _edit(problem: Problem, data: Mapping[str, Any]) -> _Edit | None:
 
 
 def _instead_of_a_part(problem: Problem, near: re.Match[str] | None, fix: str) -> str | None:
-    """What a fix writes in place of the marked part of a text; None where it writes something else."""
+    """The text that a fix writes in place of the marked part of a text; None if it writes something else."""
     matches = (
         near if problem.span is not None else None,
         re.search(r"`([^`]+)`, of those one per group\Z", fix),  # of a group's completions, first each alone
@@ -188,7 +185,7 @@ def _instead_of_a_part(problem: Problem, near: re.Match[str] | None, fix: str) -
 
 
 def _stands_alone(fix: str) -> bool:
-    """Whether a fix is one expression, and no name alone."""
+    """Whether a fix is one expression, and not a name alone."""
     return re.fullmatch(r"\w+", fix) is None and is_expression(fix) and "..." not in fix and "  or  " not in fix
 
 
@@ -197,13 +194,13 @@ _OF_A_CUT = re.compile(r'(\w+): (".*")')  # an entry's text that YAML ended at a
 
 
 def _edited(data: Mapping[str, Any], problem: Problem, edit: _Edit) -> Mapping[str, Any]:
-    """The data after an edit: in place of an unknown key or of its entry, and beside what a map has already."""
+    """The data after an edit, which replaces an unknown key or its entry, and completes an existing map."""
     copied: dict[str, Any] = copy.deepcopy(dict(data))
     if edit.path != problem.path and problem.code == "DL201" and has(copied, problem.path):
         entry = at(copied, problem.path[:-1])
         del entry[problem.path[-1]]
         for piece in [key for key, value in entry.items() if value is None and key in str(edit.value)]:
-            del entry[piece]  # what YAML made of a text that it ended at commas
+            del entry[piece]  # a part of a text that YAML ended at commas
     *above, name = edit.path
     holder: Any = copied
     for key in above:
@@ -217,24 +214,24 @@ def _edited(data: Mapping[str, Any], problem: Problem, edit: _Edit) -> Mapping[s
     if isinstance(before, Mapping) and isinstance(edit.value, Mapping):
         holder[name] = {**before, **edit.value}
         conditions = [str(part["where"]) for part in (before, edit.value) if "where" in part]
-        if conditions:  # those of two edits, but for what one says already
+        if conditions:  # of both, unless one contains the other
             longer = max(conditions, key=len)
             holder[name]["where"] = longer if all(one in longer for one in conditions) else both(*conditions)
     return dict(long(tree_of(copied))[0].plain)
 
 
 def _beside(problem: Problem, edit: _Edit) -> bool:
-    """Whether an edit is of another key of the entry."""
+    """Whether an edit changes another key of the entry."""
     return len(edit.path) > 2 and edit.path[:-1] == problem.path[:-1] and edit.path != problem.path
 
 
 def about(problem: Problem, names: Collection[str]) -> bool:
-    """Whether a problem speaks of something that is only missing because it is wrong itself."""
+    """Whether a problem is about one of these names, which are only missing because their entries are wrong."""
     return any(re.search(rf"`{re.escape(name)}\b", problem.message) for name in names)
 
 
 def without(data: Mapping[str, Any], paths: Collection[Path], above: Path = ()) -> dict[str, Any]:
-    """The data without what stands at some paths."""
+    """The data without the values at some paths; all keys become texts."""
     rest: dict[str, Any] = {}
     for key, value in data.items():
         path = (*above, str(key))

@@ -1,7 +1,7 @@
-"""Composing: files and overrides, each read as a tree, made long, and laid over those before.
+"""Compose files and overrides: each is read as a tree, brought into the long form, and laid over those before.
 
-Hydra says which files there are, in which order, and under which package. Values carry their places, so that what is
-composed knows the places of all its keys. Imports Hydra.
+Hydra decides which files there are, their order, and the package of each. Values carry their locations, so the composed
+tree has the locations of all its keys.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from declog.language.tree import MISSING, Node, over, said, tree_of
 
 
 class ListOverMap(HydraException):
-    """A list in one file over a map in another, or a map over a list: nothing says what of both would hold."""
+    """A list in one file over a map in another, or a map over a list: there is no rule to merge them."""
 
     def __init__(self, path: Path, low: Node, high: Node) -> None:
         super().__init__(path)
@@ -38,9 +38,10 @@ class ListOverMap(HydraException):
 
 @dataclass(frozen=True)
 class Composition:
-    """A configuration as one tree, whose values carry their places; ``layers`` are what it was made of, in order.
+    """A configuration as one tree, whose values carry their locations.
 
-    ``merged`` and ``repository`` are the files and overrides as Hydra has them, ``texts`` the texts of files by path.
+    ``layers`` are the trees of its files and overrides, in their order. ``merged`` and ``repository`` are these files
+    and overrides as Hydra has them. ``texts`` are the texts of the files, by path.
     """
 
     tree: Node
@@ -68,10 +69,10 @@ class Composition:
 
 
 def fold(merged: Defaults, repository: Files, *, applied: bool = False, lenient: bool = False) -> Composition:
-    """Files and overrides, laid over each other in their order.
+    """Lay files and overrides over each other in their order.
 
-    ``applied``: Hydra has taken the overrides, and nothing is refused. ``lenient``: a plain override may add a key.
-    Raises ``Refused`` with all overrides that cannot be applied, ``ListOverMap``, and what Hydra raises for a file that
+    ``applied``: Hydra has accepted the overrides, and none is refused. ``lenient``: a plain override may add a key.
+    Raises ``Refused`` with all overrides that cannot be applied, ``ListOverMap``, and Hydra's error for a file that
     cannot be read.
     """
     refused = list[Problem]()
@@ -103,7 +104,10 @@ def fold(merged: Defaults, repository: Files, *, applied: bool = False, lenient:
 
 
 def _hold_types(stored: DictConfig, node: Node) -> None:
-    """Raise what OmegaConf raises where a value has not the type that a dataclass of the ConfigStore declares."""
+    """Raise if a value does not have the type that a dataclass in the ConfigStore declares.
+
+    The error is ``Refused`` for a value of an override, else OmegaConf's own.
+    """
     for key, inner in node.entries.items() if isinstance(stored._value(), dict) else ():
         declared = stored._get_node(key, validate_access=False)
         if isinstance(declared, DictConfig):
@@ -141,9 +145,9 @@ def _refuse_lists_over_maps(low: Node, high: Node, path: Path) -> None:
 def _files(
     merged: Defaults, repository: Files, texts: dict[str, str], stored: list[tuple[Path, DictConfig]]
 ) -> Iterator[tuple[Path, FileLocation | None, Node]]:
-    """The files in their order: each one's package, where it is chosen, and its tree from the root.
+    """The files in their order: the package of each, the location where it is chosen, and its tree from the root.
 
-    Their texts are put into ``texts``, and what is no file into ``stored``.
+    Puts the texts of the files into ``texts``, and configurations that are not files into ``stored``.
     """
     for default in merged.defaults:
         name = default.config_path
@@ -173,12 +177,12 @@ def _files(
 
 
 def _of_code(data: Any, path: Path) -> Node:
-    """A mapping of code as a tree, whose root stands at ``path``."""
+    """A mapping in code as a tree whose root stands at ``path``."""
     return tree_of(data, path, lambda item, at: Node(item, CodeLocation(at, not isinstance(item, dict | list))))
 
 
 def choice_of(repository: Files, parent: str | None, name: str) -> FileLocation | None:
-    """Where a defaults list names an option, with the group if it is written."""
+    """The location of an option in a defaults list, with its group if it is written."""
     file = None if parent is None else file_of(repository, parent)
     choices = () if file is None else defaults_of(*file)
     return next((choice.location for choice in choices if choice.name == name.rpartition("/")[2]), None)
@@ -209,7 +213,7 @@ def _of_override(override: Override) -> Node:
     text = override.input_line or override.key_or_group
 
     def node(item: Any, at: Path) -> Node:
-        return Node(item, OverrideLocation(text, at), replaces=item == MISSING)  # it takes away, a file leaves
+        return Node(item, OverrideLocation(text, at), replaces=item == MISSING)  # in a file, `???` keeps the value
 
     return _under(keys, tree_of(value, tuple(int(key) if key.isdigit() else key for key in keys), node))
 

@@ -1,10 +1,10 @@
-"""declog's use of Hydra: its files by name, its defaults lists, and declog's plugins of it.
+"""declog's use of Hydra: its files by name, its defaults lists, and declog's plugins for it.
 
-The only file that imports ``hydra._internal``. Hydra finds the files, and ``fold.py`` lays them over each other. In an
-application Hydra merges: ``ConfigFiles``, a source that Hydra finds with ``DeclogSearchPath`` in ``hydra_plugins``,
-hands it configs in the long form, of files and of Hydra's ConfigStore. Hydra's own sources, and its other applications,
-are as they were. Files may be from elsewhere: they are measured before they are read, and a package that
-``hydra.searchpath`` names is not imported to find them.
+Only this file imports ``hydra._internal``. Hydra finds the files, and ``fold.py`` lays them over each other. In an
+application Hydra itself merges. There ``ConfigFiles``, a source that Hydra finds with ``DeclogSearchPath`` in
+``hydra_plugins``, gives it the configs of files and of the ConfigStore in the long form. Hydra's own sources and its
+other applications do not change. Files may come from elsewhere: their size is checked before they are read, and a
+package that ``hydra.searchpath`` names is not imported to find them.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ Merged = tuple[Defaults, Files]  # what one composition merges
 
 
 class Repository(ConfigRepository):
-    """Hydra's files by name, each measured before it is read. Hydra gets their defaults lists, and no values."""
+    """Hydra's files by name; the size of each is checked before it is read. Hydra gets defaults lists, not values."""
 
     def initialize_sources(self, config_search_path: ConfigSearchPath) -> None:
-        """Find the places of a search path; the packages that a configuration names are not imported for it."""
+        """Make the source of each entry of a search path. Packages that a configuration names are not imported."""
         self.sources = []
         for element in config_search_path.get_path():
             path, provider = str(element.path), str(element.provider)
@@ -88,14 +88,14 @@ class Repository(ConfigRepository):
         return result
 
     def __deepcopy__(self, memo: object) -> Repository:
-        """Hydra copies a repository before it lets a configuration name more places: sources never change."""
+        """Share the sources, which never change: Hydra copies a repository before a configuration names more places."""
         copied = copy.copy(self)
         copied.sources = list(self.sources)
         return copied
 
 
 class Loader(ConfigLoaderImpl):
-    """Hydra's defaults lists over such a repository."""
+    """Hydra's loader over a ``Repository``, for defaults lists."""
 
     repository: Repository
 
@@ -156,7 +156,7 @@ class FolderOfPresets(FileConfigSource):
 
     @staticmethod
     def _below(name: str) -> str | None:
-        """A name of the group, seen from the folder; None for what is outside of the group."""
+        """The name below the group; None for a name outside the group."""
         return "" if name == GROUP else name.removeprefix(f"{GROUP}/") if name.startswith(f"{GROUP}/") else None
 
 
@@ -190,16 +190,16 @@ class InCode(ConfigSource):
 
 
 _shipped: dict[tuple[str, str], bytes] = {}
-jobs: set[str] = set()  # of applications of this process in which a config was read
-started_with: list[tuple[str, str]] = []  # the place and the name of the configuration that an application starts with
+jobs: set[str] = set()  # the names of this process's applications that read a config
+started_with: list[tuple[str, str]] = []  # the place and the name of an application's primary configuration
 
 
 class NotYaml(yaml.MarkedYAMLError, CompactHydraException):
-    """A config that is not YAML, which Hydra says without the calls that led there."""
+    """A config that is not YAML. Hydra prints this error without a traceback."""
 
 
 class FromStore(ConfigResult):
-    """A configuration of the ConfigStore, over which Hydra shall not lay the store's once more, as a schema of it."""
+    """A configuration of the ConfigStore, which Hydra must not merge with the store's once more, as with a schema."""
 
     @property
     def is_schema_source(self) -> bool:
@@ -208,13 +208,13 @@ class FromStore(ConfigResult):
 
     @is_schema_source.setter
     def is_schema_source(self, value: bool) -> None:
-        """Hydra asks which source it came from."""
+        """Ignore what Hydra sets, by the source that the configuration came from."""
 
 
 class ConfigFiles(ConfigSource):
-    """The files of another source, those that hold a config in the long form: ``declog-files://file:///app/conf``.
+    """The files of another source, with their configs in the long form: ``declog-files://file:///app/conf``.
 
-    ``STORE`` has the configs of Hydra's ConfigStore, and nothing else of it.
+    ``STORE`` is the place of the configs in Hydra's ConfigStore, and of nothing else in it.
     """
 
     STORE = "declog-files://structured://"
@@ -237,13 +237,13 @@ class ConfigFiles(ConfigSource):
         if path is None or provider_of(str(path)) is None:
             return self._in_long_form(config_path)
         key = self.source.full_path(), config_path
-        if key not in _shipped:  # an application composes twice, and more to say where a mistake is
+        if key not in _shipped:  # an application composes twice, and again to locate a mistake
             _shipped[key] = pickle.dumps(self._in_long_form(config_path))
         result: ConfigResult = pickle.loads(_shipped[key])
         return result
 
     def _in_long_form(self, name: str) -> ConfigResult:
-        from declog.config.long_form import lengthened  # an application without a config does not pay for it
+        from declog.config.long_form import lengthened  # an application without a config does not import it
 
         try:
             result = lengthened(self.source.load_config(name), name)
@@ -278,7 +278,7 @@ class ConfigFiles(ConfigSource):
 
 
 def read_by(source: ConfigSource) -> ConfigSource:
-    """The source that knows the files of ``source``."""
+    """The source that ``source`` takes its files from."""
     return source.source if isinstance(source, ConfigFiles) else source
 
 
@@ -288,13 +288,13 @@ def source_of(files: Files, name: str) -> ConfigSource | None:
 
 
 def file_of(files: Files, name: str) -> tuple[str, str] | None:
-    """The path and the text of a configuration; None for one that is no file, or is not there."""
+    """The path and the text of a configuration; None if it is not a file, or does not exist."""
     source = source_of(files, name)
     return None if source is None else source_file(source, name)
 
 
 def with_configs(entry: str) -> str | None:
-    """A place of a search path whose configs may be written shorter, read by ``ConfigFiles``; None for another."""
+    """The entry of a search path as ``ConfigFiles`` reads it, if it may have configs; None for another entry."""
     path = entry if "://" in entry else f"file://{entry}"
     scheme, _, rest = path.partition("://")
     if scheme == "pkg":
@@ -322,13 +322,14 @@ def merged_in_run(name: str | None, lines: list[str]) -> Merged:
     return merged, loader._parse_overrides_and_create_caching_repo(name, lines)[1]
 
 
-for_declog = ContextVar("for_declog", default=False)  # what is wrong is raised by declog, which composes
+for_declog = ContextVar("for_declog", default=False)  # declog composes, and raises the errors itself
 
 
 def config_loader(config_dir: Path | str | None = None, data: dict[str, Any] | None = None) -> Loader:
     """A loader over ``config_dir``, the presets and what other plugins add; not Hydra's global one.
 
-    A text names a place of Hydra's search path, such as ``declog:///a/folder/of/presets``. ``data`` is one more preset.
+    A ``config_dir`` that is a text is an entry of Hydra's search path, such as ``declog:///a/folder/of/presets``.
+    ``data`` is one more preset.
     """
     if not OmegaConf.has_resolver("hydra"):
         setup_globals()
@@ -343,12 +344,12 @@ def config_loader(config_dir: Path | str | None = None, data: dict[str, Any] | N
 
 
 def groups_of(loader: ConfigLoader) -> list[str]:
-    """The group of presets, and those of its parts."""
+    """The group of presets, and the groups below it."""
     return [GROUP, *(f"{GROUP}/{name}" for name in loader.list_groups(GROUP))]
 
 
 def _folder(package: str) -> str:
-    """Where a package's files are, found without importing it."""
+    """The folder of a package as an entry of a search path, found without importing the package."""
     top, *below = package.replace("/", ".").rstrip(".").split(".")
     spec = importlib.util.find_spec(top)
     places = [] if spec is None or spec.submodule_search_locations is None else list(spec.submodule_search_locations)

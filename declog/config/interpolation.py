@@ -1,8 +1,8 @@
-"""A composed node as plain data: interpolations resolved where they stand, what is missing kept apart.
+"""A composed node as plain data: interpolations are resolved in place, and missing values are reported.
 
-OmegaConf's own ``to_container`` lets ``???`` through as a text and stops at the first interpolation that
-does not resolve; here all of them are found, and so is what the environment gave: that is never written down.
-Imports OmegaConf; the result has nothing of it.
+OmegaConf's own ``to_container`` lets ``???`` through as a text, and stops at the first interpolation that does not
+resolve. Here all of them are found, and so are the values of the environment, which are never written down. The result
+has no objects of OmegaConf.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _INNERMOST = re.compile(r"\$\{(?P<select>oc\.select:)?\s*(?P<path>[\w.\-\[\]]*)[
 
 
 def _exploding(node: DictConfig) -> Problem | None:
-    """DL103 where interpolations of interpolations bring in so many values that OmegaConf would take for ever."""
+    """DL103 if interpolations of interpolations read so many values that OmegaConf would take forever; else None."""
     plain = OmegaConf.to_container(node._get_root(), resolve=False)
     costs: dict[Path, int] = {}
 
     def cost(path: Path) -> int:
-        """How many values are read for the one at a path, those that it is made of included."""
+        """The number of values that are read for the value at a path, itself and its parts included."""
         if path not in costs and has(plain, path):
             costs[path] = 1  # until it is known: OmegaConf reports a circle
             value = at(plain, path)
@@ -72,7 +72,7 @@ def _exploding(node: DictConfig) -> Problem | None:
 
 
 def _target(written: str, above: Path) -> Path:
-    """Where an interpolation points to; one dot is the map that it stands in."""
+    """The path that an interpolation points to; one dot is the map that it stands in."""
     dots = len(written) - len(written.lstrip("."))
     base = above[: len(above) - dots + 1] if dots else ()
     keys = [key for key in re.split(r"[.\[\]]+", written.lstrip(".")) if key]
@@ -85,7 +85,7 @@ _ENVIRONMENT = ("oc.env", "env")  # the second is what older configurations and 
 
 @contextmanager
 def _watching(used: list[tuple[str, str]]) -> Iterator[None]:
-    """Note what the environment gives, by name and value, however many interpolations it passes on its way."""
+    """Note the names and values that are read from the environment, through however many interpolations."""
     with _lock:
         resolvers = BaseContainer._resolvers
         real = {name: resolvers[name] for name in _ENVIRONMENT if name in resolvers}
@@ -93,7 +93,7 @@ def _watching(used: list[tuple[str, str]]) -> Iterator[None]:
         def watched(name: str) -> Any:
             def resolve(config: Any, parent: Any, node: Any, args: Any, texts: Any) -> Any:
                 value = real[name](config, parent, node, args, texts)
-                if str(args[0]) in os.environ:  # what stands for a variable that is not set is in the config
+                if str(args[0]) in os.environ:  # the default of a variable that is not set is in the config
                     used.append((str(args[0]), str(value)))
                 return value
 
@@ -107,7 +107,7 @@ def _watching(used: list[tuple[str, str]]) -> Iterator[None]:
 
 
 def masked(data: Mapping[str, Any], masks: Mapping[Path, str]) -> dict[str, Any]:
-    """A copy of data in which texts stand for what the environment gave."""
+    """A copy of data with ``masks`` in place of values of the environment."""
     shown = copy.deepcopy(dict(data))
     for path, mask in masks.items():
         if has(shown, path):
@@ -122,10 +122,11 @@ def key_path(node: Node) -> Path:
 
 
 class Resolved:
-    """A node as ``data``: dicts, lists and scalars. ``problems`` are the values that do not resolve: DL102 and DL103.
+    """A node as ``data``: dicts, lists and scalars.
 
-    Paths begin below the node. ``masks`` are the leaves that hold values of the environment, each with the text to show
-    instead: the text that was written, or the variable. ``secrets`` are the values themselves, each with its mask.
+    ``problems`` are the values that are missing (DL102) or do not resolve (DL103). Paths begin below the node.
+    ``masks`` are the leaves with values of the environment, each with the text to show instead: the text that was
+    written, or the variable. ``secrets`` are these values, each with its mask.
     """
 
     def __init__(self, node: DictConfig) -> None:
@@ -171,7 +172,7 @@ class Resolved:
         return str(value) if isinstance(value, FilePath) else value
 
     def _note(self, here: Path, source: str | None, used: list[tuple[str, str]]) -> None:
-        """Remember what the environment gave while a key was read."""
+        """Remember the values of the environment that were read for a key."""
         for name, value in used:
             self.secrets[value] = f"${{oc.env:{name}}}"
         if used:
@@ -180,10 +181,10 @@ class Resolved:
 
 
 def beside(config: object) -> dict[str, Any]:
-    """An application's configuration beside its node ``declog``, resolved; empty where ``config`` is nothing else.
+    """An application's configuration beside its node ``declog``, resolved; empty if ``config`` is only a config.
 
-    It says how the trainer is configured, and is kept with the run and given to trackers. Values of the environment
-    stand there as they were written, and secrets, by the names of their keys, are left out.
+    It configures the trainer, and is kept with the run and given to trackers. Values of the environment are shown as
+    they were written, and keys whose names mean a secret are left out.
     """
     if isinstance(config, DictConfig):
         root = config._get_root()
@@ -200,14 +201,14 @@ def beside(config: object) -> dict[str, Any]:
 
 
 def _source(container: DictConfig | ListConfig, key: Any) -> str | None:
-    """The interpolation as it was written."""
+    """The text of a value as it was written; None if it is not a text."""
     node = container._get_node(key)
     written = node._value() if isinstance(node, Node) else None
     return written if isinstance(written, str) else None
 
 
 def _unresolved(container: DictConfig | ListConfig, source: str | None, error: OmegaConfBaseException) -> Problem:
-    """DL103, with the nearest key for one that is not there, if it was written from the top: ``${a.b}``."""
+    """DL103 for an interpolation that does not resolve, ``${a.b}``, with a fix if its key does not exist."""
     cause = first_line(error).split(" raised while resolving interpolation: ")[-1].strip('"')
     named = re.search(r"'([^']+)' not found", str(error))
     root = container._get_root()

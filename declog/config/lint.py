@@ -1,7 +1,4 @@
-"""Lines of a config that have no effect, or another effect than they seem to; the layers of its keys show them.
-
-Imports Hydra, for the names of options.
-"""
+"""Find lines of a config that have no effect, or another effect than they seem to, by the layers of its keys."""
 
 from __future__ import annotations
 
@@ -34,20 +31,20 @@ from declog.language.tree import at, has, map_at
 from declog.language.validation import validate
 from declog.language.wrong_forms import without_sink
 
-# Keys of entries, which nobody calls an entry: where they stand beside one that is empty, indentation was lost.
+# Keys of entries, which are no names of entries: if one stands beside an empty entry, its indentation was lost.
 _KEYS_OF_ENTRIES = frozenset({"expr", "where", "reduce", "formula", "axis", "kind", "above", "below", "schema"})
 _DEFAULTS = re.compile(r"^[\"']?defaults[\"']?\s*:", re.MULTILINE)
 _SELF_FIRST = re.compile(r"\b_self_[\"']?\s*(?:,|(?:#.*)?\n\s*-)")  # something stands behind it
 
 
 def lint(config: Composed, nulls: Iterable[Path]) -> list[Problem]:
-    """All that is refused although it can be read. ``nulls`` are those at keys that users name."""
+    """All problems of a config that can be composed. ``nulls`` are the paths of nulls at keys that users name."""
     of_folders = [*outside_folders(config), *of_shells(config)]
     return [*surprises(config), *null_of_nothing(config, nulls), *of_folders, *clashes(config)]
 
 
 def surprises(config: Composed) -> Iterator[Problem]:
-    """Numbers with a zero in front (DL202), words as keys (DL204): those that are in effect."""
+    """Numbers with a zero in front (DL202), and words such as `on` as keys (DL204), if they are in effect."""
     files = {file for file, text in config.provenance.texts.items() if suspicious(text)}
     for path, layers in config.layers.items():
         location = layers[-1].location
@@ -64,8 +61,8 @@ def surprises(config: Composed) -> Iterator[Problem]:
 def null_of_nothing(config: Composed, nulls: Iterable[Path]) -> Iterator[Problem]:
     """Each `null` for an entry that no earlier layer has (DL201).
 
-    In a file without ``defaults`` there is no earlier layer: a `null` that is written out says what there is not, as in
-    a run's ``config.yaml``, or wherever composed data is kept.
+    A `null` that is written out in a file without ``defaults`` is right: there is no earlier layer, and composed data,
+    such as a run's ``config.yaml``, has such nulls.
     """
     said: dict[Path, Problem] = {}
     for path in nulls:
@@ -78,7 +75,7 @@ def null_of_nothing(config: Composed, nulls: Iterable[Path]) -> Iterator[Problem
 
 
 def _of_null(config: Composed, path: Path) -> Problem | None:
-    """DL201 for a `null` that takes nothing out; None for one that is a part of what is refused elsewhere."""
+    """DL201 for a `null` that deletes nothing; None for a part of a value that is refused elsewhere."""
     above, name = path[:-1], path[-1]
     entries = at(config.data, above)
     if re.fullmatch(r"-?[\d.]+|[^()]*\).*|.*\([^()]*", str(name)):  # of a text that YAML cut, which is refused
@@ -118,7 +115,7 @@ def _is_of_composed(layer: Layer) -> bool:
 
 
 def outside_folders(config: Composed) -> Iterator[Problem]:
-    """DL202 for each folder outside of the run's that somebody else's preset sets: a user may, in a file of his own."""
+    """DL202 for each folder outside of the run's that an installed package's preset sets; a user's own file may."""
     for path, text in _folders(config.data):
         if PurePosixPath(text).is_absolute() or ".." in PurePosixPath(text).parts:
             package = config.package(path)
@@ -127,7 +124,7 @@ def outside_folders(config: Composed) -> Iterator[Problem]:
 
 
 def of_shells(config: Composed) -> Iterator[Problem]:
-    """DL202 for each folder with a word that only a shell replaces: it would be made under that very name."""
+    """DL202 for each folder with a word that only a shell replaces: the folder would have this word in its name."""
     for path, text in _folders(config.data):
         match = re.search(r"\$(\w+)" if path[0] == "sink_options" else r"\$(\w+)|^~(?=/|$)", text)
         if match is not None:
@@ -146,7 +143,7 @@ def _folders(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
 
 
 def clashes(config: Composed) -> Iterator[Problem]:
-    """DL101 for each option in use that two installed packages ship: nobody could say which of them to use."""
+    """DL101 for each option in use that two installed packages ship: nothing decides between them."""
     origin = config.origin
     if origin is None or not config.layers or (composition := config.merged) is None:
         return
@@ -158,14 +155,14 @@ def clashes(config: Composed) -> Iterator[Problem]:
         for source in sources:
             if source.scheme() == "pkg" or source.provider == PROVIDER:
                 shipped.setdefault(FilePath(str(source_path(source, name))).resolve(), source)
-        if len(shipped) > 1 and sources[0].provider in installed:  # `pkg://` and one's own files say which one
+        if len(shipped) > 1 and sources[0].provider in installed:  # `pkg://` and users' own files decide
             yield _clash(composition.repository, origin, name, parent, shipped)
 
 
 def _clash(
     repository: Files, origin: Origin, name: str, parent: str | None, shipped: Mapping[FilePath, ConfigSource]
 ) -> Problem:
-    """DL101 for an option of two packages: the preset that is asked for has a name in each, others stand in a file."""
+    """DL101 for an option of two packages; the fix for the requested preset is its full name in one of them."""
     preset = name.rpartition("/")[2]
     packages = " and by ".join(home_of(source) for source in shipped.values())
     chosen = choice_of(repository, parent, name)
@@ -180,7 +177,7 @@ def _clash(
 
 
 def self_first(config: Composed) -> Iterator[str]:
-    """A warning for each own file whose keys are overridden by what it extends, since `_self_` stands before that."""
+    """A warning for each own file whose keys a preset overrides that it extends, since `_self_` stands before that."""
     provenance = config.provenance
     for file, text in provenance.texts.items():
         names = [choice.option for choice in defaults_of(file, text)] if _SELF_FIRST.search(text) else []
@@ -201,7 +198,7 @@ def self_first(config: Composed) -> Iterator[str]:
 def beside_the_node(config: Composed) -> Iterator[str]:
     """A warning for each key of a config that stands beside its node in an application's configuration.
 
-    An application may have metrics and tables of its own: of files only what reads as a part of a config is told.
+    An application may have its own metrics and tables: a key in a file counts only if it reads as a part of a config.
     """
     if not config.prefix or not config.layers or config.merged is None:
         return
@@ -235,7 +232,7 @@ def _reads_as_config(name: str, value: object) -> bool:
 
 
 def _extended(names: Iterable[str], texts: Mapping[str, str]) -> set[str]:
-    """The files of options, and of all that these extend."""
+    """The files of options, and of all options that these extend."""
     files: set[str] = set()
     waiting = [name.partition("@")[0].rpartition("/")[2] for name in names]
     while waiting:

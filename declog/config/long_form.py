@@ -1,6 +1,6 @@
-"""Files of configs in the long form: each is made long as soon as it is read, before Hydra merges and overrides it.
+"""Bring files of configs into the long form as soon as they are read, before Hydra merges and overrides them.
 
-A file without a config stays as it is. ``language/shorthand.py`` has the short forms. Imports Hydra and OmegaConf.
+A file without a config stays as it is. ``language/shorthand.py`` has the short forms.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def holds_config(result: ConfigResult, name: str) -> bool:
 
 
 def placed_defaults(data: Mapping[Any, Any], name: str) -> Any:
-    """The defaults list of the file ``name`` as Hydra has it: `packs: [rewards]` is `packs@_here_`.
+    """The defaults list of the file ``name`` as Hydra needs it: the group `packs` becomes `packs@_here_`.
 
-    So it is with every group that is no section of the config: its files are parts of a config.
+    This holds for every group that is not a section of the config: its files are parts of a config.
     """
     defaults = data.get("defaults")
     if not name.startswith(f"{GROUP}/") or _config_in(data, name) != ((), "") or not isinstance(defaults, list):
@@ -65,10 +65,10 @@ def placed_defaults(data: Mapping[Any, Any], name: str) -> Any:
 
 
 def with_nulls(layer: Node, type_: Any = LogSpec) -> Any:
-    """A layer as plain data for whoever merges maps only: a text has all keys of its entry, null those it does not say.
+    """A layer as plain data for Hydra, which only merges maps: an entry from a text has all keys, null if not set.
 
-    So it replaces what any layer below says of the entry, and an override finds each key of the entry. A map has those
-    that it drops.
+    So the text replaces the entry of all lower layers, and an override finds each key of the entry. An entry from a map
+    has null for the keys that it drops.
     """
     if not isinstance(layer.value, dict):
         return layer.plain
@@ -79,9 +79,9 @@ def with_nulls(layer: Node, type_: Any = LogSpec) -> Any:
 
 
 def without_nulls(data: Any, type_: Any = LogSpec) -> Any:
-    """A config that was merged of such layers, without the nulls of entries that have all their keys.
+    """A config that was merged from such layers, without the nulls of entries with all keys, and of dropped keys.
 
-    Those of the config itself stay: they say that a section is empty.
+    Nulls of the config's own keys stay: they mean that a section is empty.
     """
     if not isinstance(data, dict):
         return data
@@ -93,7 +93,7 @@ def without_nulls(data: Any, type_: Any = LogSpec) -> Any:
 
 
 def _config_in(data: Mapping[Any, Any], name: str) -> tuple[Path, str] | None:
-    """Where a file holds a config, and of which section it is, where it is of one; None where it holds none."""
+    """The path of the config in a file, and the section that it is a part of, or ""; None if the file has no config."""
     if isinstance(data.get(GROUP), Mapping):
         return (GROUP,), ""
     group, _, rest = name.partition("/")
@@ -111,5 +111,5 @@ def _placed(entry: Any) -> Any:
 
 
 def _is_part(group: list[str]) -> bool:
-    """Whether files of a group are parts of a config: it is no section of it, and no place is named."""
+    """Whether the files of a group are parts of a config: the group is not a section, and names no package."""
     return all(re.fullmatch(r"\w+", word) and word not in (GROUP, *LogSpec.model_fields) for word in group)

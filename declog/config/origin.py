@@ -1,7 +1,4 @@
-"""How a configuration was composed: enough to compose it again.
-
-Imports Hydra, which knows of the application that runs.
-"""
+"""How a configuration was composed: enough to compose it again."""
 
 from __future__ import annotations
 
@@ -21,10 +18,10 @@ from declog.config.search_path import GROUP, ROOT
 class Origin:
     """How a configuration was composed: enough to compose it again.
 
-    ``config_dir`` is a folder, or a place as Hydra's search path names it. ``application``: ``config_name`` is the
-    primary configuration of somebody's application, not a preset; ``running``: of the one that runs, whose own loader
-    composes it again. ``imports``: modules that were named beside it, and never in it. ``data``: the preset is a
-    mapping of code.
+    ``config_dir`` is a folder, or an entry of Hydra's search path. ``application``: ``config_name`` is the primary
+    configuration of an application, not a preset. ``running``: this application is running, and its own loader composes
+    the configuration again. ``imports`` are modules that were named beside the config, never in it. ``data``: the
+    preset is a mapping in code.
     """
 
     config_name: str | None
@@ -37,7 +34,7 @@ class Origin:
 
     @property
     def loader(self) -> Loader:
-        """A loader of its files."""
+        """A loader of the configuration's files."""
         return config_loader(self.config_dir, self.data)
 
     @property
@@ -63,5 +60,5 @@ class Origin:
         return self.fold(self.loader, self.lines)
 
     def fold(self, loader: Loader, lines: list[str]) -> Composition:
-        """The same with other overrides. In Hydra's own way a plain override of an application adds no key."""
+        """Compose it with other overrides. As in Hydra, a plain override of an application adds no key."""
         return fold(*loader.defaults(self.root, lines), lenient=not self.application)

@@ -1,7 +1,4 @@
-"""Overrides that cannot be read, or cannot be applied to what is composed so far: why, and what to type instead.
-
-Imports Hydra for its grammar; what an override would change is a tree.
-"""
+"""Problems of overrides that cannot be read, or cannot be applied to the tree composed so far, with what to type."""
 
 from __future__ import annotations
 
@@ -41,20 +38,20 @@ class Refused(HydraException):
 def problem_of(
     line: str, key: str, span: tuple[int, int] | None = None, /, *, behind: bool = False, **facts: Any
 ) -> Problem:
-    """A problem with an override; ``behind`` puts the caret under what stands behind the ``=``."""
+    """A problem with an override; ``behind`` puts the caret under the value, behind the ``=``."""
     if span is None:
         span = (line.find("=") + 1 if behind else 0, len(line))
     where = Where(override=line, excerpt=Excerpt("", line, *span))
     return Problem.of(key, source=line, span=span, where=where, **facts)
 
 
-# -- what cannot be read
+# -- overrides that cannot be read
 
 
 def unreadable(line: str, tree: Node | None = None) -> Problem | None:
     """The problem of an override that Hydra cannot parse, mostly an expression without quotes; None where it can.
 
-    ``tree`` is the configuration that the override changes. Without it a fix sets the key whether it is there or not.
+    ``tree`` is the configuration that the override changes. Without it, the fix sets the key whether it exists or not.
     """
     if parsed(line) is not None:
         return None
@@ -101,7 +98,7 @@ def unreadable(line: str, tree: Node | None = None) -> Problem | None:
 
 
 def _slashed(line: str, key: str, value: str, tree: Node | None) -> Problem:
-    """An id with a `/` in it: a metric as trackers show it, or what belongs into the entry's name."""
+    """The problem of an id with a `/` in it: a metric as trackers show it, or a text for the entry's key `name`."""
     deletes, sign, parts = key[0] == "~", key[: len(key) - len(key.lstrip("+"))], key.lstrip("+~").split(".")
     index = next((at for at, part in enumerate(parts) if at and "/" in part), 0)
     name, within = parts[index], index < len(parts) - 1
@@ -150,14 +147,14 @@ def _detail(line: str) -> str:
     return "its grammar has no such form"
 
 
-# -- what is read, and cannot be applied
+# -- overrides that can be read, and cannot be applied
 
 
 def refusal(tree: Node, override: Override, *, lenient: bool = False) -> Problem | None:
-    """Why an override of a key cannot be applied; None where it can be.
+    """The problem of an override of a key that cannot be applied; None if it can be.
 
-    As Hydra has it, a plain one changes what is there, and ``+`` adds what is not. Where they are ``lenient`` a plain
-    one adds as well, where there is no doubt about what it is for.
+    As in Hydra, a plain override changes a key that exists, and ``+`` adds a key. With ``lenient``, a plain override
+    also adds a key, if ``may_be_added`` allows it.
     """
     keys = override.key_or_group.split(".")
     depth, node = tree.deepest(keys)
@@ -171,7 +168,7 @@ def refusal(tree: Node, override: Override, *, lenient: bool = False) -> Problem
 
 
 def _of_key(override: Override, node: Node, *, adds: bool) -> Problem | None:
-    """The problem of an override of a key that is there; None where it has none."""
+    """The problem of an override of a key that exists; None if it has none."""
     line, key, value = str(override.input_line), override.key_or_group, override.value()
     if override.is_delete():
         if node.value is None:
@@ -196,7 +193,7 @@ def _of_key(override: Override, node: Node, *, adds: bool) -> Problem | None:
 
 
 def _as_map(key: str, value: list[Any]) -> str:
-    """The override of a map for one of a list, with an id or a key for each of its items."""
+    """The override that sets a map in place of a list, with an id or a key for each item."""
     group, *keys = key.split(".")
     fix = f"{keys[0]}: {wrong_forms.as_map(keys[0], value)}"
     if len(keys) > 1:
@@ -213,7 +210,7 @@ def _has_keys(node: Node, value: dict[Any, Any]) -> bool:
 
 
 def _of_missing_key(tree: Node, override: Override, depth: int, node: Node) -> Problem:
-    """The problem of an override of a key that is not there; ``node`` holds the first ``depth`` keys."""
+    """The problem of an override of a key that does not exist; ``node`` holds the first ``depth`` keys."""
     line, keys = str(override.input_line), override.key_or_group.split(".")
     here = ".".join(keys[:depth])
     wrong, names = keys[depth], [str(key) for key in node.entries]
@@ -257,7 +254,7 @@ def _of_missing_key(tree: Node, override: Override, depth: int, node: Node) -> P
 
 
 def _as_entry(tree: Node, keys: Sequence[str], value: object) -> dict[str, Any] | None:
-    """The keys of a new entry beside the one that an override sets; None where it needs no others, or is no entry."""
+    """A new entry with the key that an override sets, and the keys that it needs, too; None if it needs no others."""
     section, (name, key) = keys[1], keys[-2:]
     signals = [*signal_names(tree.at((GROUP,)) or tree)]
     columns = [column for column in ("prompt", "completion", "reward") if column in signals]
@@ -274,9 +271,9 @@ def _as_entry(tree: Node, keys: Sequence[str], value: object) -> dict[str, Any] 
 
 
 def _meant(tree: Node, override: Override, depth: int, node: Node, instead: Callable[[str, str], str]) -> str | None:
-    """The fix for an override of a key that is not there; None where the key may be a new one.
+    """The fix for an override of a key that does not exist; None if the key may be a new one.
 
-    ``instead`` puts a key in the place of the one that is not there, behind a sign.
+    ``instead`` writes the override with another key in its place, behind a sign.
     """
     keys, names = override.key_or_group.split("."), [str(key) for key in node.entries]
     above, wrong = keys[:depth], keys[depth]
@@ -308,7 +305,7 @@ def _meant(tree: Node, override: Override, depth: int, node: Node, instead: Call
 
 
 def _moved(tree: Node, name: str, override: Override) -> str | None:
-    """The override of a key for one that no config has at its top: `num_generations` is `axes.group.size`."""
+    """The override of the right key for one that no config has at its top: `num_generations` is `axes.group.size`."""
     fix = None if name == GROUP else _said_elsewhere(tree, name, override)
     edit = None if fix is None else edit_of(fix, (name,), (GROUP,))
     if edit is None:
@@ -318,7 +315,7 @@ def _moved(tree: Node, name: str, override: Override) -> str | None:
 
 
 def _said_elsewhere(tree: Node, name: str, override: Override) -> str | None:
-    """The fix for a key of other tools at the top of a config; None where it is none of them."""
+    """The fix for a key of another tool at the top of a config; None for any other key."""
     sinks = tree.at((GROUP, "sinks"))
     _, _, below = f".{override.key_or_group}".partition(f".{name}.")
     value = nested(below.split("."), override.value()) if below else override.value()
@@ -328,12 +325,12 @@ def _said_elsewhere(tree: Node, name: str, override: Override) -> str | None:
 
 
 def _appended(items: list[Any], added: list[str]) -> str:
-    """The items of a list, and those added that it does not have."""
+    """The items of a list, and the added items that it does not have."""
     return ",".join([*map(str, items), *(text for text in added if text.strip() not in items)])
 
 
 def _items(items: list[Any], name: str, override: Override) -> str:
-    """The items of a list, less one that an override deletes, or with one that it adds under a name."""
+    """The items of a list, without the item that an override deletes, or with the item that it adds under a name."""
     texts = [str(item).replace("'", "") for item in items]
     if override.is_delete():
         return ",".join(text for text in texts if text != name)
@@ -368,6 +365,6 @@ def _section_of(name: str, node: Node) -> str | None:
 
 
 def _inside(node: Node, keys: list[str]) -> str | None:
-    """The entry of a map that has the keys, two or more of them; None where none has, or several have."""
+    """The only entry of a map that has all the keys, of which there are two or more; else None."""
     names = [str(name) for name, entry in node.entries.items() if entry.at(keys) is not None]
     return names[0] if len(names) == 1 and len(keys) > 1 else None

@@ -1,7 +1,4 @@
-"""Fixes in the terms of overrides: the edits in YAML that a fix shows, as the words to type in place of an override.
-
-Texts of fixes come in, and go out. What an edit changes is a key of the language.
-"""
+"""Rewrite fixes as overrides: the YAML edits that a fix shows become the words to type in place of an override."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from declog.language.tree import listed
 
 
 def in_override_terms(problem: Problem, prefix: Path) -> Problem:
-    """The problem of an override, whose fix is an override too: a near name in it, or what the fix shows as YAML."""
+    """The problem of an override, with its fix written as an override: with a near name, or with the fix's YAML."""
     where, fix = problem.where, problem.fix
     if fix is None or where is None or where.override is None or where.excerpt is None:
         return problem
@@ -49,7 +46,7 @@ def in_override_terms(problem: Problem, prefix: Path) -> Problem:
 
 
 def choice_of(key: str, value: Any) -> str | None:
-    """The overrides for a key that says what a defaults list does: `preset: rloo`, `packs: [sources]`.
+    """The overrides for a key that means an entry of a defaults list: `preset: rloo`, `packs: [sources]`.
 
     None for another key.
     """
@@ -67,7 +64,7 @@ def choice_of(key: str, value: Any) -> str | None:
 
 
 def _as_overrides(fix: str, line: str, path: Path, prefix: Path) -> str:
-    """A fix with the overrides that say its edit, or both of two that stand one behind the other."""
+    """A fix with overrides in place of its edit, or of both edits if one stands behind the other."""
     parts = re.split(r", and (?=`\w+: \{.*\}`\Z)", fix)
     shown = [_as_override(part, line, path, prefix) for part in parts]
     if None in shown:
@@ -76,9 +73,9 @@ def _as_overrides(fix: str, line: str, path: Path, prefix: Path) -> str:
 
 
 def _as_override(fix: str, line: str, path: Path, prefix: Path) -> str | None:
-    """A fix with the overrides that say the YAML in it; None where that is no edit of what the override says.
+    """A fix with overrides in place of its YAML; None if the YAML does not edit what the override sets.
 
-    ``path`` is that of what is wrong with the override ``line``.
+    ``path`` is the path of the problem with the override ``line``.
     """
     key = ".".join(map(str, (*prefix, *path)))
     name = line.partition("=")[0].lstrip("+")
@@ -89,7 +86,7 @@ def _as_override(fix: str, line: str, path: Path, prefix: Path) -> str | None:
         return " ".join(settings)
     edit = edit_of(fix, path, prefix)
     sections = tuple(".".join([*map(str, prefix), section]) for section in _DECLARED)
-    config = ".".join([*map(str, prefix), "run", "config"])  # a map that others set keys of, too
+    config = ".".join([*map(str, prefix), "run", "config"])  # other layers set keys of this map, too
     declares = edit is not None and edit[0].startswith((*sections, config))
     if edit is None or not (f"{name}.".startswith((f"{key}.", f"{edit[0]}.")) or declares):
         return None
@@ -99,25 +96,25 @@ def _as_override(fix: str, line: str, path: Path, prefix: Path) -> str | None:
         said = {name.rpartition(".")[2], *_words_in(override.value())}
         entries = {to: value for to, value in entries.items() if to.rpartition(".")[2] in said}
     settings = [setting((sign if to == name else "++") + to, value) for to, value in (entries or {of: data}).items()]
-    words = re.sub(r"\A: (.+)", r" (\1)", fix[end:])  # what a shell must not take for a part of it
+    words = re.sub(r"\A: (.+)", r" (\1)", fix[end:])  # a shell must not take it for a part of the override
     return f"{fix[:start]}{' '.join(settings)}{words}"
 
 
 def _words_in(value: Any) -> set[str]:
-    """The keys of a map and of maps in it."""
+    """The keys of a map, and of the maps in it."""
     items = value.items() if isinstance(value, dict) else ()
     return {word for key, item in items for word in (str(key), *_words_in(item))}
 
 
 def _with_text(value: Any, text: str, new: str) -> Any:
-    """A value with another text in place of one that its texts have in them."""
+    """A value whose texts have ``new`` in place of ``text``."""
     if isinstance(value, dict):
         return {key: _with_text(item, text, new) for key, item in value.items()}
     return value.replace(text, new) if isinstance(value, str) else value
 
 
 def _keys_beside(fix: str, path: Path) -> dict[str, Any]:
-    """The values of a fix that is several keys of an entry, ``expr: reward, reduce: p90``; empty for another fix."""
+    """The keys and values of a fix with several keys of an entry, ``expr: reward, reduce: p90``; empty for another."""
     try:
         data = yaml.safe_load(f"{{{fix}}}")
     except yaml.YAMLError:
@@ -130,13 +127,13 @@ _NAMED_HERE = re.compile(
     r"write a metric(?: of that mode)? and name it here: `metrics: (?P<metrics>.+)`, and `(?P<here>.+)`"
 )
 _DEFINED = re.compile(r"write `(?P<here>.+)`, and define it: metrics: (?P<metrics>.+)")
-_DECLARED = ("signals.", "schemas.", "metrics.", "about.", "constants.", "axes.")  # what an edit declares beside
+_DECLARED = ("signals.", "schemas.", "metrics.", "about.", "constants.", "axes.")  # what an edit may declare
 
 
 def edit_of(fix: str, path: Path, prefix: Path) -> tuple[str, Any, tuple[int, int]] | None:
-    """The dotted key and the value of the first edit in YAML that a fix shows, and where; None where it shows none.
+    """The dotted key, the value and the span of the first edit in YAML that a fix shows; None if it shows none.
 
-    ``path`` is the problem's. A key in the fix is one of it, one beside its last, or the name of a section.
+    ``path`` is the problem's. The key in the fix is a key of this path, a key beside its last key, or a section.
     """
     match = _EDIT.search(fix)
     if match is None or "..." in match["value"] or "${" in fix:  # an interpolation is no map

@@ -1,7 +1,4 @@
-"""Overrides: values as people write them in Hydra's grammar, and the keys that a plain ``=`` may add.
-
-Imports Hydra, for its grammar, and the keys of the language.
-"""
+"""Overrides: values as people write them in Hydra's grammar, and the keys that a plain ``=`` may add."""
 
 from __future__ import annotations
 
@@ -23,14 +20,14 @@ from declog.language.spec import LogSpec
 from declog.language.tree import Node
 
 # A plain ``=`` may add any value of a key, whole entries of a map, or nothing new. It adds any key below an entry that
-# is there, and none below an entry that is not: that is mostly a typo.
+# exists, and none below an entry that does not: that is mostly a typo.
 Adds = Literal["anything", "entries", "nothing"]
 ADDS: dict[str, Adds] = {key: "entries" if key in SECTIONS else "anything" for key in LogSpec.model_fields}
 ADDS |= {"constants": "nothing", "sink_options": "anything"}
 
 
 def taken(value: str) -> str:
-    """A value as Hydra's grammar takes it: in quotes where it would refuse or change the text."""
+    """A value as Hydra's grammar takes it: in quotes if the grammar would refuse or change the text."""
     override = parsed(f"key={value}")
     if override is None:
         return _requoted(value) or _literal(value) or quoted(value)
@@ -46,12 +43,12 @@ def pasted(line: str) -> str:
 
 
 def setting(key: str, value: object) -> str:
-    """The override that gives a key, with its sign, a value: one word of a shell."""
+    """The override that sets a key, which has its sign, to a value, as one word of a shell."""
     return pasted(f"{key}={written(value)}")
 
 
 def parsed(line: str) -> Override | None:
-    """An override that Hydra's grammar takes; None for another."""
+    """The parsed override; None if Hydra's grammar does not take it."""
     try:
         (override,) = OverridesParser.create().parse_overrides([line])
     except HydraException:
@@ -76,7 +73,7 @@ def quoted(text: str) -> str:
 
 
 def may_be_added(config: Node, override: Override) -> bool:
-    """Whether nobody wrote this key, or keys of the map that it is, and there is no doubt about what it is for."""
+    """Whether a plain override may add its key, or keys to the map at its key: ``ADDS`` says where."""
     node, *path = override.key_or_group.split(".")
     depth, holder = config.deepest((node, *path))
     if node != GROUP or depth == 0 or not isinstance(holder.value, dict):
@@ -89,7 +86,7 @@ def may_be_added(config: Node, override: Override) -> bool:
 
 
 def _requoted(value: str) -> str | None:
-    """A list or a map, each text in it in quotes that Hydra would not read without; None where that is not enough."""
+    """A list or a map with quotes around each text that needs them for Hydra; None if that is not enough."""
 
     def inside(text: str) -> str:
         if text[:1] in ("[", "{") and text[-1:] in ("]", "}"):
@@ -104,7 +101,7 @@ def _requoted(value: str) -> str | None:
 
 
 def _parts(text: str) -> Iterator[str]:
-    """A text cut at the commas that stand in no brackets."""
+    """The parts of a text between the commas that are outside all brackets."""
     start = 0
     while (end := value_end(text, start)) is not None:
         yield text[start:end]
@@ -113,7 +110,7 @@ def _parts(text: str) -> Iterator[str]:
 
 
 def _literal(value: str) -> str | None:
-    """A list or a map that is good YAML, in Hydra's grammar."""
+    """A list or a map in good YAML, written in Hydra's grammar; None for any other value."""
     if value[:1] not in ("[", "{"):
         return None
     try:

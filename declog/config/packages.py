@@ -1,9 +1,7 @@
-"""Faults of installed packages whose entry points name presets, for errors about a preset that is not there.
+"""Faults of installed packages whose entry points name presets, for errors about a preset that does not exist.
 
     [project.entry-points."declog.presets"]
     acme = "acme_logging.conf"              # the package whose folder `declog` holds the YAML files
-
-Imports errors and the search path.
 """
 
 from __future__ import annotations
@@ -23,14 +21,14 @@ GROUPS = (TEAMS, "declog.functions", "declog.reducers", "declog.columns", "declo
 
 
 def faults() -> list[str]:
-    """Each entry point for declog that gives no preset, or stands in a group that nobody reads, with its package."""
+    """Each entry point for declog that has no preset, or is in a group that declog does not read, with its package."""
     groups = [group for group in entry_points().groups if group.startswith(f"{GROUP}.") or group == GROUP]
     every = [entry for group in sorted(groups) for entry in sorted(entry_points(group=group), key=home)]
     return list(dict.fromkeys(line for entry in every for line in _wrong(entry)))
 
 
 def notes() -> str:
-    """The same as lines to put behind a message; empty where nothing is wrong."""
+    """The faults as lines to put behind a message; empty if there are none."""
     return "".join(f"\n{line}" for line in faults())
 
 
@@ -40,14 +38,14 @@ def _wrong(entry: EntryPoint) -> Iterator[str]:
         yield f"{home(entry)} has an entry point in the group `{entry.group}`, which nobody reads: `{close}` is one"
         return
     if entry.group != TEAMS:
-        return  # what they name is loaded where a config uses it
+        return  # these are loaded when a config uses them
     named = f"{home(entry)} has presets in `{entry.value}`"
     if ":" in entry.value:
         yield f"{named}, and that is no package: write `{entry.module}`"
         return
     try:
         folders = folders_of(entry.value)
-    except Exception as error:  # noqa: BLE001  whatever an installed package does on import is its problem
+    except Exception as error:  # noqa: BLE001  an installed package may raise anything on import
         yield f"{named}, which cannot be imported: {error_text(error)}"
         return
     if not folders:
@@ -57,13 +55,13 @@ def _wrong(entry: EntryPoint) -> Iterator[str]:
 
 
 def files_named(name: str) -> list[FilePath]:
-    """The files of this name below the working directory that would be presets if their folder was searched."""
+    """The files of this name below the working directory that would be presets if their folder were searched."""
     file = f"{GROUP}/{glob.escape(name)}.yaml"
     return sorted(path for pattern in (file, f"*/{file}") for path in FilePath().glob(pattern))
 
 
 def known_presets(name: str, names: Sequence[str]) -> str:
-    """A fix for a preset that is not there: a file of its name, or the nearest one; or where they come from."""
+    """The fix for an unknown preset: a file of its name, the nearest preset, or all presets and where others are."""
     if files := files_named(name):
         folder = files[0].parents[1]
         return f"there is the file `{files[0]}`: it is found from its own folder, or where `config_dir` is `{folder}`"
@@ -75,11 +73,11 @@ def known_presets(name: str, names: Sequence[str]) -> str:
 
 
 def _moved(name: str) -> str | None:
-    """The fix for a preset that lies in an installed package, in a folder where presets are not looked for."""
+    """The fix for a preset that an installed package has in a folder that is not searched; None for another name."""
     for entry in entry_points(group=TEAMS):
         if ":" in entry.value:
             continue
-        with suppress(Exception):  # whatever an installed package does on import; `notes` says it
+        with suppress(Exception):  # an installed package may raise anything on import; `notes` reports it
             for folder in folders_of(entry.value):
                 presets = folder / GROUP  # below it are packs and other groups, which have their own names
                 for file in sorted(folder.rglob(f"{glob.escape(name)}.yaml")):

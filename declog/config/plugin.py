@@ -1,6 +1,6 @@
 """declog's plugin, which Hydra finds in every application: it puts the presets on the search path.
 
-Imports Hydra. Each application of Hydra where declog is installed pays for this file.
+Where declog is installed, every application of Hydra imports this file, so it must be fast to import.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from declog.config.search_path import GROUP, PROVIDER, conf_location, teams
 
 
 class DeclogSearchPath(SearchPathPlugin):
-    """Appends the shipped presets, then those of installed packages: an application's own files of a name win.
+    """Appends the shipped presets, then those of installed packages: an application's own files of the same name win.
 
-    An application's folders that hold configs stand there a second time before themselves, read by ``ConfigFiles``.
+    Each folder of an application that holds configs is added a second time, before itself, read by ``ConfigFiles``.
     """
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
@@ -56,12 +56,12 @@ class DeclogSearchPath(SearchPathPlugin):
 
 
 def _config_dir(words: Sequence[str]) -> list[str]:
-    """The folder that a command line adds to the search path once all plugins have been asked."""
+    """The folder that a command line adds to the search path after all plugins have run."""
     return [str(Path(folder).absolute()) for folder in option(words, "--config-dir", "-cd")]
 
 
 def option(words: Sequence[str], *names: str) -> list[str]:
-    """The value of an option of a command line; none where it is not there."""
+    """The value of an option of a command line, in a list; an empty list without the option."""
     for word, after in pairwise([*words, ""]):
         name, equals, value = word.partition("=")
         if name in names:
@@ -70,10 +70,10 @@ def option(words: Sequence[str], *names: str) -> list[str]:
 
 
 def _searched(words: Sequence[str]) -> list[str]:
-    """The places that a command line names instead of its configuration, which Hydra adds last."""
+    """The places that a command line names in place of its configuration's, which Hydra adds last."""
     for word in words:
         if re.match(r"\+{0,2}hydra\.searchpath=", word):
-            with suppress(HydraException):  # which Hydra says
+            with suppress(HydraException):  # reported by Hydra
                 places = OverridesParser.create().parse_override(word).value()
                 return [str(entry) for entry in places] if isinstance(places, list) else []
     return []
@@ -105,10 +105,10 @@ def explain_flags(words: Sequence[str]) -> None:
 
 
 def _explain(words: Sequence[str], folders: Sequence[str], mains: Sequence[str]) -> None:
-    """Print what to type for what Hydra refused, where the application ends before its job began.
+    """Print what to type in place of the words that Hydra refused, if the application ends before its job began.
 
-    ``folders`` are those of the application that hold configs of declog, ``mains`` all of its own.
-    Hydra's own message speaks of its lexer and of structs, and nobody can add to it: it ends the process.
+    ``folders`` are the application's folders that hold configs of declog, ``mains`` all its folders. Hydra's own
+    message is about its lexer and structs, and nobody can add to it: Hydra ends the process.
     """
     imported = GROUP in vars(sys.modules["__main__"])
     if jobs or not (folders or imported or started_with or any(GROUP in word for word in words)):

@@ -1,7 +1,7 @@
 """The presets and the options of their groups: where each comes from, and which files of its name it hides.
 
 The search path decides between files of one name: an application's own, then the shipped ones, then those of installed
-packages. Imports Hydra; the result is plain data.
+packages.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from declog.language.unknown_names import as_label
 
 @dataclass(frozen=True)
 class Option:
-    """A file of a group. ``homes`` are the packages and folders that have one of its name; the first is used."""
+    """A file of a group. ``homes`` are the packages and folders that have a file of its name; the first is used."""
 
     group: str
     name: str
@@ -60,7 +60,7 @@ def _option(loader: ConfigLoader, group: str, name: str) -> Option:
 
 
 def home_of(source: ConfigSource) -> str:
-    """The package with its version, or the folder, that a place of presets is."""
+    """The package, with its version, or the folder that a source reads presets from."""
     package = source.path.partition(".")[0] if source.scheme() == "pkg" else None
     if PROVIDER in (source.provider, package):
         return f"{NAME} {VERSION}"
@@ -80,14 +80,17 @@ def _first_comment(file: Traversable) -> str:
 
 
 def _pack_of(signal: str) -> tuple[str, Node] | None:
-    """The pack, of those that installed packages ship, that declares a signal, with its keys; the first by name."""
+    """The first pack by name, in installed packages, that declares a signal: its name and its keys."""
     files = sorted(file for _, folder in preset_folders() for file in (folder / GROUP / "packs").glob("*.yaml"))
     packs = ((file.stem, _layer(file.read_text("utf-8"))) for file in files)
     return next(((name, layer) for name, layer in packs if signal in signal_names(layer)), None)
 
 
 def _preset_of(name: str) -> tuple[str, str, Node] | None:
-    """The shipped preset that declares a signal or a metric, the section and its keys; the shortest name first."""
+    """The shipped preset that declares a signal or a metric, the word `signal` or `metric`, and the preset's keys.
+
+    Presets with the shortest names come first.
+    """
     files = [file for _, folder in preset_folders() for file in (folder / GROUP).glob("*.yaml")]
     layers = ((file.stem, _layer(file.read_text("utf-8"))) for file in sorted(files, key=lambda file: len(file.stem)))
     for preset, layer in layers:
@@ -98,7 +101,7 @@ def _preset_of(name: str) -> tuple[str, str, Node] | None:
     return None
 
 
-@lru_cache(maxsize=64)  # of a config with many unknown names each asks for all packs
+@lru_cache(maxsize=64)  # each unknown name of a config reads all packs
 def _layer(pack: str) -> Node:
     return long(tree_of(yaml.load(pack, YamlLoader) or {}))[0]
 
@@ -112,7 +115,10 @@ Fits = Callable[[str, Node], bool]  # whether a pack, by its name and its keys, 
 
 
 def fitting(data: Mapping[str, Any], check: Check) -> Fits:
-    """Whether a pack adds no problem to data, of which ``check`` returns them; each pack is tried once."""
+    """A function that tells whether a pack adds no problem to data, and tries each pack once.
+
+    ``check`` returns the problems of data.
+    """
     tried: dict[str, bool] = {}
 
     @cache
@@ -129,9 +135,9 @@ def fitting(data: Mapping[str, Any], check: Check) -> Fits:
 
 
 def declared(problem: Problem, config: Composed, fits: Fits) -> Problem:
-    """An unknown signal that is near to none: which pack declares it, or where. A preset that is named as a profile.
+    """The problem of an unknown signal that is near to none, with a fix that names the pack or the preset that has it.
 
-    A pack that does not fit is not named.
+    A pack that does not fit is not named. Also the problem of a preset that is named as a profile; others unchanged.
     """
     if problem.marked.isidentifier() and _is_label(problem.marked, config.data):
         problem = replace(problem, fix=as_label(problem.fix))
@@ -165,7 +171,7 @@ def declared(problem: Problem, config: Composed, fits: Fits) -> Problem:
 
 
 def _of_a_preset(problem: Problem, name: str, config: Composed) -> Problem:
-    """An unknown signal that another preset has, or a number of each update, such as a loss."""
+    """The problem of an unknown signal that another preset has, or of a number per update, such as a loss."""
     home = _preset_of(name)
     number = home is not None and home[1] == "metric"
     if not number and not (_OF_UPDATES.search(name) and has(config.data, ("signals", "update"))):
@@ -192,7 +198,7 @@ _OF_UPDATES = re.compile(r"(^|_)(loss|losses|lr|learning_rate|grad|gradient)(_|$
 
 
 def _declarations(signal: str, pack: Node) -> Iterator[dict[str, Any]]:
-    """What declares a signal as a pack does, in short; nothing where the pack derives it from others."""
+    """The declarations of a signal in a pack, in short; none if the pack derives the signal from others."""
     for phase, signals in (pack.plain.get("signals") or {}).items():
         said = (signals or {}).get(signal) or {}
         entry = {key: value for key, value in said.items() if key not in ("help", "from_log_extra")}
@@ -202,7 +208,7 @@ def _declarations(signal: str, pack: Node) -> Iterator[dict[str, Any]]:
 
 
 def _extended(pack: str, name: str, config: Composed) -> str:
-    """The fix that adds a pack, which has the signal ``name``."""
+    """The fix that adds a pack that has the signal ``name``."""
     files = config.provenance.texts
     extends = not files or any(provider_of(file) and FilePath(file).stem != ROOT for file in files)
     texts = [text for file, text in files.items() if provider_of(file) is None]
@@ -215,7 +221,7 @@ def _extended(pack: str, name: str, config: Composed) -> str:
 
 
 def _is_label(name: str, data: Mapping[str, Any]) -> bool:
-    """Whether some metric has a value per label of a signal, or an expression compares it with a text."""
+    """Whether a metric has a name in its `by`, or an expression compares this name with a text."""
     metrics = [entry for _, entry in entries(data, "metrics") if isinstance(entry, Mapping)]
     labels = {word for entry in metrics for word in re.findall(r"\w+", str(entry.get("by", "")))}
     return name in labels or re.search(rf"\b{name}{_COMPARED}", str(data)) is not None

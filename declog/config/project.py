@@ -1,11 +1,11 @@
 """The project that a user works in: the table ``[tool.declog]`` of its ``pyproject.toml``.
 
     [tool.declog]
-    config_dir = "conf"                 # whose folder `declog` has presets of one's own, and which has applications'
+    config_dir = "conf"                 # its folder `declog` has your presets; beside it are applications' files
     imports = ["my_package.metrics"]    # registers functions, reductions, columns; has classes of sinks
 
-A config imports nothing, wherever it came from; these modules are the user's own word. The file is looked for in the
-working directory and above it, never beside a config. Imports errors only.
+A config imports nothing, wherever it came from; only the user names modules to import, here. The file is searched in
+the working directory and above it, never beside a config.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ KEYS = ("config_dir", "imports")
 def load_imports(directory: FilePath | None = None) -> tuple[str, ...]:
     """Import the modules that the project around a directory names; returns their names.
 
-    ``directory`` is the working directory by default. Raises ``ConfigError`` where the table is wrong (DL201, DL202),
-    or one of them cannot be imported (DL403).
+    ``directory`` is the working directory by default. Raises ``ConfigError`` if the table is wrong (DL201, DL202), or
+    if a module cannot be imported (DL403).
     """
     file, table = _table(directory)
     names = table.get("imports", [])
@@ -38,9 +38,9 @@ def load_imports(directory: FilePath | None = None) -> tuple[str, ...]:
 
 
 def config_dir(directory: FilePath | None = None) -> FilePath | None:
-    """The folder of configurations that the project around a directory names; None where it names none.
+    """The folder of configurations that the project around a directory names; None if it names none.
 
-    Raises ``ConfigError`` where the table is wrong (DL201, DL202), or there is no such folder (DL403).
+    Raises ``ConfigError`` if the table is wrong (DL201, DL202), or if the folder does not exist (DL403).
     """
     file, table = _table(directory)
     name = table.get("config_dir")
@@ -57,7 +57,7 @@ def config_dir(directory: FilePath | None = None) -> FilePath | None:
 def _load(name: str, file: FilePath) -> None:
     if name in sys.modules:
         return
-    sys.path.append(str(file.parent))  # last: the project hides no module of anybody else
+    sys.path.append(str(file.parent))  # last, so that the project hides no other module
     try:
         importlib.import_module(name)
     except Exception as error:
@@ -67,7 +67,7 @@ def _load(name: str, file: FilePath) -> None:
 
 
 def _table(directory: FilePath | None) -> tuple[FilePath, dict[str, object]]:
-    """The nearest ``pyproject.toml`` with the table, and the table; it is empty where there is none."""
+    """The nearest ``pyproject.toml`` with the table, and the table; an empty table if no file has it."""
     directory = (directory or FilePath.cwd()).absolute()
     for folder in (directory, *directory.parents):
         file = folder / "pyproject.toml"

@@ -1,7 +1,6 @@
-"""From a place in an expression to its place in the file: YAML scalars and their quotes.
+"""Map a range of an expression to its range in the file: YAML scalars and their quotes.
 
-An error speaks of characters of a value; the file holds the value quoted and escaped. Imports the parser of
-expressions and PyYAML only.
+An error names characters of a value; the file holds the value quoted and escaped.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from declog.language.parser import body_of
 def within(raw: str, style: str, source: str, span: tuple[int, int] | None) -> tuple[int, int] | None:
     """The range of ``raw``, a scalar as written, that holds ``span`` of ``source``.
 
-    ``source`` is the scalar's value or a part of it, ``span`` a half-open range of it (None: all of it). Over several
-    lines YAML folds blanks and line breaks, so there only the other characters are compared. None where ``raw`` does
-    not hold ``source``.
+    ``source`` is the scalar's value or a part of it, ``span`` a half-open range of ``source`` (None: all of it). Over
+    several lines YAML folds blanks and line breaks, so only the other characters are compared there. None if ``raw``
+    does not hold ``source``.
     """
     first, last = span or (0, len(source))
     pieces = list(_pieces(raw, style))
@@ -46,7 +45,7 @@ def _dense(text: str) -> str:
 
 
 def _pieces(raw: str, style: str) -> Iterator[tuple[str, int, int]]:
-    """The characters of a scalar's value, each with the range where it is written."""
+    """The characters of a scalar's value, each with its range in ``raw``."""
     at, end = 0, len(raw)
     if style in "|>":
         at = raw.find("\n") + 1 or end  # the text begins below the sign
@@ -73,12 +72,12 @@ def _piece(raw: str, at: int, style: str) -> tuple[str, int]:
 
 
 def is_expression(text: str) -> bool:
-    """Whether a text is an expression, and no map or list of YAML."""
+    """Whether a text is an expression, and not a map or a list of YAML."""
     return not isinstance(body_of(text.strip()), ast.Dict | ast.Set | ast.List | ast.Tuple | None)
 
 
 def stays_plain(text: str, *, in_flow: bool) -> bool:
-    """Whether YAML reads a text without quotes as it stands: as a value of a key, or of one in {...}."""
+    """Whether YAML reads a text without quotes unchanged, as the value of a key, or, ``in_flow``, of a key in {...}."""
     try:
         return bool(yaml.load(f"{{key: {text}}}" if in_flow else f"key: {text}", yaml.BaseLoader) == {"key": text})
     except yaml.YAMLError:
@@ -86,7 +85,7 @@ def stays_plain(text: str, *, in_flow: bool) -> bool:
 
 
 def value_end(text: str, start: int) -> int | None:
-    """Where a value in a list or a map on one line ends: at its comma or bracket; None where neither comes."""
+    """The end of a value in a list or a map on one line: its comma or bracket; None if there is neither."""
     for at, depth in enumerate(depths(text[start:]), start):
         if depth < 0 or (depth == 0 and text[at] == ","):
             return at
@@ -94,5 +93,5 @@ def value_end(text: str, start: int) -> int | None:
 
 
 def depths(text: str) -> Iterator[int]:
-    """How many brackets are open behind each character of a text."""
+    """The number of open brackets behind each character of a text."""
     return accumulate((char in "([{") - (char in ")]}") for char in text)

@@ -1,6 +1,6 @@
-"""Overrides that an application's Hydra refused, as the problems that ``declog check`` finds in the same words.
+"""Problems of the overrides that Hydra refused in an application, as ``declog check`` finds them in the same words.
 
-Called where the application has ended before its job began.
+Called if the application has ended before its job began.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SWEEPS = frozenset(("-m", "--multirun"))
 def problems(words: Sequence[str], started_with: Sequence[tuple[str, str]]) -> list[Problem]:
     """The problems of the overrides of declog in an application's command line.
 
-    ``started_with`` is the place and the name of its primary configuration, or empty where nobody knows it.
+    ``started_with`` is the place and the name of its primary configuration, or empty if it is unknown.
     """
     if "=" in words:
         at = words.index("=")
@@ -55,9 +55,10 @@ def problems(words: Sequence[str], started_with: Sequence[tuple[str, str]]) -> l
 
 
 def answers(words: Sequence[str], folders: Sequence[str], started_with: Sequence[tuple[str, str]]) -> Iterator[Problem]:
-    """What to type for what Hydra refused: first for words that it cannot read, before it opens any file.
+    """The problems of what Hydra refused, each with what to type instead.
 
-    ``folders`` are those of the application in which a config of declog may lie.
+    Configs in the application's own folder count only if Hydra can read all words, which it does before it opens any
+    file. ``folders`` are the application's folders in which a config of declog may lie.
     """
     unread = problems(words, ())
     chosen = [
@@ -70,10 +71,10 @@ def answers(words: Sequence[str], folders: Sequence[str], started_with: Sequence
 def _among_configs(
     folders: Sequence[str], started_with: Sequence[tuple[str, str]], chosen: Sequence[str]
 ) -> Iterator[Problem]:
-    """The problem of an application with a config of declog in its own folder: Hydra knows no preset of its kind.
+    """The problem of a config of declog in an application's own folder, where Hydra does not find what it extends.
 
-    A primary configuration that chooses its config elsewhere may have further configs beside it, used by their paths:
-    only those that it, or the command line, asks for by name (``chosen``) are out of place.
+    A primary configuration that chooses its config elsewhere may have further configs beside it, used by their paths.
+    Then only a config that it, or the command line, asks for by name (``chosen``) is out of place.
     """
     names, has_config = _reached(started_with)
     names |= {*chosen}
@@ -107,14 +108,14 @@ def _reached(started_with: Sequence[tuple[str, str]]) -> tuple[set[str], bool]:
 
 
 def _choices(file: Path) -> list[Choice]:
-    """The options of a file's defaults list; none of a file that is not there, or no YAML."""
+    """The options of a file's defaults list; none if the file does not exist, or is not YAML."""
     with suppress(yaml.YAMLError, OSError):
         return list(defaults_of(str(file), file.read_text("utf-8", errors="replace")))
     return []
 
 
 def _cut(words: Sequence[str]) -> str | None:
-    """An override of declog that a shell cut at the spaces in its brackets, as one; None where it cut none."""
+    """An override of declog that a shell cut at the spaces in its brackets, put together; None if it cut none."""
     for start, word in enumerate(words):
         for end in range(start + 1, len(words) + 1 if _OVERRIDE.match(word) and GROUP in word else 0):
             text = " ".join(words[start:end])
@@ -126,7 +127,7 @@ def _cut(words: Sequence[str]) -> str | None:
 def primary(folders: Sequence[str], names: Sequence[str]) -> list[tuple[str, str]]:
     """The place and the name of a primary configuration: one of ``names``, or the only one that chooses a config.
 
-    For where Hydra ends before it reads any file.
+    Needed if Hydra ends before it reads any file.
     """
     files = [file for folder in folders for file in Path(folder.removeprefix("file://")).glob("*.yaml")]
     files = [file for file in files if (file.stem in names if names else is_application(file))]
@@ -134,7 +135,7 @@ def primary(folders: Sequence[str], names: Sequence[str]) -> list[tuple[str, str
 
 
 def _unreadable_sweep(line: str) -> Problem | None:
-    """The problem of a sweep over texts that need quotes, each of them; None for any other override."""
+    """The problem of a sweep over texts each of which needs quotes; None for any other override."""
     key, _, value = line.partition("=")
     ends = [at for at, depth in enumerate(depths(value)) if depth == 0 and value[at] == ","]
     texts = [value[start + 1 : end].strip() for start, end in pairwise([-1, *ends, len(value)])]

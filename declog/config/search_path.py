@@ -1,8 +1,7 @@
-"""Where presets are: declog's own, and those of installed packages.
+"""The places of presets: declog's own, and those of installed packages.
 
-Nothing of Hydra's global state is left changed, so that composing inside a running ``@hydra.main`` application does not
-disturb it. Imports Hydra, and little else of declog: each application of Hydra that finds declog's plugin pays for
-this file.
+Hydra's global state is put back, so that composing inside a running ``@hydra.main`` application does not disturb it.
+This file imports little of declog: each application of Hydra that finds declog's plugin pays for it.
 """
 
 from __future__ import annotations
@@ -29,9 +28,8 @@ GROUP = "declog"
 ROOT = "declog_root"
 TEAMS = "declog.presets"  # the entry points of installed packages with presets: each names the package of its `conf`
 
-# All that composing raises for something that a user wrote: ValueError for malformed defaults lists and keys,
-# RecursionError for presets that extend each other.
-# OmegaConf raises a TypeError for a key below a list.
+# All that composing raises for mistakes of users: ValueError for malformed defaults lists and keys, TypeError for a key
+# below a list (OmegaConf), RecursionError for presets that extend each other.
 HYDRA_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError, TypeError, RecursionError)
 
 
@@ -45,7 +43,7 @@ def conf_location() -> str:
 
 @dataclass(frozen=True)
 class Team:
-    """An installed package with presets: its name, the package that is its `conf`, and the folders of that."""
+    """An installed package with presets: its name, the package that is its `conf`, and the folders of the latter."""
 
     name: str
     conf: str
@@ -55,7 +53,7 @@ class Team:
 def teams() -> list[Team]:
     """The installed packages with presets, by the names of their entry points.
 
-    A package that cannot be imported is not among them, which ``packages.faults`` says.
+    A package that cannot be imported is left out; ``packages.faults`` reports it.
     """
     return _teams_on(tuple(sys.path))
 
@@ -65,16 +63,16 @@ def _teams_on(path: tuple[str, ...]) -> list[Team]:
     packages = []
     for entry in sorted(entry_points(TEAMS), key=lambda entry: entry.name):
         name = entry.dist.name if entry.dist else entry.name
-        with suppress(Exception):  # whatever an installed package does on import is its problem
+        with suppress(Exception):  # an installed package may raise anything on import
             folders = () if ":" in entry.value else tuple(folders_of(entry.value))
             packages += [Team(name, entry.value, folders)] if folders else []
     return packages
 
 
 def folders_of(package: str) -> list[Path]:
-    """The folders of a package; none where there is no such package.
+    """The folders of a package; none if there is no such package.
 
-    The packages above it are imported: it raises whatever they raise, mostly ``ImportError``.
+    The packages above it are imported: this raises whatever they raise, mostly ``ImportError``.
     """
     spec = find_spec(package)
     return [] if spec is None else [*map(Path, spec.submodule_search_locations or ())]
@@ -91,13 +89,13 @@ def preset_folders() -> list[tuple[str, Path]]:
 
 
 def provider_of(file: str | None) -> str | None:
-    """The installed package that ships a preset's file, declog among them; None for a file of one's own, or none."""
+    """The installed package that ships a preset's file, declog among them; None for a user's own file, or no file."""
     parents = () if file is None else Path(file).parents
     return next((name for name, folder in preset_folders() if folder in parents), None)
 
 
 def package_of(file: str | None) -> str | None:
-    """The same with its version."""
+    """The installed package that ships a preset's file, with its version; None for a user's own file, or no file."""
     name = provider_of(file)
     if name == PROVIDER:
         return f"{NAME} {VERSION}"
@@ -106,7 +104,7 @@ def package_of(file: str | None) -> str | None:
 
 @contextmanager
 def current_hydra() -> Iterator[None]:
-    """Hydra 1.3's own behaviour, whatever ``version_base`` the application requested, which is put back."""
+    """Use Hydra 1.3's own behaviour, and put back the ``version_base`` that the application requested."""
     base = VersionBase.instance()
     before = base.version_base
     if hydra.__version__.startswith("1.3."):

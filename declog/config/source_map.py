@@ -1,6 +1,6 @@
-"""Where a composed key was written: plain data between the composer and the error renderer.
+"""The locations of composed keys: plain data between the composer and the error renderer.
 
-Filled by ``fold.py``, shown by ``diagnostics.py``. Imports errors only, and no Hydra.
+``fold.py`` fills it, and ``diagnostics.py`` shows it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 
 
 def shown_path(file: str | FilePath) -> str:
-    """A path as people would type it here: relative to the working directory where it lies below it."""
+    """A path as people would type it: relative to the working directory if it lies below that."""
     path = FilePath(file)
     return str(path.relative_to(FilePath.cwd())) if path.is_relative_to(FilePath.cwd()) else str(file)
 
 
 @dataclass(frozen=True)
 class Span:
-    """A stretch of a file. Lines and columns count from 1, in characters; the end is exclusive."""
+    """A range of a file. Lines and columns count from 1, in characters; the end is exclusive."""
 
     line: int
     column: int
@@ -38,7 +38,7 @@ class Span:
         return self.line == self.end_line
 
     def part(self, raw: str, start: int, end: int) -> Span:
-        """A range of ``raw``, the text of the stretch, as a stretch of its own."""
+        """The span of a part of ``raw``, which is the text of this span."""
         return Span(*self._position(raw, start), *self._position(raw, end))
 
     def _position(self, raw: str, offset: int) -> tuple[int, int]:
@@ -51,9 +51,9 @@ class Span:
 class FileLocation:
     """A key of a YAML file. ``key`` is None for the entry of a list.
 
-    ``style`` is the YAML style of a scalar value: ``plain``, a quote, ``|`` or ``>``; None for a mapping
-    or a list. ``path`` is the key as it stands there, which says another one where it is written shorter. ``text`` is
-    the file's.
+    ``style`` is the YAML style of a scalar value: ``plain``, a quote, ``|`` or ``>``; None for a mapping or a list.
+    ``path`` is the path of the key in the file; in a short form it differs from the composed path. ``text`` is the text
+    of the file.
     """
 
     file: str
@@ -65,17 +65,17 @@ class FileLocation:
 
     @property
     def written_key(self) -> str:
-        """The key as it stands in its file; empty for the entry of a list."""
+        """The key as it is written in its file; empty for the entry of a list."""
         return "" if self.key is None else self._read(self.key)
 
     @property
     def written_value(self) -> str:
-        """The value as it stands in its file."""
+        """The value as it is written in its file."""
         return self._read(self.value)
 
     @property
     def in_flow(self) -> bool:
-        """Whether the value stands in {...} or [...], of its line or of lines above."""
+        """Whether the value stands in {...} or [...], which may begin on a line above."""
         depth, at = 0, (self.value.line, self.value.column)
         for token in yaml.scan(self.text):
             if (token.start_mark.line + 1, token.start_mark.column + 1) >= at:
@@ -91,14 +91,14 @@ class FileLocation:
         return Where(shown_path(self.file), at.line, at.column)
 
     def shown(self, span: Span) -> Where:
-        """Where a stretch of the file begins, with its first line."""
+        """The place where a span of the file begins, with the span's first line."""
         line = LINE_BREAK.split(self.text)[span.line - 1]
         end = span.end_column - 1 if span.one_line else len(line)
         excerpt = Excerpt(str(span.line), line, span.column - 1, end)
         return Where(shown_path(self.file), span.line, span.column, excerpt=excerpt)
 
     def _read(self, span: Span) -> str:
-        """The text of a stretch of the file, with plain line breaks."""
+        """The text of a span of the file, with plain line breaks."""
         covered = LINE_BREAK.split(self.text)[span.line - 1 : span.end_line]
         if len(covered) > span.end_line - span.line:
             covered[-1] = covered[-1][: span.end_column - 1]
@@ -108,7 +108,7 @@ class FileLocation:
 
 @dataclass(frozen=True)
 class OverrideLocation:
-    """A key of an override, ``path`` as it stands there, and the override as it was given."""
+    """A key of an override: ``path`` is its path there, ``text`` the override as it was given."""
 
     text: str
     path: Path = ()
@@ -121,7 +121,7 @@ class OverrideLocation:
 
 @dataclass(frozen=True)
 class StoreLocation:
-    """A configuration that is no file: a node of Hydra's ConfigStore, or of another config source."""
+    """A configuration that is not a file: a node of Hydra's ConfigStore, or of another config source."""
 
     name: str
 
@@ -133,7 +133,7 @@ class StoreLocation:
 
 @dataclass(frozen=True)
 class CodeLocation:
-    """A key of a mapping in code, ``path`` as it stands there; ``is_text``: it says all that is below."""
+    """A key of a mapping in code: ``path`` is its path there. ``is_text``: a scalar, which holds all that is below."""
 
     path: Path
     is_text: bool
@@ -151,9 +151,9 @@ Location = FileLocation | OverrideLocation | StoreLocation | CodeLocation
 class Layer:
     """One location that set a key.
 
-    ``rank`` counts the layers in the order in which Hydra composed them: the higher one wins.
-    ``replaces`` is true where what earlier layers had below the key is gone, i.e. for all but mappings. ``null``: it
-    says that there is nothing, or deletes what there is.
+    ``rank`` counts the layers in the order in which Hydra composed them: the higher one wins. ``replaces``: the value
+    replaces what earlier layers had below the key, as all values except mappings do. ``null``: the layer sets the key
+    to null, or deletes it.
     """
 
     rank: int
@@ -163,7 +163,7 @@ class Layer:
 
     @property
     def file(self) -> str | None:
-        """The file that it is of; None for an override."""
+        """The file of the location; None if it is not in a file."""
         return self.location.file if isinstance(self.location, FileLocation) else None
 
 
@@ -177,7 +177,7 @@ class Provenance:
     def find(self, path: Path) -> tuple[Path, tuple[Layer, ...]]:
         """The innermost key on ``path`` that was written somewhere and still holds, with its layers.
 
-        Of an entry that is there only because an override set a key in it, that key.
+        For an entry that exists only because a key in it was set, this key.
         """
         if len(path) > 1 and path not in self.layers:
             inside = next((key for key in self.layers if key[: len(path)] == path), None)

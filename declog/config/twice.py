@@ -1,4 +1,4 @@
-"""Keys that a file of YAML has twice, and the one entry in place of both. Texts in, texts out."""
+"""Fixes for a key that a YAML file has twice: one entry in place of both."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST = 400  # characters of an entry that is shown as a whole
 
 
 def of_twice(name: str, text: str, row: int) -> str:
-    """The fix for a key that a file has twice, the second time in a row: the entries of two maps are put together."""
+    """The fix for a key that a file has twice, the second time in line ``row``: the entries of two maps are merged."""
     lines = LINE_BREAK.split(text)
     section = rf"\s*{re.escape(name)}:\s*(#.*)?$"
     if row < len(lines) and re.match(section, lines[row]) and any(re.match(section, line) for line in lines[:row]):
@@ -33,7 +33,7 @@ def of_twice(name: str, text: str, row: int) -> str:
 
 
 def _pairs(text: str, name: str, row: int) -> Iterator[tuple[Any, Any]]:
-    """The values of a key that one map has before a row and in it; none where an anchor shares one of them."""
+    """The values of a key that one map has both before a row and in it; none if an anchor shares one of them."""
     try:
         open_nodes = [yaml.compose(text, Loader=yaml.SafeLoader)]
     except yaml.YAMLError:
@@ -53,7 +53,7 @@ def _pairs(text: str, name: str, row: int) -> Iterator[tuple[Any, Any]]:
 
 
 def _written(node: Any) -> Any:
-    """A node as maps, lists and texts, which are as they are written in flow style."""
+    """A node as maps, lists and texts; each text is written as in flow style."""
     if isinstance(node, yaml.MappingNode):
         return {key.value: _written(value) for key, value in node.value}
     if isinstance(node, yaml.SequenceNode):
@@ -64,7 +64,7 @@ def _written(node: Any) -> Any:
 
 
 def _merged(first: Any, second: Any) -> Any:
-    """Two maps in one, or what both say; None where they say different things of a key."""
+    """Two maps merged, or a value that both have; None if they have different values for a key."""
     if not (isinstance(first, dict) and isinstance(second, dict)):
         return first if first == second else None
     merged = {**second, **first}

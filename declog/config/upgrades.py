@@ -1,8 +1,8 @@
-"""What an upgrade of a package changes for a project that builds on its presets: names, and entries that went.
+"""The changes of a package's upgrade for a project that builds on its presets: renamed names, and removed entries.
 
-`renamed` and `deprecated` of metrics and signals say which names changed; here is who still uses the old ones. An
-upgrade may also take a table away; the project that sets its `every` is then left with an entry that means nothing.
-Reads `declog.lock`, where the project has one: it says which version had the entry.
+`renamed` and `deprecated` of metrics and signals say which names changed; this code finds the uses of the old names. An
+upgrade may also remove a table; the project that sets its `every` is then left with an entry that means nothing.
+`declog.lock`, if the project has one, says which version had the entry.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from declog.language.tree import at, map_at
 
 LOCK = "declog.lock"
 ENTRIES = "entries"  # the key of the lock that holds the ids of a config's entries
-DELETE_ONE = "delete one of them"  # DL402, of a name that is declared twice
+DELETE_ONE = "delete one of them"  # the fix of DL402 for a name that is declared twice
 KINDS = tuple(section for section in SECTIONS if section != "tests")
-RENAMED = [section for section in sections_with("renamed") if section != "derived"]  # which are of `signals`
-_INCOMPLETE = ("DL201", "DL202", "DL203", "DL302", "DL402", "DL403")  # what is said of an entry that lacks its base
+RENAMED = [section for section in sections_with("renamed") if section != "derived"]  # derived values count as signals
+_INCOMPLETE = ("DL201", "DL202", "DL203", "DL302", "DL402", "DL403")  # codes for an entry that lacks its base
 _UNKNOWN = re.compile(r"(?:unknown|there is no) (\w+) `(\w+)`(?: here)?")
 
 
@@ -38,7 +38,7 @@ _UNKNOWN = re.compile(r"(?:unknown|there is no) (\w+) `(\w+)`(?: here)?")
 
 
 def renamed(config: Composed) -> Iterator[Problem]:
-    """DL408 for every use of a name that a metric or a signal had before; of its own package's entries none."""
+    """DL408 for every use of an old name of a metric or a signal, unless its package has a new entry of this name."""
     for section in RENAMED:
         for old, new in old_names(config.data, section).items():
             paths = [path for path, _ in declared(config.data, section)]
@@ -54,7 +54,7 @@ def renamed(config: Composed) -> Iterator[Problem]:
 
 
 def deprecated(config: Composed) -> Iterator[str]:
-    """A warning for every use of what is deprecated, in a file of one's own or an override."""
+    """A warning for every use of a deprecated entry, in a user's own file or in an override."""
     notes = [
         (section, str(path[-1]), entry["deprecated"])
         for section in RENAMED
@@ -68,7 +68,7 @@ def deprecated(config: Composed) -> Iterator[str]:
 
 
 def _own_place(config: Composed, use: Use) -> str | None:
-    """Where somebody uses it who is no installed package; None where nobody does."""
+    """The place of a use outside of installed packages; None if it is in one."""
     paths = [use.path]
     if use.source is None:  # an entry: any key of it
         paths = [path for path in config.layers if path[: len(use.path)] == use.path]
@@ -81,7 +81,7 @@ def _own_place(config: Composed, use: Use) -> str | None:
     return None
 
 
-# -- entries that went
+# -- removed entries
 
 
 def ids(data: Mapping[str, Any]) -> dict[str, str]:
@@ -92,9 +92,9 @@ def ids(data: Mapping[str, Any]) -> dict[str, str]:
 
 
 def explained(config: Composed, problems: Iterable[Problem]) -> list[Problem]:
-    """The problems, those of entries that no preset has any more with what became of them.
+    """The problems, with an explanation for entries that no preset has any more.
 
-    Where a file of one's own empties a section, what presets lack for it is left out.
+    If a user's own file empties a section, the problems that this causes in presets are left out.
     """
     empty = [section for section in (*NAMED, "derived") if config.data.get(section, {}) is None]
     if not config.layers or not empty:
@@ -112,7 +112,7 @@ def _alike(config: Composed, *paths: Path) -> bool:
 
 
 def _for_each_config(config: Composed, both: Sequence[Path]) -> str | None:
-    """The override that declares a signal where a file declares it, so that it fits configs with and without that."""
+    """The override that declares a signal at the path where a file does: it fits configs with and without that file."""
     for one, other in (both, both[::-1]):
         key = re.compile(rf"\+*({re.escape('.'.join(map(str, (*config.prefix, *one))))})=(.*)")
         said = next(filter(None, map(key.fullmatch, config.overrides)), None)
@@ -171,7 +171,7 @@ def _explained(config: Composed, problem: Problem) -> Problem:
     return replace(problem, fix=f"{problem.fix}; {deletion}" if problem.fix else deletion)
 
 
-# Keys that say what an entry is; one that has none of them completes another.
+# Keys that say what an entry is; an entry with none of them completes another layer's.
 _BASES: Mapping[str, frozenset[str]] = {
     "tables": frozenset({"schema", "columns"}),
     "filters": frozenset({"key", "where", "first", "random", "fraction", "unique"}),
@@ -183,19 +183,19 @@ _BASES: Mapping[str, frozenset[str]] = {
 
 
 def _completes(config: Composed, path: Path) -> bool:
-    """Whether an entry says nothing of what it is. A `kind` says it where somebody wrote it: short forms add one."""
+    """Whether an entry has none of the keys that say what it is, so that it can only complete another layer's."""
     bases, entry = _BASES.get(str(path[0])), at(config.data, path)
     return bases is not None and isinstance(entry, Mapping) and bases.isdisjoint(entry)
 
 
 def _in_no_package(config: Composed, path: Path) -> bool:
-    """Whether nothing of an entry stands in an installed package's file."""
+    """Whether no file of an installed package sets anything of an entry."""
     below = [layer for at, layers in config.layers.items() if at[: len(path)] == path for layer in layers]
     return not any(provider_of(layer.file) is not None for layer in below)
 
 
 def _of_filter(config: Composed, problem: Problem) -> Problem:
-    """A filter that takes no rows, in place of one that does: with the keys of that one, too."""
+    """The problem of a filter that chooses no rows, in place of one that does; the fix has the keys of both."""
     nodes = [layer.at((*config.prefix, *problem.path)) for layer in config.merged.layers] if config.merged else []
     *before, now = [node.plain for node in nodes if node is not None] or [None]
     filters = [config.data["filters"].get(one, one) if isinstance(one, str) else one for one in before]
@@ -206,7 +206,7 @@ def _of_filter(config: Composed, problem: Problem) -> Problem:
 
 
 def _versions(section: str, name: str) -> str | None:
-    """The packages whose presets had an entry when the project's lock was written; None where it does not say so."""
+    """The packages whose presets had an entry when the project's lock was written; None if it has no such entry."""
     packages = dict(
         item
         for locked in _locked()
@@ -217,11 +217,11 @@ def _versions(section: str, name: str) -> str | None:
 
 
 def _locked() -> Iterator[Mapping[str, Any]]:
-    """The configs of the project's lock; none where there is none, or it is none."""
+    """The configs of the project's lock; none if there is no lock, or it cannot be read."""
     file = working_directory() / LOCK
     try:
         lock = yaml.load(file.read_text(encoding="utf-8"), YamlLoader) if file.is_file() else None
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
-        return  # whoever checks against it says so
+        return  # reported by the check against the lock
     configs = map_at(lock, "configs") if isinstance(lock, Mapping) else {}
     yield from (config for config in configs.values() if isinstance(config, Mapping))

@@ -1,7 +1,6 @@
-"""Who uses a name of a config: every key whose text names metrics, signals, constants, filters or schemas.
+"""The uses of a name in a config: every key whose text names metrics, signals, constants, filters or schemas.
 
-Which keys these are, the models say on the keys themselves. Plain data in its long form; imports the models, and the
-errors' ``Path``.
+The models mark these keys. A config is plain data in its long form.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def uses(data: Mapping[str, Any], section: str, name: str) -> Iterator[Use]:
 
 
 def declared(data: Mapping[str, Any], section: str) -> Iterator[tuple[Path, Any]]:
-    """The entries whose names a section's readers use, with their paths: derived values stand for signals."""
+    """The entries of a section, with their paths; for `signals` also the derived values, which are read as signals."""
     for kind in (section, "derived") if section == "signals" else (section,):
         yield from entries(data, kind)
 
@@ -60,11 +59,11 @@ def texts(data: Any) -> Iterator[tuple[Path, str, Says]]:
     """The texts of a config that use names, with what the models say of their keys."""
     for path, value, type_ in values(data):
         if isinstance(value, str) and not any(value in typing.get_args(atom) for atom in atoms(type_)):
-            yield from ((path, value, said) for said in says(type_))  # no word that the key itself has
+            yield from ((path, value, said) for said in says(type_))  # not for a word of the key's own
 
 
 def _in_expression(text: str, name: str, section: str) -> Spans:
-    """Names outside of quotes that are no function, no attribute, and no keyword of a call."""
+    """The spans of a name outside of quotes, where it is not a function, an attribute or a keyword of a call."""
     blank = _TEXT.sub(lambda quoted: " " * len(quoted[0]), text)
     behind = r"(?![\w'\"(]|\s*=(?!=))" if section == "metrics" else r"(?![\w.'\"(]|\s*=(?!=))"
     return (match.span() for match in re.finditer(rf"(?<![\w.]){re.escape(name)}{behind}", blank))
@@ -89,13 +88,13 @@ SPANS: Mapping[str, Callable[[str, str, str], Spans]] = {
 
 
 def _expected(path: Path, name: str) -> Use | None:
-    """A metric that a test expects."""
+    """The use of a metric that a test expects."""
     key = next((at for at in range(2, len(path)) if path[0] == "tests" and path[at - 1] == "expect"), None)
     return Use(path[: key + 1]) if key is not None and str(path[key]).split(".")[0] == name else None
 
 
 def _observed(path: Path, name: str) -> Use | None:
-    """A signal that a test gives."""
+    """The use of a signal that a test gives."""
     if path[0] != "tests":
         return None
     not_signals = ("expect", "tables", "alerts", "constants", "columns", "with")
@@ -116,7 +115,7 @@ def readers(data: Mapping[str, Any], section: str, name: str) -> list[str]:
 
 
 def old_names(data: Mapping[str, Any], section: str) -> dict[str, str]:
-    """The names that entries of a section had, each with the one that it has now."""
+    """The old names of a section's entries, each with the name that the entry has now."""
     names: dict[str, str] = {}
     for path, entry in declared(data, section):
         before = entry.get("renamed") if isinstance(entry, Mapping) else None

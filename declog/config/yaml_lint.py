@@ -1,6 +1,6 @@
 """Plain words that YAML 1.1 takes for other values: `on` is true, `010` is eight, `1:30` is ninety.
 
-Only the standard library. The words are those of PyYAML's resolvers; OmegaConf keeps them.
+The words are those of PyYAML's resolvers; OmegaConf keeps them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _SIXTIES = re.compile(r"(?P<sign>[-+]?)(?P<digits>[0-9][0-9_]*(?::[0-5]?[0-9])+(
 
 
 def surprise(word: str) -> tuple[str, str] | None:
-    """The value of a plain scalar that looks like another value, and how to write that one; None for all others."""
+    """The message and the fix for a plain scalar that YAML reads as another value; None for any other scalar."""
     if (match := _BOOL.fullmatch(word)) is not None:
         return f"`{word}` is {'false' if match['no'] else 'true'} in YAML", f"put it in quotes: '{word}'"
     if _OCTAL.fullmatch(word):
