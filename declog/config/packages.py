@@ -1,7 +1,9 @@
-"""Faults of installed packages whose entry points name presets, for errors about a preset that does not exist.
+"""Faults of installed packages whose entry points name presets:
 
     [project.entry-points."declog.presets"]
     acme = "acme_logging.conf"              # the package whose folder `declog` holds the YAML files
+
+Errors about a preset that does not exist name these faults.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The exception tree, and what every error says: a code, a place, a cause and a fix.
+"""The exception tree. Every error has a code, a place, a cause and a fix.
 
-Imports the standard library, the messages, other libraries' words and what makes quoted text visible: every layer can
-raise these.
+Every layer can raise these errors: this package imports no other package of declog.
 
     DeclogError
      ├── ConfigError            the config is wrong; found before step 0, all problems at once
@@ -40,11 +39,11 @@ Path = tuple[str | int, ...]
 
 MAX_DEPTH = 48  # how deep a config's maps and lists may be nested
 MAX_VALUES = 200_000  # how many values they may hold, those of YAML's aliases counted each time
-LAYERS = 3  # how many layers below the one that is wrong are named
+LAYERS = 3  # how many earlier layers an error names
 
 
 def nesting(data: object) -> Problem | None:
-    """A problem where data is nested too deeply to be read, or holds itself; found without recursion."""
+    """The problem of data that holds too many values, is nested too deeply or holds itself, found without recursion."""
     stack: list[tuple[object, Path]] = [(data, ())]
     count = 0
     while stack:
@@ -65,7 +64,7 @@ def nesting(data: object) -> Problem | None:
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:
-    """The known name that ``name`` stands for: a word of another library, or the closest; None if nothing is close."""
+    """The known name that ``name`` means: that for a word of another library, or the closest; None if none is close."""
     name, names = str(name), list(candidates)
     synonym = SYNONYMS.get(name)
     for word in (synonym, SYNONYMS.get(str(synonym))):  # a condition is `where` of a metric, and `when` of an alert
@@ -73,7 +72,7 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
             return word
     if "p95" in names and (quantile := re.fullmatch(r"(?:percentile|quantile|perc|pct|q|p)_?([\doOlI]+)(?:th)?", name)):
         return _quantile(quantile[1].translate(str.maketrans("oOlI", "0011")))
-    for word, meaning in (("sample", "completion"), ("all", "full")):  # of filters, and of spans, they are others
+    for word, meaning in (("sample", "completion"), ("all", "full")):  # filters and spans read these words otherwise
         if name == word and meaning in names:
             return meaning
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.85)
@@ -104,7 +103,7 @@ def misspelt(name: str, names: Collection[str]) -> str | None:
 
 
 def _quantile(level: str) -> str:
-    """The quantile that digits stand for: `p95`; of more than 100 percent p999 is p99.9, and p101 the last one."""
+    """The quantile that digits mean: 95 is `p95`. Above 100, digits that begin with 9 are `p99.9`, others are `p99`."""
     if int(level) <= 100:
         return f"p{level}"
     return f"p{float(f'{level[:2]}.{level[2:]}'):g}" if level[0] == "9" else "p99"
@@ -148,7 +147,7 @@ def did_you_mean(name: str, candidates: Iterable[str], *, what: str = "known nam
 
 
 def rendered(key: str, facts: Mapping[str, Any]) -> tuple[str, str | None]:
-    """The text and the fix of a message; a fix that is a fact alone may be None."""
+    """The text and the fix of a message, filled with facts. The fix is None if the message has none, or the fact is."""
     message = messages(key[:5])[key]
     text, fix, things = (part and filled(part, facts) for part in (message.text, message.fix, message.nearest))
     if message.fix == "{fix}" and facts["fix"] is None:
@@ -171,10 +170,11 @@ class Excerpt:
 
 @dataclass(frozen=True)
 class Where:
-    """The place of a problem: a line of a file, an override, or, by ``name``, neither.
+    """The place of a problem: a line of a file, an override, or any other place by its ``name``.
 
-    ``line`` and ``column`` count from 1. ``package`` ships the file, and has a version. ``earlier`` are the places
-    that set the same key and lost, the latest first; ``related`` those of other keys that the message speaks of.
+    ``line`` and ``column`` count from 1. ``package`` is the package that ships the file, with its version. ``earlier``
+    are the places that set the same key and lost, the latest first. ``related`` are the places of other keys that the
+    message names.
     """
 
     file: str | None = None
@@ -202,10 +202,10 @@ def keys(path: str | Path) -> Path:
 class Problem:
     """One thing that is wrong with a config.
 
-    ``path`` is the key in the composed configuration, below the ``declog`` node. ``source`` is the
-    scalar's own text and ``span`` the half-open character range in it that is at fault, where known.
-    ``where`` is the place in a file or an override, once somebody has found it; ``related`` are keys that have to do
-    with it. ``replacement`` is a word, and what may stand for it without changing the meaning.
+    ``path`` is the key in the composed configuration, below the ``declog`` node. ``source`` is the scalar's own text,
+    and ``span`` the half-open character range in it that is at fault, if it is known. ``where`` is the place in a file
+    or an override, once it is located. ``related`` are other keys that belong to the problem. ``replacement`` is a
+    word, and the word that may replace it without a change of meaning.
     """
 
     code: str
@@ -232,7 +232,7 @@ class Problem:
         replacement: tuple[str, str] | None = None,
         **facts: Any,
     ) -> Problem:
-        """A problem in the words of its message; ``path`` are keys, or one dotted text where none of them varies."""
+        """A problem with the message ``key``, filled with ``facts``; ``path`` is a tuple of keys or one dotted text."""
         message, fix = rendered(key, facts)
         word, candidates = SYNONYMS.get(str(facts.get("name"))), facts.get("known")
         if replacement is None and word is not None and isinstance(candidates, Iterable) and word in list(candidates):
@@ -241,7 +241,7 @@ class Problem:
 
     @property
     def marked(self) -> str:
-        """The part of the source that is at fault; empty where it is not known."""
+        """The part of the source that is at fault; empty if it is unknown."""
         return self.source[slice(*self.span)] if self.source is not None and self.span is not None else ""
 
     def at(self, *prefix: str | int) -> Problem:
@@ -256,7 +256,8 @@ class Problem:
     def text(self, *, colour: bool = False, width: int | None = None) -> str:
         """The problem as its reader sees it: code and place, cause, line with carets, earlier layers, fix.
 
-        Words are wrapped to ``width`` columns, long lines cut around what is marked; what is to be pasted is neither.
+        Words are wrapped to ``width`` columns, and long lines are cut around the marked part. Text to paste is neither
+        wrapped nor cut.
         """
         paint = partial(_painted, colour)
         head = paint(RED, f"error[{self.code}]")
@@ -287,14 +288,14 @@ class Problem:
         return "\n".join(lines)
 
     def _head(self) -> str:
-        """Where it is, with the dotted path where neither the place nor the message says it; may be empty."""
+        """The place, with the dotted path if neither the place nor the message has it; may be empty."""
         if self.where is None:
             return self.key
         shown = self.message if self.where.override is None else f"{self.message} {self.where.override}"
         return f"{self.where} in {self.key}" if self.key and self.key not in shown else str(self.where)
 
     def _own_excerpt(self) -> Excerpt | None:
-        """The value itself, where nothing is known of files."""
+        """The value itself as an excerpt, if no place is known."""
         text = self.source
         if text is None or not text.strip() or "\n" in text or len(text) > 400:
             return None
@@ -303,7 +304,7 @@ class Problem:
 
 
 def _fix(text: str) -> str:
-    """The lines of a fix, the later ones below the first one's text."""
+    """The lines of a fix, the later lines indented to the text of the first."""
     return f"  fix: {text}".replace("\n", "\n       ")
 
 
@@ -316,14 +317,14 @@ def _painted(colour: bool, style: str, text: str) -> str:
 
 
 def _wrapped(line: str, width: int | None) -> list[str]:
-    """A line of words in as many as it takes; those that follow are indented."""
+    """A line of words, wrapped to ``width`` columns; the lines after the first are indented."""
     if width is None or len(line) <= width:
         return [line]
     return textwrap.wrap(line, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
 
 
 def _cut(excerpt: Excerpt, width: int | None) -> Excerpt:
-    """A long line around what is marked in it."""
+    """The excerpt, cut to ``width`` columns around its marked part."""
     room = 0 if width is None else width - 7 - len(excerpt.label)
     if width is None or len(excerpt.text) <= room:
         return excerpt
@@ -337,12 +338,12 @@ def _cut(excerpt: Excerpt, width: int | None) -> Excerpt:
 
 
 def _width(text: str) -> int:
-    """How many columns a terminal gives a text."""
+    """The number of a terminal's columns that a text takes."""
     return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
 
 
 def _blank(text: str) -> str:
-    """As much room as ``text`` takes; tabs stay tabs, which are as wide as they are."""
+    """Blanks as wide as ``text``; tabs stay tabs."""
     return "".join("\t" if char == "\t" else " " * _width(char) for char in text)
 
 
@@ -429,7 +430,7 @@ class CommError(RuntimeFailure):
 
 
 def error_text(error: BaseException) -> str:
-    """An error in words: declog's own as it stands, any other with its type; one that cannot even say what it is."""
+    """The text of an error: declog's own unchanged, any other with its type. It does not fail if ``__str__`` does."""
     try:
         return visible_lines(str(error) if isinstance(error, DeclogError) else f"{type(error).__name__}: {error}")
     except BaseException:  # noqa: BLE001  (code of a user's class)

@@ -1,8 +1,8 @@
 """Words of other libraries, in the files beside this one: synonyms, further words, signals, calls, keys and attributes.
 
-Names of signals are those of TRL, verl, OpenRLHF, torchtune, tinker, rl-games and papers. A name that a config does not
-know stands for the name of its line that the config knows, in either direction: who comes from verl and who writes for
-it are served alike. Standard library only.
+Names of signals are those of TRL, verl, OpenRLHF, torchtune, tinker, rl-games and papers. Each line of their file names
+one signal. A name that a config does not have means the name on its line that the config has, in either direction:
+this serves users who come from verl, and users who write for verl.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def meanings(name: str) -> Mapping[str, str]:
 
 @cache
 def calls() -> Mapping[str, str]:
-    """Calls of other libraries, such as ``where(c, a, b)``, and the same in our words."""
+    """Calls of other libraries, such as ``where(c, a, b)``, and the same in declog's words."""
     return dict(line.split(": ", 1) for line in _lines("calls.txt"))
 
 
@@ -53,7 +53,7 @@ def keys() -> Mapping[str, str]:
 
 @cache
 def attributes() -> Mapping[str, str]:
-    """Attributes of other loggers with what is asked for them, such as ``run.history``, and what to write."""
+    """Attributes of other loggers with the object that they belong to, such as ``run.history``, and what to write."""
     return _by_section("attributes.txt")
 
 
@@ -65,6 +65,6 @@ def _by_section(file: str) -> Mapping[str, str]:
 
 
 def same_signal(name: str, names: Collection[str]) -> str | None:
-    """The known name of what ``name`` is called elsewhere; None where nobody calls it so, or nothing of it is known."""
+    """The name in ``names`` of the signal that other libraries call ``name``; None if there is none."""
     plain = name.lower().replace("-", "_")
     return next((other for other in (plain, *_ALIKE.get(plain, ())) if other != name and other in names), None)

@@ -1,6 +1,6 @@
-"""Names of other loggers for declog's functions: an attribute that is not there is answered with the one to use.
+"""Answers to names of other loggers: the error about an attribute that declog does not have names the one to use.
 
-``attributes.txt`` has them: wandb's, trackio's, TensorBoard's, mlflow's, Lightning's and the standard library's words.
+``attributes.txt`` has the words of wandb, trackio, TensorBoard, mlflow, Lightning and the standard library.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ CONFIG = 'what a run was started with is `run.config` of the YAML: declog.start(
 
 
 def meant(name: str, names: Collection[str], of: str, section: str = "log", *, in_step: bool = False) -> str:
-    """The fix behind Python's own words for an attribute ``name`` that ``of`` does not have, or empty.
+    """The fix to put behind Python's own words for an attribute ``name`` that ``of`` does not have; empty without one.
 
-    ``in_step``: it is asked for in a step, which a fix opens no second time.
+    ``in_step``: the attribute is asked for within a step, which the fix must not open a second time.
     """
     of_all = "" if name.startswith("_") else f"{section}.*"
     if (meaning := attributes().get(f"{section}.{name}", attributes().get(of_all))) is not None:
@@ -41,12 +41,12 @@ def meant(name: str, names: Collection[str], of: str, section: str = "log", *, i
 
 
 def no_attribute(text: str) -> AttributeError:
-    """An error with its fix, to which Python adds no name of its own, private ones among them."""
+    """An error with its fix. Python adds no suggestion of its own to it, which could be a private name."""
     return AttributeError(text, name="", obj=None)
 
 
 class _Text(str):
-    """A text that is shown as it is."""
+    """A text whose repr is the text itself."""
 
     __repr__ = str.__str__
 
@@ -57,7 +57,7 @@ def no_key(text: str) -> KeyError:
 
 
 def shown_at_the_call(function: Callable[P, R]) -> Callable[P, R]:
-    """The function; what is wrong with its config, its values or its call is an error that is shown where it stands."""
+    """Decorate a function: errors of its config, its values or its call are shown at the call, without inner frames."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -77,7 +77,7 @@ def shown_at_the_call(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-_CHECKS = frozenset({"plan", "compose"})  # what a command line asks, too: their edits are words of a shell
+_CHECKS = frozenset({"plan", "compose"})  # a command line calls these, too: their edits are words of a shell
 
 
 def _begins_with_overrides(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
@@ -88,9 +88,9 @@ def _begins_with_overrides(function: Callable[..., Any], args: Sequence[Any], kw
 
 
 def _as_items(fix: str) -> str:
-    """A fix whose alternatives are several overrides, which a shell takes one by one, as items of a list of Python.
+    """A fix with several overrides for a shell, each a word of its own, as a fix with items of a list of Python.
 
-    One that is such a list already stays, since a call with overrides may be made by another.
+    A fix that has such items already stays as it is, since one call with overrides may make another.
     """
     alternatives = []
     for text in fix.split("  or  "):
@@ -107,7 +107,7 @@ _OVERRIDE = re.compile(r"~[\w./@]+\Z|(\+\+?)?[\w/@]+(\.[\w@/]+)*=")
 
 
 def _of_arguments(error: Exception) -> bool:
-    """Whether an error is about arguments that a function does not have."""
+    """Whether ``refuse_arguments`` raised an error."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -115,7 +115,7 @@ def _of_arguments(error: Exception) -> bool:
 
 
 def answered(function: Callable[P, R]) -> Callable[P, R]:
-    """The same, with a fix behind Python's own words where it is called with other arguments than it has."""
+    """Decorate as ``shown_at_the_call``, and put a fix behind Python's own words about wrong arguments."""
 
     @shown_at_the_call
     @functools.wraps(function)
@@ -141,8 +141,9 @@ def refuse_arguments(
 ) -> None:
     """Raise ``TypeError``, in Python's own words, for arguments that a function does not have.
 
-    ``config``, ``overrides`` and ``sinks`` are those that it has; of sinks by name: ``SinkError`` DL601. ``unnamed``
-    came behind its positional ones. ``keys`` are those of the language: they are overrides.
+    ``config``, ``overrides`` and ``sinks`` are arguments that it has; sinks by name raise ``SinkError`` DL601.
+    ``unnamed`` are arguments behind its positional ones, ``unknown`` those by unknown names. ``keys`` are the keys of
+    the language, which are overrides.
     """
     listed = [sinks] if isinstance(sinks, str) else sinks if isinstance(sinks, Sequence) else ()
     names = [sink for sink in listed if isinstance(sink, str)]
@@ -197,7 +198,7 @@ def refuse_arguments(
 def _call(
     of: str, before: Sequence[str], config: object, overrides: object, texts: Sequence[str], arguments: Sequence[str]
 ) -> str:
-    """The call of a function with further overrides and arguments; a mapping takes no overrides."""
+    """The text of a function's call with further overrides and arguments; a mapping takes no overrides."""
     if texts and isinstance(config, Mapping):
         return f"put {' '.join(texts)} into the config, or on the command line of its application"
     shown = json.dumps(os.fspath(config)) if isinstance(config, str | os.PathLike) else "config"
@@ -208,7 +209,7 @@ def _call(
 
 
 def _as_overrides(name: str, value: object, keys: Collection[str]) -> list[str]:
-    """The overrides that say what an argument should; none where it is said otherwise."""
+    """The overrides that do what an argument was meant to do; none if no override does."""
     if name in keys and isinstance(value, Mapping):
         below = {f"{name}.{key}": inner for key, inner in value.items()}
         return [text for key, inner in below.items() for text in _as_overrides(key, inner, below)]

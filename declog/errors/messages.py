@@ -7,8 +7,8 @@
 
 ``Problem.of("DL403.metric", path, name="rewrad", known=metrics)`` and ``InputError.of(...)`` read it. A text and a fix
 may go on in lines that are indented by four. ``nearest: metrics`` makes a fix: the fact ``known`` lists metrics, and
-the fix names the one nearest to the fact ``name``, or lists them all below the fix that is written. A test compares
-the facts of every call with those of its message. Standard library only.
+the fix names the metric nearest to the fact ``name``, or lists all metrics below the written fix. A test compares the
+facts of every call with those of its message.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MESSAGE = re.compile(rf"^(\w+): ({_TEXT})(?:\n  nearest: (.+))?(?:\n  fix: ({_T
 
 @dataclass(frozen=True)
 class Message:
-    """A text with its fix; ``nearest`` says which things the fact ``known`` lists."""
+    """A text with its fix; ``nearest`` is the word for the things that the fact ``known`` lists."""
 
     text: str
     fix: str | None = None
@@ -36,7 +36,7 @@ class Message:
 
     @property
     def facts(self) -> frozenset[str]:
-        """The names of the facts that it needs."""
+        """The names of the facts that the message needs."""
         named = f"{{name}}{{known}}{self.nearest}" if self.nearest else ""
         return frozenset(match["fact"] for match in _FACT.finditer(f"{self.text}{self.fix}{named}") if match["fact"])
 
@@ -56,7 +56,7 @@ def _unwrapped(text: str) -> str:
 def filled(text: str, facts: Mapping[str, object]) -> str:
     """A text with its facts: ``{name}`` is a fact, ``{name!r}`` its repr and ``{{name}}`` the text ``{name}``.
 
-    Other braces are themselves.
+    Other braces stay as they are.
     """
 
     def value(match: re.Match[str]) -> str:

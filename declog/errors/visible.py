@@ -1,9 +1,8 @@
 r"""Text that a terminal shows and does not obey: a model's text must not move the cursor, or turn words around.
 
 Control characters (C0, C1), direction overrides and isolates, zero-width and other format characters, line separators
-and lone surrogates are shown as what they are: ``␛``, ``\x9b``, ``\u202e``. Joiners stay where they join: between
-emoji, and between letters of scripts that need them. Whatever declog logs passes here, by a filter on its logger.
-Standard library only.
+and lone surrogates are shown by a picture or an escape: ``␛``, ``\x9b``, ``\u202e``. Joiners stay between emoji, and
+between letters of scripts that need them. A filter on declog's logger passes all that declog logs through here.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ SHOWN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # categories of Unicode that 
 
 
 class _Escapes(dict[int, str | int]):
-    """A table for ``str.translate`` that looks up a character when it first comes."""
+    """A table for ``str.translate`` that looks up a character when the character first occurs."""
 
     def __init__(self, *, pictures: bool, keep: str = "") -> None:
         super().__init__({ord(char): char for char in keep})
@@ -49,12 +48,12 @@ def visible(text: str) -> str:
 
 
 def visible_lines(text: str) -> str:
-    """The same, where line ends and tabs stay."""
+    """The text with its line ends and tabs, and with nothing else in it that a terminal would obey."""
     return text if text.isascii() and text.isprintable() else _escaped(text, _LINES)
 
 
 def visible_json(text: str) -> str:
-    """A JSON text that means the same, with such characters as JSON's own escapes."""
+    """A JSON text with the same meaning, with escapes of JSON in place of such characters."""
     return text if text.isascii() else _escaped(text, _JSON)
 
 

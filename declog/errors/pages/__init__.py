@@ -20,7 +20,7 @@ CODES: Mapping[str, str] = {file.stem: _title(file) for file in sorted(PAGES.glo
 
 
 def page(code: str) -> str:
-    """The page of a code, in Markdown; ``KeyError`` for what is no code."""
+    """The page of a code, in Markdown; raises ``KeyError`` for an unknown code."""
     if code not in CODES:
         raise KeyError(code)
     return (PAGES / f"{code}.md").read_text(encoding="utf-8").partition(SEPARATOR)[0]
