@@ -14,7 +14,7 @@ from declog.language.notation import reduced
 from declog.language.spec import MetricSpec
 
 Entry = dict[str, Any]  # the keys of a metric
-_INSIDE = {Axis.GROUP: Axis.COMPLETION, Axis.COMPLETION: Axis.TOKEN}  # reduce over the value for one per key
+_INSIDE = {Axis.GROUP: Axis.COMPLETION, Axis.COMPLETION: Axis.TOKEN}  # the axis to reduce over, for one value per key
 _CALL = re.compile(r"\b(\w+)\(([^()]+)\)")
 
 

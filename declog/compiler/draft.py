@@ -79,7 +79,7 @@ class Draft:
     graph: Graph = field(default_factory=Graph)
     problems: list[Problem] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    inactive: dict[str, str] = field(default_factory=dict)  # by entry, such as "metrics.kl": why it is inactive
+    inactive: dict[str, str] = field(default_factory=dict)  # the reason, by entry such as "metrics.kl"
     constants: dict[str, Constant] = field(default_factory=dict)
     signals: dict[str, Signal] = field(default_factory=dict)
     nodes: dict[str, Node | Problem | SwitchedOff] = field(default_factory=dict)

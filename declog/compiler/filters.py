@@ -45,7 +45,10 @@ def specs_of(draft: Draft) -> dict[str, tuple[FilterSpec, Path]]:
 
 
 def filter_of(draft: Draft, table: str) -> str:
-    """The id of a table's filter; a filter that is written in the table has the table's id, if no other filter has."""
+    """The id of a table's filter; empty without a filter.
+
+    A filter that is written in the table has the table's id, or, if another filter has this id, `<table>_filter`.
+    """
     spec = draft.spec.tables[table].filter
     if isinstance(spec, FilterSpec):
         return table if table not in draft.spec.filters else f"{table}_filter"

@@ -68,7 +68,7 @@ def _preferred(draft: Draft, name: str, spec: MetricSpec, ops: list[MetricOp]) -
     """The ops of a metric, and of the hidden metric of `prefer`, whose values replace the metric's where they exist.
 
     The hidden metric is the mean of a value per step; any other value is reduced as the metric is. If `prefer` is off,
-    the metric stays as it is. So does a metric with labels, or of chosen rows, since a value per step is of all rows.
+    the metric stays as it is. A value per step is of all rows, so a metric with labels or chosen rows ignores it.
     """
     node = typed(draft, str(spec.prefer), "metrics", name, "prefer", off=f"metrics.{name}.prefer")
     if node is None:

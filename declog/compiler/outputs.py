@@ -171,7 +171,7 @@ def places(draft: Draft) -> None:
 
 
 def leaving(folder: str) -> str | None:
-    """The reason why a folder leaves the run's folder, or is no name; None for one inside, and for an absolute path."""
+    """The problem of a folder that leaves the run's folder, or has a NUL; None for one inside, or an absolute path."""
     if "\0" in folder:
         return "holds a NUL character, which no folder's name can have"
     if ".." in PurePosixPath(folder).parts and not PurePosixPath(folder).is_absolute():
@@ -211,10 +211,10 @@ def _specs(draft: Draft) -> dict[str, ProfileSpec]:
 
 
 def _profile(draft: Draft, name: str, spec: ProfileSpec) -> ProfileOp:
-    """Compile a profile to rules for names, of which the last that fits a name counts.
+    """Compile a profile to rules for names. The last rule that fits a name decides.
 
-    Their order is `only`, `hide` by pattern, `show` by pattern, `hide` by name, `show` by name. So a pattern in `show`
-    does not bring back a metric that `hide` names.
+    The order of rules is `only`, `hide` by pattern, `show` by pattern, `hide` by name, `show` by name. So a pattern in
+    `show` does not bring back a metric that `hide` names.
     """
     only = spec.only
     if name == "slim" and only is None:

@@ -200,7 +200,7 @@ class Placement:
         return arg.op == SIGNAL and arg.type.dtype is DType.BOOL and not arg.mask and arg.param("name") in self.masks
 
     def _column(self, op: str, node: Node, name: str, **params: Any) -> Node:
-        """The column that stands for a value computed elsewhere."""
+        """The column of a value that is computed elsewhere."""
         params |= {"asks": True} if asks(node) else {}
         return self.draft.graph.make(op, type=node.type, name=name, **params)
 

@@ -159,7 +159,7 @@ def _typed_column(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Pa
 
 
 def _typed(draft: Draft, name: str, spec: ColumnSpec, path: Path) -> Node | None:
-    """The column's expression, by default the signal of its name; None where it is wrong, or off."""
+    """The column's typed expression, by default the signal of its name; None if it is wrong, or off."""
     text, before = name if spec.expr is None else str(spec.expr), len(draft.problems)
     node = typed(draft, text, *_source(spec, path), off=".".join(map(str, path)))
     problems, word = draft.problems[before:], text.partition("(")[0].strip()

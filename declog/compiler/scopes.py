@@ -1,4 +1,4 @@
-"""The meaning of names: in expressions over signals, in formulas over metrics, and where only constants are allowed."""
+"""The names that expressions may use: over signals, over metrics, and in `enabled`, which takes constants only."""
 
 from __future__ import annotations
 

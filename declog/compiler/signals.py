@@ -114,7 +114,7 @@ def _in(path: Path) -> str:
 
 
 def _inside_out(draft: Draft, name: str) -> str | None:
-    """The fix for `score: {source: completion}, level: {source: completion int}`; None where phases are meant."""
+    """The fix for phases inside signals: `score: {source: completion}, level: {source: completion int}`; else None."""
     phases: dict[str, list[tuple[str, Any]]] = {}
     for path, spec in draft.spec.declared:
         if path[0] == "signals":
@@ -213,7 +213,7 @@ def _free(draft: Draft, name: str) -> str:
 
 
 def _named(draft: Draft, name: str, path: str | Path) -> Observed | DerivedSpec | None:
-    """The signal that a key of an axis names; None where there is none, which is reported."""
+    """The signal that a key of an axis names; an unknown signal is reported, and is None."""
     if name not in draft.signals:
         draft.report("DL302.signal", path, name=name, known=draft.signal_names, member="")
         return None

@@ -57,7 +57,7 @@ def of_list(id: str, spec: MetricSpec) -> Problem | None:
 
 
 def takes(reduction: Reduction) -> str:
-    """How many expressions a reduction takes, in words."""
+    """The number of expressions that a reduction takes, in words."""
     return "one expression" if reduction.arity == 1 else f"{reduction.arity} expressions"
 
 
@@ -136,7 +136,7 @@ def along(reduction: Reduction, inside: str, call: ast.Call, compiler: Compiler)
 def definition(draft: Draft, name: str, text: str = "") -> str | None:
     """The definition of the metric that a name such as `length_p95` or `world_size` means; None for another name.
 
-    The number of ranks is counted over rows of a signal that other metrics in ``text`` read, to have their phase.
+    The number of ranks is counted over rows of a signal that another metric in ``text`` reads: so both have one phase.
     """
     signals, ending = draft.signals, idioms.of_ending(name)
     if ending is not None and ending[0] in signals:
@@ -219,9 +219,9 @@ def of_condition(draft: Draft, id: str, spec: MetricSpec, per_token: bool, probl
 
 
 def _of_tail(id: str, spec: MetricSpec, per_token: bool) -> str | None:
-    """``where: entropy > p80(entropy)`` of a mean of the same values: the entry of the mean of the greatest fifth.
+    """The fix for ``where: entropy > p80(entropy)`` of a mean of the same values: the mean of the greatest fifth.
 
-    None where the mean is of something else.
+    None if the mean is of other values.
     """
     parts = conjuncts(body_of(str(spec.where)))
     reduced = re.sub(r"\s", "", id if spec.expr is None else str(spec.expr))
@@ -346,7 +346,7 @@ def _of_completions(spec: Observed) -> bool:
 
 
 def earlier_metric(text: str, metrics: Collection[str]) -> str | None:
-    """The metric whose value of an earlier step an expression asks for, as ``kl[-1]``; None where it asks for none."""
+    """The metric whose value of an earlier step an expression reads, such as ``kl[-1]``; None if it reads none."""
     calls = (node for node in ast.walk(tree_of(text)) if isinstance(node, ast.expr) and reads_earlier(node))
     return next((name for node in calls for name in names_in(node) if name in metrics), None)
 

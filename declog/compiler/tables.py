@@ -289,7 +289,7 @@ _VALUE = "value", "metric", "current", "v", "val"  # words of other tools for th
 
 
 def _fields(draft: Draft, text: str, condition: Node, path: tuple[str, ...]) -> tuple[tuple[str, Node], ...] | None:
-    """The metrics that an alert's text names; None where it cannot be filled, which is reported."""
+    """The metrics that an alert's text names; a text that cannot be filled is reported, and gives None."""
     nodes: dict[str, Node] = {}
     try:
         parts = [(name, form or "") for _, name, form, _ in string.Formatter().parse(text) if name is not None]

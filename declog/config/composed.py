@@ -44,7 +44,7 @@ Error = TypeVar("Error", bound=ConfigError)
 
 @dataclass(frozen=True)
 class Composed:
-    """A config as plain data, and the way back to the files and overrides that say so.
+    """A config as plain data, with the files and overrides that set each key.
 
     ``data`` has the values in effect, and ``written`` the texts in the files, with ``${...}`` and ``???``. ``prefix``
     is the path of the config in its configuration. ``origin`` is None if it is unknown, as for a mapping. ``problems``

@@ -141,7 +141,7 @@ def _group_problem(loader: Loader, override: Override, line: str, error: Excepti
         fix = pasted(line.lstrip("+").replace(f"@{group}=", "=", 1))
         return problem_of(line, "DL101.there_already", key=f"a choice of {group}", fix=fix)
     if "No match in the defaults list" in str(error):
-        # Files of a group that is no section of a config, such as packs, are merged into the config itself.
+        # Files of a group that is not a section of a config, such as packs, are merged into the config itself.
         in_config = group == GROUP or "@" in line.partition("=")[0] or group.removeprefix(f"{GROUP}/") in ADDS
         fix = f"+{line}" if in_config else f"+{line.replace(group, f'{group}@{GROUP}', 1)}"
         return problem_of(line, "DL101.not_chosen", (0, line.find("=")), group=group, fix=fix)

@@ -1,4 +1,4 @@
-"""From a problem to its place: the file, line and column or the override, the line to show, the earlier layers.
+"""Find the place of a problem: the file, line and column or the override, the line to show, the earlier layers.
 
 ``located`` takes the problems that any layer found and the provenance of the configuration, and returns the problems
 with their places. ``Problem.text`` shows such a problem; ``as_dict`` gives it to programs. Hydra, torch and the

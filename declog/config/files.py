@@ -218,5 +218,5 @@ def span(node: yaml.Node) -> Span:
 
 
 def style(node: yaml.Node) -> str | None:
-    """How a scalar is written: ``plain``, a quote, ``|`` or ``>``; None for a map or a list."""
+    """The style of a scalar: ``plain``, a quote, ``|`` or ``>``; None for a map or a list."""
     return (node.style or "plain") if isinstance(node, yaml.ScalarNode) else None

@@ -112,7 +112,7 @@ def _tried(problem: Problem, data: Mapping[str, Any], check: Check) -> list[Prob
         return [problem]
     edited, written = _edited(data, problem, edit), edit.value
     if _beside(problem, edit) and isinstance(edit.value, Mapping) and has(data, edit.path):
-        written = at(edited, edit.path)  # with what its entry says there already
+        written = at(edited, edit.path)  # with the keys that its entry has there already
     hidden: list[Problem] = []
     entry = entry_path(edit.path if len(problem.path) == 2 else problem.path)
     as_call = (
@@ -169,7 +169,7 @@ def _edit(problem: Problem, data: Mapping[str, Any]) -> _Edit | None:
         return _Edit((path[0], cut[1]), json.loads(cut[2]), fix)
     edit = edit_of(fix, path, ())
     said = "" if edit is None else fix[slice(*edit[2])].strip("`")
-    exact = re.match(r"\w+: ", said) and not re.search(r"\b[A-Z]+\b", said)  # no words that stand for others
+    exact = re.match(r"\w+: ", said) and not re.search(r"\b[A-Z]+\b", said)  # no placeholders
     return _Edit(keys(edit[0]), edit[1], said) if edit is not None and exact else None
 
 
@@ -209,7 +209,7 @@ def _edited(data: Mapping[str, Any], problem: Problem, edit: _Edit) -> Mapping[s
     entire = edit.path == problem.path[: len(edit.path)] and edit.said.startswith(f"{name}: ")
     before = None if entire or edit.path == problem.path else holder.get(name)
     if isinstance(before, Mapping) and f"YAML ended `{before.get('where')}`" in problem.message:
-        before = None  # a part of the text that the edit says
+        before = None  # a part of the text in the edit
     holder[name] = edit.value
     if isinstance(before, Mapping) and isinstance(edit.value, Mapping):
         holder[name] = {**before, **edit.value}

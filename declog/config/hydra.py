@@ -309,7 +309,7 @@ def with_configs(entry: str) -> str | None:
 
 
 def running_loader() -> ConfigLoaderImpl | None:
-    """The loader that composed the running application; None where no application of Hydra runs."""
+    """The loader that composed the running application; None if no application of Hydra runs."""
     loader = GlobalHydra.instance().config_loader() if GlobalHydra.instance().is_initialized() else None
     return loader if isinstance(loader, ConfigLoaderImpl) else None
 

@@ -31,7 +31,7 @@ from declog.language.tree import at, has, map_at
 from declog.language.validation import validate
 from declog.language.wrong_forms import without_sink
 
-# Keys of entries, which are no names of entries: if one stands beside an empty entry, its indentation was lost.
+# Keys of entries. None of them is the name of an entry: beside an empty entry, such a key has lost its indentation.
 _KEYS_OF_ENTRIES = frozenset({"expr", "where", "reduce", "formula", "axis", "kind", "above", "below", "schema"})
 _DEFAULTS = re.compile(r"^[\"']?defaults[\"']?\s*:", re.MULTILINE)
 _SELF_FIRST = re.compile(r"\b_self_[\"']?\s*(?:,|(?:#.*)?\n\s*-)")  # something stands behind it
@@ -80,7 +80,7 @@ def _of_null(config: Composed, path: Path) -> Problem | None:
     entries = at(config.data, above)
     if re.fullmatch(r"-?[\d.]+|[^()]*\).*|.*\([^()]*", str(name)):  # of a text that YAML cut, which is refused
         return None
-    if not has(config.data, above):  # below a key that is no text, which is refused
+    if not has(config.data, above):  # below a key that is not a text, which is refused
         return None
     if len(above) > 2 and all(value is None for value in entries.values()):  # `{a, b}`
         columns = above[0] == "schemas" and above[-1] == "values"
@@ -177,7 +177,7 @@ def _clash(
 
 
 def self_first(config: Composed) -> Iterator[str]:
-    """A warning for each own file whose keys a preset overrides that it extends, since `_self_` stands before that."""
+    """A warning for each own file with `_self_` before a preset, which then overrides keys of the file."""
     provenance = config.provenance
     for file, text in provenance.texts.items():
         names = [choice.option for choice in defaults_of(file, text)] if _SELF_FIRST.search(text) else []

@@ -1,4 +1,4 @@
-"""How a configuration was composed: enough to compose it again."""
+"""The origin of a configuration: enough to compose it again."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from declog.config.search_path import GROUP, ROOT
 
 @dataclass(frozen=True)
 class Origin:
-    """How a configuration was composed: enough to compose it again.
-
+    """The way in which a configuration was composed: enough to compose it again.
     ``config_dir`` is a folder, or an entry of Hydra's search path. ``application``: ``config_name`` is the primary
     configuration of an application, not a preset. ``running``: this application is running, and its own loader composes
     the configuration again. ``imports`` are modules that were named beside the config, never in it. ``data``: the
@@ -44,7 +43,7 @@ class Origin:
 
     @property
     def choice(self) -> list[str]:
-        """The override that chooses the preset, where declog's own primary configuration leaves it open."""
+        """The override that chooses the preset, which declog's own primary configuration leaves open."""
         return [] if self.application else [f"{GROUP}={written(str(self.config_name))}"]
 
     @property

@@ -49,7 +49,7 @@ def problem_of(
 
 
 def unreadable(line: str, tree: Node | None = None) -> Problem | None:
-    """The problem of an override that Hydra cannot parse, mostly an expression without quotes; None where it can.
+    """The problem of an override that Hydra cannot parse, mostly an expression without quotes; None if Hydra can.
 
     ``tree`` is the configuration that the override changes. Without it, the fix sets the key whether it exists or not.
     """
@@ -225,7 +225,7 @@ def _of_missing_key(tree: Node, override: Override, depth: int, node: Node) -> P
         rest = "expr: ..., " if keys[1:2] == ["metrics"] and not isinstance(node.value, bool) else ""  # a short form
         entry = f"{rest}{keys[-1]}: {line.partition('=')[2]}"
         named = tree.at((GROUP, "filters", str(node.value))) if keys[depth - 1] == "filter" else None
-        if named is not None and isinstance(named.plain, dict):  # what the name of a filter stands for
+        if named is not None and isinstance(named.plain, dict):  # the filter of that name
             rows = wrong_forms.in_one_way(keys[-1], {**named.plain, keys[-1]: override.value()})
             entry = in_flow(rows)[1:-1]
         value = "null" if node.value is None else node.value

@@ -168,5 +168,5 @@ _EDIT = re.compile(rf"`?(?:(?P<key>[a-z_]\w*): )?(?P<value>{_VALUE})`?", re.MULT
 
 
 def keys_at(path: list[str]) -> Collection[str]:
-    """The keys that a map at a path of the configuration may have; none where their names are the user's own."""
+    """The keys that a map at a path of the configuration may have; none if their names are the user's own."""
     return keys_below(path[1:] if path[:1] == [GROUP] else path)

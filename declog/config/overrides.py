@@ -43,7 +43,7 @@ def pasted(line: str) -> str:
 
 
 def setting(key: str, value: object) -> str:
-    """The override that sets a key, which has its sign, to a value, as one word of a shell."""
+    """The override ``key=value`` as one word of a shell; ``key`` has its sign."""
     return pasted(f"{key}={written(value)}")
 
 

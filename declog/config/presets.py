@@ -1,4 +1,4 @@
-"""The presets and the options of their groups: where each comes from, and which files of its name it hides.
+"""The presets and the options of their groups: the source of each, and the files of its name that it hides.
 
 The search path decides between files of one name: an application's own, then the shipped ones, then those of installed
 packages.
@@ -141,7 +141,7 @@ def declared(problem: Problem, config: Composed, fits: Fits) -> Problem:
     """
     if problem.marked.isidentifier() and _is_label(problem.marked, config.data):
         problem = replace(problem, fix=as_label(problem.fix))
-    if has(config.data, ("signals", "rollout")):  # a value per completion comes with the rewards
+    if has(config.data, ("signals", "rollout")):  # a value per completion is observed with the rewards
         fix = _ANY.sub(r"signals: {rollout: {\1", problem.fix or "")
         problem = replace(problem, fix=fix or None)
     profile = re.fullmatch(r"unknown profile `(\w+)`", problem.message)

@@ -30,7 +30,7 @@ def surprise(word: str) -> tuple[str, str] | None:
 
 
 def suspicious(text: str) -> bool:
-    """Whether a file may hold a number that is not what it looks like, or such a word as a key."""
+    """Whether a file may hold a number that YAML reads as another one, or a word such as `on` as a key."""
     return _SUSPICIOUS.search(text) is not None
 
 

@@ -376,7 +376,7 @@ class PlanMismatchError(ConfigError):
 
 
 class Coded(DeclogError):
-    """An error of one problem: its code, its message and, where there is one, its fix."""
+    """An error of one problem: its code, its message and, if there is one, its fix."""
 
     def __init__(self, code: str, message: str, fix: str | None = None) -> None:
         self.code = code

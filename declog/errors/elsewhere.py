@@ -24,7 +24,7 @@ SYNONYMS: Mapping[str, str] = {
     for word in words.split()
 }
 _WORDS = {name: tuple(words.split()) for name, words in (line.split(": ") for line in _lines("words.txt"))}
-SIGNALS = tuple(line.split() for line in _lines("signal_names.txt"))  # names of one thing each
+SIGNALS = tuple(line.split() for line in _lines("signal_names.txt"))  # the names of one signal each
 _ALIKE = {name: names for names in SIGNALS for name in names}
 
 
@@ -58,7 +58,7 @@ def attributes() -> Mapping[str, str]:
 
 
 def _by_section(file: str) -> Mapping[str, str]:
-    """The answers of a file whose lines have several words; the first of a line has its section."""
+    """The answers in a file, by section and word. A line may have several words; the first has the section."""
     lines = [line.split(": ", 1) for line in _lines(file)]
     heads = [(*words.rpartition("."), text) for words, text in lines]
     return {f"{section}{dot}{word}": text for section, dot, words, text in heads for word in words.split()}

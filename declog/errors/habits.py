@@ -88,9 +88,9 @@ def _begins_with_overrides(function: Callable[..., Any], args: Sequence[Any], kw
 
 
 def _as_items(fix: str) -> str:
-    """A fix with several overrides for a shell, each a word of its own, as a fix with items of a list of Python.
+    """The fix, with several overrides, which are words of a shell, rewritten as items of a list of Python.
 
-    A fix that has such items already stays as it is, since one call with overrides may make another.
+    A list stays as it is: one call with overrides may make another, so the fix may have been rewritten before.
     """
     alternatives = []
     for text in fix.split("  or  "):

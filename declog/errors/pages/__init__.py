@@ -1,4 +1,4 @@
-"""The pages of the error codes, one Markdown file each: title, cause, cure and an example; its messages stand below.
+"""The pages of the error codes, one Markdown file each: title, cause, cure, an example, and the messages below.
 
 ``declog explain`` prints a page, and docs/errors.md is made of all of them.
 """
