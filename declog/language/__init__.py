@@ -1,4 +1,1 @@
-"""What a config may say: models of the YAML, types, expressions, functions, reductions.
-
-Imports pydantic and numpy; nothing of declog but ``errors`` and ``registry``.
-"""
+"""The language of configs: models of the YAML, types, expressions, functions, reductions."""

@@ -1,9 +1,9 @@
-"""Absence: how the value of an expression depends on an optional signal that did not come.
+"""Absence: how the value of an expression depends on an optional signal that was not observed.
 
-A value is *absent* where one of its signals did not come at all. It is *missing* where its signals came, and one of
-them has no value in that row. A missing number is NaN; a comparison with a missing number is false, and missing.
-Absence passes through every operation except ``present``, which is false there. The rules are for arrays of numpy and
-of torch alike. Imports axes and the tree.
+A value is *absent* where one of its signals was not observed at all. A value is *missing* where its signals were
+observed, and one of them has no value in that row. A missing number is NaN. A comparison with a missing number is
+false, and is marked as missing. Absence passes through every operation except ``present``: ``present(x)`` is false
+where ``x`` is absent. The rules work on numpy and torch arrays.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from declog.language.dtypes import Axis
 from declog.language.moments import FORMULAS
 from declog.language.nodes import Node, walk
 
-# False: all rows of a value are here. True: no row is. Or an array over its rows, of these bits:
+# False: every row has its value. True: every row is absent. Otherwise an array over the rows, of these bits:
 Kind = Any
 HERE, ABSENT, MISSING = 0, 1, 2  # an array of bools marks absent rows only; a missing float is NaN and needs no bit
 PRESENT = "present"
 COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne", "isclose"})
-# operations whose answer is neither true nor false where an argument is missing
+# operations whose result is neither true nor false where an argument is missing
 QUESTIONS = COMPARISONS | {"contains", "startswith", "matches"}
 
 
 def either(*kinds: Kind) -> Kind:
-    """Where any of several values is absent or missing."""
+    """The rows in which any of several values is absent or missing."""
     combined: Kind = False
     for kind in kinds:
         if kind is True or combined is True:
@@ -36,34 +36,34 @@ def either(*kinds: Kind) -> Kind:
 
 
 def absent(kind: Kind) -> Kind:
-    """Where a value is absent: False, True, or bools over its rows."""
+    """The rows in which a value is absent: False (none), True (all), or an array of bools."""
     return kind if kind is False or kind is True or kind.dtype == bool else (kind & ABSENT) != HERE
 
 
 @lru_cache(maxsize=4096)  # each log event asks this for all conditions
 def asks(node: Node) -> bool:
-    """Whether an expression contains `present`, also in a part that was computed before and is a column now."""
+    """Whether an expression contains ``present``, also inside a part that was computed before and is a column now."""
     return any(item.op == PRESENT or dict(item.params).get("asks") for item in walk(node))
 
 
 def too_few(node: Node) -> bool:
-    """Whether an expression is absent for completions with too few tokens, as the deviation of one token is."""
+    """Whether an expression is absent for a completion with too few tokens, as is the deviation of one token."""
     return any(item.over is Axis.TOKEN and FORMULAS[item.op].least > 1 for item in walk(node))
 
 
 def elementwise(
     node: Node, kinds: Sequence[Kind], truth: Callable[[int], Any], unknown: Callable[[int], Kind] = lambda _: False
 ) -> Kind:
-    """Where an elementwise value is absent or missing, from where its arguments are.
+    """The rows in which an elementwise value is absent or missing, computed from the ``kinds`` of its arguments.
 
-    ``truth(position)`` is an argument as a bool. ``unknown(position)`` says where the argument is neither true nor
-    false, if ``kinds`` do not say so already.
+    ``truth(position)`` returns an argument as bools. ``unknown(position)`` marks the rows in which the argument is
+    neither true nor false and ``kinds`` does not mark them already.
 
     An argument that contains ``present`` decides alone where it can: `present(x) and x > 0` is false where x is
-    absent. Of `x if present(x) else y` only the chosen side counts, and so it does for any condition that has one value
-    per batch; but where `y` did not come, an `x` that came is missing, not absent, also with `not` and the sides
-    exchanged. For other conditions per row both sides count: else a mean would silently be of the few rows that chose
-    the side that is there.
+    absent. In `x if present(x) else y` only the chosen side counts. The same holds for any condition with one value
+    per batch. But where the condition chooses `y` and `y` was not observed, an `x` that was observed makes the result
+    missing, not absent. This also holds for `not present(x)` with the sides exchanged. For other conditions per row
+    both sides count: otherwise a mean would silently cover only the rows that chose the observed side.
     """
     if node.op == PRESENT or all(kind is False for kind in kinds):
         return False

@@ -1,6 +1,6 @@
-"""Keys of other tools in an alert: the metric that it is about, bounds in other words, both ends of a range.
+"""Fixes for keys of other tools in an alert: the metric, bounds in other words, both ends of a range.
 
-An alert's entry in, the fix for one of its keys out. Imports models and errors only.
+The functions take the entry of an alert and return the fix for one of its keys.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SLOPES = ("slope", "trend", "gradient", "derivative")
 _CHANGES = (*_SLOPES, "change", "delta", "diff", "difference", "rise", "increase", "drop", "decrease", "fall")
 _FALLS = ("drop", "decrease", "fall")
 _CONDITIONS = ("expr", "if", "query", "test", "check", "predicate", "expression")  # keys for a condition
-_SIDES = elsewhere.meanings("sides")  # of a bound
+_SIDES = elsewhere.meanings("sides")  # words for the two sides of a bound
 _RANGE = re.compile(r"(not +)?(in|inside|between|within|outside(?: of)?)\b *([\[({\d.-].*)")
 _NUMBER = r"(?<!\w)-?\d+(?:\.\d+)?(?:e[-+]?\d+)?"
 
@@ -36,9 +36,9 @@ _NUMBER = r"(?<!\w)-?\d+(?:\.\d+)?(?:e[-+]?\d+)?"
 def moved(
     key: str, name: str, entry: Mapping[str, Any], metrics: Mapping[str, Any], modes: Collection[str]
 ) -> str | None:
-    """The fix for a key that an alert does not have, mostly its entry; None where another knows the key.
+    """The fix for a key that alerts do not have: mostly the rewritten entry. None leaves the key to other rules.
 
-    ``metrics`` are those of the config, by id, and ``modes`` their names.
+    ``metrics`` are the metrics of the config by id; ``modes`` are the names of its modes.
     """
     if SYNONYMS.get(key) == "level" and (level := nearest(str(entry[key]), ("info", "warn", "error"))) is not None:
         return f"level: {level}"
@@ -79,7 +79,7 @@ def moved(
         bound = next((word for word in SIGNS if SIGNS[word] == sign), "")
         if by_operator and bound and "when" not in rest and foreign[0] in conditions and len(bounds) == 1:
             return f"{name}: {in_flow({bound: value, **rest})}"
-        if not by_operator and _inside(bounds) is None:  # others are near names of bounds
+        if not by_operator and _inside(bounds) is None:  # a key outside of SYNONYMS is a near name of a bound
             return f"{'above' if sign[0] == '>' else 'below'}: {value}" if SYNONYMS.get(key) not in SIGNS else None
     elif about is None and ranges[key][0] and "when" not in rest:
         _, low, high = ranges[key]
@@ -96,21 +96,21 @@ def moved(
 
 
 def _rest(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of an entry that an alert has, less its bounds."""
+    """The keys of an entry that are keys of alerts, without the bounds."""
     return {word: value for word, value in entry.items() if word in keys(AlertSpec) and word not in SIGNS}
 
 
 def _span(entry: Mapping[str, Any]) -> str | None:
-    """The key that counts steps: `window: 100`, and `over: 100` beside another bound or a change; None without one."""
+    """The key that counts steps: `window: 100`, or `over: 100` beside another bound or a change. None without one."""
     counts = [word for word in entry if word in (*SPANS, "over", "steps", "within") and type(entry[word]) is int]
     said = [word for word in entry if word in (*_CHANGES, *_OPERATORS, *_INSIDE, *_OUTSIDE) or _sign(word) is not None]
     return next((word for word in counts if word != "over" or {*said} - {"over"} or len(counts) > 1), None)
 
 
 def _of_change(change: str, name: str, metric: str, steps: int, entry: Mapping[str, Any]) -> tuple[str, str]:
-    """The metric of so many steps before, and the alert that compares the change since then with its bound, in YAML.
+    """The YAML of two entries: the metric ``steps`` steps earlier, and the alert on the change since then.
 
-    A slope is one per step, and its bound is here that of all steps.
+    The bound of a slope is per step, so it is multiplied by ``steps``.
     """
     said = re.fullmatch(rf"\s*([<>]=?)?\s*({_NUMBER})\s*", str(entry[change]))
     bound = 0.1 if said is None else float(said[2]) * (steps if change in _SLOPES else 1)
@@ -123,7 +123,7 @@ def _of_change(change: str, name: str, metric: str, steps: int, entry: Mapping[s
 
 
 def _of_metric(name: str, metric: str) -> str | None:
-    """The fix for the key that names an alert's metric, where that is its name already, or a condition."""
+    """The fix for the key that names an alert's metric, if its value is the alert's own name or a condition."""
     if metric == name:
         return "drop it: an alert is about the metric of its name"
     bound = re.fullmatch(rf"{re.escape(name)} *([<>]) *(-?[\d.]+)", metric)
@@ -133,7 +133,10 @@ def _of_metric(name: str, metric: str) -> str | None:
 
 
 def _conditions(entry: Mapping[str, Any], metric: str) -> Iterator[tuple[str, str]]:
-    """The keys of an entry that say a bound, or two, and the condition that each is; the first of a pair says both."""
+    """The keys of an entry that hold one bound or two, each with its condition.
+
+    Where two keys are the ends of one interval, the first key gets the condition of both.
+    """
     bounds, ranges = dict(_bounds(entry)), dict(_ranges(entry))
     inside = _inside(bounds)
     for word, value in entry.items():
@@ -155,7 +158,7 @@ def _conditions(entry: Mapping[str, Any], metric: str) -> Iterator[tuple[str, st
 
 
 def _bounds(entry: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, float]]]:
-    """The keys of an entry that say one bound, with its sign and its number."""
+    """The keys of an entry that hold one bound, each with its sign and its number."""
     operator = _operator(entry)
     for word, value in entry.items():
         if (sign := _sign(word)) and isinstance(value, int | float) and not isinstance(value, bool):
@@ -163,9 +166,10 @@ def _bounds(entry: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, float]]]
 
 
 def _inside(bounds: Mapping[str, tuple[str, float]]) -> tuple[tuple[float, str], tuple[float, str]] | None:
-    """Both ends, each with the sign between it and the metric, of two bounds that hold for all but some numbers.
+    """Both ends of an interval that two bounds enclose, each with the sign between the end and the metric.
 
-    ``{gt: 0.5, lt: 0.9}`` means what is between them. None for other bounds.
+    ``{gt: 0.5, lt: 0.9}`` means the values between 0.5 and 0.9. Returns None for other bounds, and for the language's
+    own ``above`` and ``below``.
     """
     ends = {sign[0]: (value, sign) for sign, value in bounds.values()}
     if len(bounds) != 2 or ends.keys() != {"<", ">"} or ends[">"][0] >= ends["<"][0] or bounds.keys() <= SIGNS.keys():
@@ -174,7 +178,7 @@ def _inside(bounds: Mapping[str, tuple[str, float]]) -> tuple[tuple[float, str],
 
 
 def _operator(entry: Mapping[str, Any]) -> str | None:
-    """The sign that another key than the bound's says: ``op: lt``, ``direction: below``, ``operator: '>='``."""
+    """The sign that a separate key gives: ``op: lt``, ``direction: below``, ``operator: '>='``."""
     said = " ".join(str(entry[word]) for word in _OPERATORS if word in entry).replace("_", " ").lower()
     words = re.findall(r"[<>=!]=|[<>]|at least|at most|[a-z]+", said)
     signs = [BOUNDS.get(word) or SIGNS.get(_SIDES.get(word, ""), word) for word in words]
@@ -183,7 +187,7 @@ def _operator(entry: Mapping[str, Any]) -> str | None:
 
 
 def _ranges(entry: Mapping[str, Any]) -> Iterator[tuple[str, tuple[bool, float, float]]]:
-    """The keys of an entry that say both ends of a range, and whether what is outside of it is meant, with the ends."""
+    """The keys of an entry that hold a range, each with whether the alert is for values outside, and both ends."""
     for word, value in entry.items():
         text = (
             _RANGE.fullmatch(value.strip()) if word in (*_OPERATORS, *_CONDITIONS) and isinstance(value, str) else None
@@ -195,7 +199,7 @@ def _ranges(entry: Mapping[str, Any]) -> Iterator[tuple[str, tuple[bool, float, 
 
 
 def _sign(key: str) -> str | None:
-    """The sign of a key that says a bound: ``above``, ``threshold``, ``greater_than``; None for another key."""
+    """The sign of a key for a bound: ``above``, ``threshold``, ``greater_than``. None for another key."""
     meaning = elsewhere.keys().get(f"alerts.{key}", SYNONYMS.get(key, key)).partition(":")[0]
     return SIGNS.get(meaning) or BOUNDS.get(key.removesuffix("_than").replace("_", " "))
 

@@ -1,4 +1,4 @@
-"""What the annotations of a user's function say of its parameters and its result. Imports errors and records."""
+"""Reading of the annotations of a user's function: the types of its parameters and of its result."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from declog.errors import UsageError
 from declog.records import DType
 
 _TYPES: dict[Any, DType] = {int: DType.INT, float: DType.FLOAT, bool: DType.BOOL, str: DType.TEXT}
-_TYPES |= {type.__name__: dtype for type, dtype in _TYPES.items()}  # where another annotation cannot be read
+_TYPES |= {type.__name__: dtype for type, dtype in _TYPES.items()}  # annotations stay texts if one cannot be evaluated
 
 _NONE = (None, type(None), "None")
 
 
 def signature(noun: str, name: str, run: Callable[..., Any]) -> inspect.Signature:
-    """The signature of a user's function, its annotations read where they are texts, as `from __future__` makes them.
+    """The signature of a user's function, with annotations that are texts evaluated.
 
-    They stay texts where one is a name that is only there for type checkers. Raises ``UsageError`` DL304 for what is
-    asynchronous, is a class, or has no signature.
+    ``from __future__ import annotations`` makes all annotations texts. They stay texts if one of them cannot be
+    evaluated, such as a name that is imported for type checkers only. Raises ``UsageError`` DL304 for a class, for a
+    coroutine function, and for a callable without a signature.
     """
     if inspect.isclass(run):
         raise UsageError.of("DL304.no_function", noun=noun, name=name, what="a class came")
@@ -41,7 +42,7 @@ def signature(noun: str, name: str, run: Callable[..., Any]) -> inspect.Signatur
 
 
 def dtype_of(hint: Any) -> DType | None:
-    """The type that an annotation says, or one of `... | None`; None where the language has no such type."""
+    """The type of an annotation, also of `... | None`. None if the language has no such type."""
     parts = [item for item in _parts(hint) if item not in _NONE]
     hint = parts[0] if len(parts) == 1 else None
     if typing.get_origin(hint) in (list, dict, tuple) or hint in (list, dict, tuple):
@@ -50,8 +51,11 @@ def dtype_of(hint: Any) -> DType | None:
 
 
 def of_one_row(run: Callable[..., Any]) -> str | None:
-    """``return len(completion)`` for a function that lists it of all completions; None where it lists nothing."""
-    with suppress(Exception):  # it has no source, or other code
+    """The body of a function for one row, such as ``return len(completion)``, if ``run`` lists it for all completions.
+
+    Returns None if the last statement of ``run`` does not return such a list.
+    """
+    with suppress(Exception):  # the function has no source, or other code
         match ast.parse(dedent(inspect.getsource(run))).body[0].body[-1]:  # type: ignore[attr-defined]
             case ast.Return(value=ast.ListComp(elt=value, generators=[ast.comprehension(target, rows, ifs=[])])):
                 zipped = isinstance(rows, ast.Call) and ast.unparse(rows.func) == "zip"
@@ -66,12 +70,12 @@ def of_one_row(run: Callable[..., Any]) -> str | None:
 
 
 def takes_none(hint: Any) -> bool:
-    """Whether an annotation says that None may come, too: `str | None`."""
+    """Whether an annotation allows None: `str | None`."""
     return any(item in _NONE for item in _parts(hint))
 
 
 def _parts(hint: Any) -> Sequence[Any]:
-    """The types of which an annotation is one."""
+    """The members of an annotation that is a union; any other annotation alone."""
     if isinstance(hint, str):
         return [item.strip() for item in hint.split("|")]
     union = typing.get_origin(hint) in (typing.Union, types.UnionType)

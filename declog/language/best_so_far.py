@@ -1,7 +1,4 @@
-"""The best value so far of a metric, under the names that people give it: a metric of the run's steps.
-
-Names and expressions come in, texts of fixes go out.
-"""
+"""Fixes for names of a metric's best value so far, such as ``best_reward``: a metric with `over: run_step`."""
 
 from __future__ import annotations
 
@@ -17,10 +14,11 @@ from declog.language.tracker_names import in_formula, reductions_of
 
 
 def so_far(name: str, text: str, scope: Scope) -> str | None:
-    """The definition of ``highest``, ``best_reward`` and ``max_so_far``: the best of a metric's steps; None of others.
+    """The definition of a name such as ``highest``, ``best_reward`` or ``max_so_far``: the best value of all steps.
 
-    The metric is the one that is compared with it. The best of what may not be above it is the least. None, too, where
-    the metric would be compared with an extreme that it cannot pass.
+    The name says the metric (``best_reward``), or the expression ``text`` compares one metric with the name
+    (``highest``). ``best`` means the minimum if ``text`` asks whether a value is above it. Returns None for other
+    names, and if ``text`` asks whether the metric is beyond its own extreme, which is never true.
     """
     plain = _LASTING.sub("", name)
     names = {part.id for part in ast.walk(parse(text).body) if isinstance(part, ast.Name)} & scope.metrics.keys()
@@ -48,7 +46,7 @@ _LASTING = re.compile(
 
 
 def best_of_steps(metric: str, metrics: Mapping[str, Any], combine: str) -> str | None:
-    """The best value of a metric over the run's steps, as a metric; None for one that is computed of others."""
+    """The metric, in YAML, of another metric's best value over the run's steps. None for a metric with a formula."""
     id, _, ending = metric.partition(".")
     entry = metrics.get(id)
     if entry is None or "formula" in entry:

@@ -1,6 +1,6 @@
-"""Bins of a histogram as other tools say them, in the constants of ours: `histogram(x, bins=10, low=0, high=1)`.
+"""Histograms in the notation of other tools, as `histogram(x, bins=10, low=0, high=1)`.
 
-Syntax trees of calls, and values of keys, come in; calls of ``histogram`` go out.
+The functions take syntax trees of calls, or the keys of a metric, and return calls of ``histogram``.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _EDGES = NUMBERS | {"edges", "bin_edges"}
 _LOW = frozenset({"low", "lo", "min", "lower", "range_min", "xmin", "vmin"})
 _HIGH = frozenset({"high", "hi", "max", "upper", "range_max", "xmax", "vmax"})
 WORDS = _EDGES | _LOW | _HIGH | {"range"}
-_ORDER = ("bins", "low", "high")  # of numpy, torch and matplotlib
+_ORDER = ("bins", "low", "high")  # the order of numpy, torch and matplotlib
 HISTOGRAM = "histogram"
 
 
 def named(call: ast.Call, values: int = 1) -> ast.Call:
-    """A histogram's call with the names of its constants: ``hist(x, 10, 0, 1)`` and ``histogram(x, range=(0, 1))``.
+    """A call of ``histogram`` with named constants, from ``hist(x, 10, 0, 1)`` or ``histogram(x, range=(0, 1))``.
 
-    Behind so many values. Edges that are no equal bins stay ``bins=[0, 1, 5]``.
+    The first ``values`` arguments are values, the next ones constants. Edges of unequal bins stay ``bins=[0, 1, 5]``.
     """
     constants: dict[str, ast.expr] = {}
     options = []
@@ -51,9 +51,9 @@ def named(call: ast.Call, values: int = 1) -> ast.Call:
 
 
 def of_library(call: ast.Call, name: str, values: list[ast.expr] | None = None) -> str | None:
-    """The metric that another library's call means, ``torch.histc(x, 10, 0, 1)``; None for no histogram.
+    """The metric for another library's call, ``torch.histc(x, 10, 0, 1)``. None if the call is no histogram.
 
-    ``values``: its arguments, where the first one stands before a dot.
+    ``values`` replaces the arguments of the call, for a method whose first argument stands before the dot.
     """
     arguments = call.args if values is None else values
     if name not in CALLS | {HISTOGRAM} or not arguments:
@@ -63,12 +63,12 @@ def of_library(call: ast.Call, name: str, values: list[ast.expr] | None = None) 
 
 
 def reduction(call: ast.Call) -> str:
-    """A histogram's call without its value, as `reduce` has it."""
+    """A call of ``histogram`` without its value, as the text of a `reduce` key."""
     return ast.unparse(ast.Call(call.func, [], call.keywords)).removesuffix("()")
 
 
 def of_reduce(text: str, further: Mapping[str, Any]) -> str | None:
-    """The reduction of ``reduce: hist(10, 0, 1)``, and of words beside it; None where it is no histogram."""
+    """The reduction for ``reduce: hist(10, 0, 1)`` and the keys beside it. None if the text is no histogram."""
     body, values = body_of(text), {word: body_of(str(item)) for word, item in further.items() if word in WORDS}
     beside = [ast.keyword(word, value) for word, value in values.items() if value is not None]
     if body is None or len(beside) < len(values):
@@ -80,9 +80,9 @@ def of_reduce(text: str, further: Mapping[str, Any]) -> str | None:
 
 
 def of_keys(name: str, entry: Mapping[str, Any]) -> dict[str, str] | None:
-    """``reduce: histogram, bins: 10, range: [0, 1]`` and ``bins: 10`` of a metric as `expr` and `reduce`.
+    """The `expr` and `reduce` for keys of a metric such as ``reduce: histogram, bins: 10, range: [0, 1]``.
 
-    None where they say no histogram.
+    ``bins: 10`` alone means a histogram, too. Returns None if the keys mean no histogram.
     """
     inner = entry.get(HISTOGRAM)
     further = {**entry, **inner} if isinstance(inner, Mapping) else entry
@@ -93,7 +93,7 @@ def of_keys(name: str, entry: Mapping[str, Any]) -> dict[str, str] | None:
 
 
 def _equal(node: ast.expr) -> dict[str, ast.expr] | None:
-    """The constants of edges that are equally far apart, also of ``linspace(0, 1, 11)``; None for anything else."""
+    """The constants of equally spaced edges, also of ``linspace(0, 1, 11)``. None for anything else."""
     if isinstance(node, ast.Call) and len(node.args) == 3 and ast.unparse(node.func).endswith("linspace"):
         low, high, count = node.args
         bins = count.value - 1 if isinstance(count, ast.Constant) and isinstance(count.value, int) else 0

@@ -1,7 +1,7 @@
-"""Axes and types: a value's dtype, and the rows that it has a value for.
+"""Axes and types of values.
 
-Axes nest: token in completion in group in step; a coarser value repeats over the finer axis. The members of a family
-are an axis beside these. Imports records only.
+Axes nest: token in completion in group in step. A coarser value repeats over the finer axis. The members of a family
+are a separate axis.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["ABOVE", "AXES", "MEMBER", "NUMERIC", "Axis", "DType", "Type", "any_o
 
 
 class Axis(IntEnum):
-    """The row axes, from the coarsest to the finest; a greater axis is finer.
+    """The row axes, from the coarsest to the finest: a greater number is a finer axis.
 
     On ``STEP`` a signal has one value per rank and batch of its phase. On ``BATCH`` an aggregate over groups has one
     value per batch, over all ranks.
@@ -28,10 +28,10 @@ class Axis(IntEnum):
     COMPLETION = 3
     TOKEN = 4
 
-    __hash__ = int.__hash__  # an enum's own is Python code, and axes are in keys of each batch
+    __hash__ = int.__hash__  # the hash of an enum is slower Python code, and each batch has keys with axes
 
     def __bool__(self) -> bool:
-        """True: an axis is there, the coarsest too, whose number is 0."""
+        """Always True, so that ``if axis`` tests for None only: the number of the coarsest axis is 0."""
         return True
 
     @property
@@ -41,18 +41,18 @@ class Axis(IntEnum):
 
     @property
     def row(self) -> str:
-        """The noun for one of its rows: there is one value per step and batch."""
+        """The noun for one row of the axis: ``batch`` for ``STEP``, which has one value per step and batch."""
         return "batch" if self is Axis.STEP else self.label
 
 
-AXES: dict[str, Axis] = {axis.label: axis for axis in Axis if axis is not Axis.BATCH}  # by their names in YAML
+AXES: dict[str, Axis] = {axis.label: axis for axis in Axis if axis is not Axis.BATCH}  # by name in YAML
 ABOVE = {Axis.TOKEN: Axis.COMPLETION, Axis.COMPLETION: Axis.GROUP, Axis.GROUP: Axis.BATCH}  # the axis of an aggregate
-MEMBER = "member"  # the axis of a family, by name in `over=member`
+MEMBER = "member"  # the name of a family's axis in `over=member`
 
 
 @dataclass(frozen=True)
 class Type:
-    """A value's dtype, its finest axis (None: a constant), whether it is a family, and its phase.
+    """The dtype of a value, its finest axis (None: a constant), whether it is a family, and its phase.
 
     ``phase`` is None for constants and for values that every phase has, such as ``step``.
     """
@@ -64,7 +64,7 @@ class Type:
 
     @property
     def text(self) -> bool:
-        """Whether its values are texts or objects: they stay where they were observed until they are needed."""
+        """Whether the values are texts or objects, which stay on the rank that observed them until they are needed."""
         return self.dtype in (DType.TEXT, DType.OBJECT)
 
     def with_dtype(self, dtype: DType) -> Type:
@@ -81,7 +81,7 @@ class Type:
 
 
 def finest(*axes: Axis | None) -> Axis | None:
-    """The finest of some axes; None where all are constants."""
+    """The finest of some axes. None stands for a constant, and is the result if all are constants."""
     present = [axis for axis in axes if axis is not None]
     return max(present) if present else None
 
@@ -95,7 +95,7 @@ NUMERIC = (DType.FLOAT, DType.INT)
 
 
 def any_of(dtypes: Iterable[DType]) -> str:
-    """Some dtypes in words, for messages: ``number or text``; an int is a number, too."""
+    """The names of some dtypes for messages, such as ``number or text``. ``number`` covers floats and ints."""
     some = list(dtypes)
     numbers = NUMERIC if DType.FLOAT in some else ()
     return " or ".join(dict.fromkeys("number" if dtype in numbers else dtype.value for dtype in some))

@@ -1,7 +1,7 @@
-"""What an expression over metrics asks of earlier steps: the value before, the usual value, how far it spreads.
+"""Expressions over metrics that ask for earlier steps: the previous value, the usual value, its spread.
 
-No function reads them, and metrics with `combine` do: an expression comes in, and goes out with the metrics that it
-needs. Imports the notation of metrics.
+The language has no function for them; metrics with `combine` hold them. ``over_metrics`` rewrites an expression, and
+adds the metrics that it needs.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from declog.language.smoothing import Reduction, Smoothing
 
 BEFORE = frozenset({"prev", "previous", "last_value", "lag", "shift", "before"})
 CHANGES = frozenset({"delta", "diff", "change"})
-RATIOS = frozenset(elsewhere.words("ratios"))  # changes as parts of the value before
+RATIOS = frozenset(elsewhere.words("ratios"))  # changes as fractions of the previous value
 SLOPES = frozenset({"slope", "trend", "gradient", "derivative", "rate_of_change", "momentum", "velocity"})
-LONG = 50  # steps that say what is usual
-_EXTREMES = {"max": 0.99, "min": 0.01}  # of so many steps
+LONG = 50  # the number of steps that define the usual value
+_EXTREMES = {"max": 0.99, "min": 0.01}  # the quantiles that replace the extremes of LONG steps
 _REDUCTIONS: Mapping[str, Reduction] = {"mean": "", "std": "std", "var": "var"}
 
-Named = Callable[[str], str | None]  # what a formula writes for a value; None where it is none, or is not meant
+Named = Callable[[str], str | None]  # the text of a value in a formula; None for any other text
 
 
 def reads_earlier(node: ast.expr) -> bool:
-    """Whether it is a call for the value of the step before, or ``x[-1]``."""
+    """Whether an expression is a call for the value of an earlier step, or ``x[-1]``."""
     if isinstance(node, ast.Subscript):
         return _steps(node.slice, sign=-1) is not None
     return isinstance(node, ast.Call) and _plain(node)[0] in BEFORE | CHANGES | RATIOS
 
 
 def _plain(call: ast.Call) -> tuple[str, list[ast.expr]]:
-    """The name and the arguments of a call; those of ``x.diff()`` and ``np.diff(x)`` are those of ``diff(x)``."""
+    """The name and the arguments of a call. ``x.diff()`` and ``np.diff(x)`` give the same as ``diff(x)``."""
     if isinstance(call.func, ast.Attribute):
         of_module = isinstance(call.func.value, ast.Name) and call.func.value.id in MODULES
         return call.func.attr, [*([] if of_module else [call.func.value]), *call.args]
@@ -44,13 +44,13 @@ def _plain(call: ast.Call) -> tuple[str, list[ast.expr]]:
 
 
 def over_metrics(body: ast.expr, named: Named, of_steps: Named) -> tuple[dict[str, Any], str] | None:
-    """The metrics that an expression needs, by id, and the expression that names them; None where it reads no others.
+    """Rewrite an expression over earlier steps: the metrics that it needs, by id, and the text that names them.
 
-    ``named`` are the values whose steps before can be read, and ``of_steps`` those of one number per step, whose
-    reductions are those of the last steps.
+    ``named`` accepts the values whose earlier steps can be read. ``of_steps`` accepts values with one number per step:
+    a reduction of such a value is the reduction of the last ``LONG`` steps. Returns None if no metric is needed.
     """
     steps = _Steps(named, of_steps)
-    for node in ast.walk(body):  # the values whose steps before are asked for have one name everywhere
+    for node in ast.walk(body):  # first register every value whose earlier steps are read: it gets one name everywhere
         if isinstance(node, ast.expr):
             steps.before(node)
     here = ast.unparse(steps.visit(tree_of(ast.unparse(body)).body))
@@ -58,7 +58,7 @@ def over_metrics(body: ast.expr, named: Named, of_steps: Named) -> tuple[dict[st
 
 
 def _steps(node: ast.expr, sign: int = 1) -> int | None:
-    """The number of steps that a constant says."""
+    """The number of steps that a constant gives, multiplied by ``sign``. None if it is no positive integer."""
     try:
         value = sign * ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError):
@@ -67,35 +67,35 @@ def _steps(node: ast.expr, sign: int = 1) -> int | None:
 
 
 class _Steps(ast.NodeTransformer):
-    """Puts smooth metrics in the place of what reads earlier steps. ``metrics`` are these, by id."""
+    """Replaces the parts of an expression that read earlier steps by metrics; ``metrics`` collects these by id."""
 
     def __init__(self, named: Named, of_steps: Named) -> None:
         self.metrics: dict[str, Any] = {}
         self._named, self._of_steps = named, of_steps
-        self._written: dict[str, str] = {}  # what a formula writes for a value whose steps before are asked for
+        self._written: dict[str, str] = {}  # values whose earlier steps are read: source text to text in a formula
 
     def visit(self, node: ast.AST) -> Any:
-        """What stands for a value whose steps before are asked for, or for what reads them."""
+        """Rewrite a node, and reuse the text of a value whose earlier steps are read elsewhere in the expression."""
         written = self._written.get(ast.unparse(node)) if isinstance(node, ast.Call | ast.BinOp) else None
         return super().visit(node) if written is None else _tree(written)
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
-        """The value of ``x[-1]``."""
+        """Rewrite ``x[-1]`` as a metric with the previous value of x."""
         before = self.before(node)
         return self._visited(node) if before is None else ast.Name(self._lag(*before))
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        """What a formula writes for a metric."""
+        """Rewrite the name of a metric as a formula writes it."""
         written = self._named(node.id)
         return node if written is None else _tree(written)
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        """What a formula writes for one of a metric's several reductions."""
+        """Rewrite one of a metric's reductions, ``length.max``, as a formula writes it."""
         written = self._named(ast.unparse(node))
         return node if written is None else _tree(written)
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
-        """The value of ``prev(x)``, of ``delta(x)``, and of a reduction of one number per step."""
+        """Rewrite ``prev(x)``, ``delta(x)``, and a reduction of a value with one number per step."""
         name, _ = _plain(node)
         if (before := self.before(node)) is not None:
             lag = self._lag(*before)
@@ -114,7 +114,7 @@ class _Steps(ast.NodeTransformer):
         return visited
 
     def before(self, node: ast.expr) -> tuple[str, int] | None:
-        """The value that is read, and how many steps before."""
+        """The value that ``node`` reads from an earlier step, and the number of steps; None for any other node."""
         if not reads_earlier(node):
             return None
         if isinstance(node, ast.Subscript):
@@ -134,7 +134,7 @@ class _Steps(ast.NodeTransformer):
         return written, count
 
     def _value(self, node: ast.expr) -> str | None:
-        """What a formula writes for a value; None where it reads what is no value of a step."""
+        """The text of a value in a formula. None if the value reads a name that has no value per step."""
         text = ast.unparse(node)
         earlier = any(isinstance(inner, ast.expr) and reads_earlier(inner) for inner in ast.walk(node))
         written = None if earlier else self._named(text)
@@ -145,16 +145,16 @@ class _Steps(ast.NodeTransformer):
         return ast.unparse(visited) if named else None
 
     def _lag(self, value: str, count: int) -> str:
-        """The id of the value so many steps before."""
+        """The id of the metric with the value ``count`` steps earlier."""
         return self._metric(f"{_stem(value)}_before{f'_{count}' if count > 1 else ''}", value, f"lag({count})")
 
     def _last(self, value: str, reduction: Reduction = "") -> str:
-        """The id of a reduction of the last values."""
+        """The id of the metric with a reduction of the last ``LONG`` values."""
         id = f"{_stem(value)}_{f'{reduction}_' * bool(reduction)}last_{LONG}"
         return self._metric(id, value, str(Smoothing("rolling", LONG, reduction)))
 
     def _metric(self, id: str, formula: str, combine: str) -> str:
-        """The id of a hidden metric, with a number where another one has that id."""
+        """Add a hidden metric and return its id, with a number if another metric has that id."""
         entry = {"formula": formula, "combine": combine, "log": False}
         ids = [id, *(f"{id}_{number}" for number in range(2, len(self.metrics) + 3))]
         free = next(one for one in ids if self.metrics.get(one, entry) == entry)
@@ -162,8 +162,12 @@ class _Steps(ast.NodeTransformer):
         return free
 
     def _usual(self, value: str, reduction: str) -> str | None:
-        """What stands for a reduction of the last values: their mean, and of others how far they spread."""
-        from declog.language.reductions import quantile_level  # numpy, which composing alone needs not
+        """The text for a reduction of the last ``LONG`` values.
+
+        ``mean``, ``std``, ``var`` and the median become a metric each. Other quantiles and the extremes are estimated
+        from the mean and the standard deviation. None for other reductions.
+        """
+        from declog.language.reductions import quantile_level  # imports numpy, which composing alone does not need
 
         level = _EXTREMES.get(reduction, quantile_level(reduction))
         if reduction in _REDUCTIONS:
@@ -181,7 +185,7 @@ def _tree(text: str) -> ast.expr:
 
 
 def _stem(value: str) -> str:
-    """The beginning of an id for a metric of a value."""
+    """The beginning of the id of a metric that is derived from a value."""
     plain = value.replace(".", "_")
     names = [node.id for node in ast.walk(tree_of(value)) if isinstance(node, ast.Name)]
     return plain if plain.isidentifier() else "_".join(names) or "value"

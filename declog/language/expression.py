@@ -1,7 +1,7 @@
-"""The expression language: a syntax tree in, a typed tree out. A small allowlist compiler over Python's ``ast``.
+"""The expression compiler: it turns a syntax tree of Python's ``ast`` into a typed tree.
 
-Nothing is evaluated with ``eval``; a construct that is not named here is refused, with the columns of the
-text that is at fault. Constants are folded before names and axes are resolved, so that the branch of an
+Only an allowlist of constructs is compiled, and nothing is evaluated with ``eval``. Any other construct is refused,
+with the columns of the wrong text. Constants are folded before names and axes are resolved, so the branch of an
 ``if`` that is not taken may name a signal that is switched off.
 """
 
@@ -28,7 +28,7 @@ from declog.language.scope import Scope
 from declog.language.syntax import ExpressionError, parse, refuse
 
 MISSING = "missing"  # the literal for no value
-_WORDS = (MISSING, "inf", "true", "false")  # which are values
+_WORDS = (MISSING, "inf", "true", "false")  # names that are literals
 MAX_POWER = 64  # the greatest constant exponent
 
 _BINARY: dict[type[ast.operator], str] = {
@@ -45,7 +45,7 @@ OPERATORS = frozenset(
 
 
 class Compiler:
-    """Types one expression. ``text`` is what the user wrote, for messages."""
+    """Types one expression. ``text`` is the text that the user wrote, for messages."""
 
     def __init__(self, text: str, scope: Scope, graph: Graph, registry: Functions) -> None:
         self.text = text
@@ -112,7 +112,7 @@ class Compiler:
         return wrong_calls.along(node, text, self.tried) or text
 
     def tried(self, text: str) -> Node | Problem:
-        """Another expression in this place, or what is wrong with it."""
+        """The typed tree of another expression in the same scope, or the problem with it."""
         try:
             return compile_expression(text, self.scope, self.graph, self.registry)
         except ExpressionError as error:
@@ -136,7 +136,7 @@ class Compiler:
         unknown_names.refuse_name(node, self.text, self.span(node), self.scope)
 
     def _resolved(self, node: Located, value: Node | Problem | None) -> Node | None:
-        """The node of a name; a problem is raised with the name's span."""
+        """Return the value of a name. Raises a problem with the name's span added."""
         if isinstance(value, Problem):
             raise ExpressionError(replace(value, source=self.text, span=self.span(node)))
         return value
@@ -178,7 +178,7 @@ class Compiler:
             if constant is not (not decisive):
                 kept.append((item, value))
             if constant is decisive:
-                break  # nothing after it is read
+                break  # the result is decided: the rest is not compiled
         if not kept:
             return self.graph.constant(not decisive)
         (result, first), *further = kept
@@ -209,11 +209,11 @@ class Compiler:
         return self._joined_by("and", node, parts)
 
     def _joined_by(self, name: str, node: ast.expr, parts: Sequence[Node]) -> Node:
-        """``a and b and c``, one after the other."""
+        """Combine parts pairwise from the left, as in ``a and b and c``."""
         return reduce(lambda first, second: self.build(name, node, [first, second], [node, node]), parts)
 
     def _quoted(self, node: ast.Compare, pair: Sequence[ast.expr]) -> None:
-        """Refuse words without quotes that a text is compared with."""
+        """Refuse a comparison of a text with words that lack quotes."""
         sides = [item for side in pair for item in idioms.items(side)]
         words = [item for item in sides if self._is_word(item)]
         values = [item for item in sides if item not in words]
@@ -222,14 +222,14 @@ class Compiler:
             self._unquoted(node, words)
 
     def _unquoted(self, node: ast.expr, words: list[ast.expr]) -> NoReturn:
-        """Refuse a comparison or a call; the fix is what was written, with its words in quotes."""
+        """Refuse a comparison or a call. The fix is the same text with its words in quotes."""
         fix, wanted = wrong_calls.in_quotes(node, words, self.text, self.span), self.part(words[0])
         if (close := nearest(wanted, self.scope.names())) is not None:
             fix = f"{fix}; or did you mean `{close}`?"
         self.fail(words[0], "DL302.quotes", word=wanted, fix=fix)
 
     def _is_word(self, node: ast.expr) -> bool:
-        """Whether it is no value here, and was meant as a text: ``math``, ``gsm8k-hard``, ``math.algebra``."""
+        """Whether an expression has no value and was meant as a text: ``math``, ``gsm8k-hard``, ``math.algebra``."""
         names = idioms.names_of_word(node)
         return bool(names) and all(self._stands_for_nothing(name) and name not in _WORDS for name in names)
 
@@ -243,7 +243,7 @@ class Compiler:
                 self.fail(node, "DL307.list", fix=f"`{'not ' * negated}{call}`")
             self.fail(choices, "DL307.list", fix="x in ('a', 'b')")
         item = self.visit(value)
-        compare, join = ("ne", "and") if negated else ("eq", "or")  # false of a missing value, either way
+        compare, join = ("ne", "and") if negated else ("eq", "or")  # either result is false for a missing value
         for one in choices.elts:
             unknown_names.refuse_mode(item, one, self.text, self.span(one), self.scope)
         parts = [self.build(compare, node, [item, self.visit(one)], [value, one]) for one in choices.elts]
@@ -260,7 +260,7 @@ class Compiler:
         name = node.func.id
         if self.scope.noun == "metric" and (measured := self.scope.measured(name, node)) is not None:
             return measured
-        over = any(keyword.arg == "over" for keyword in node.keywords)  # so it may be the aggregate of a reduction
+        over = any(keyword.arg == "over" for keyword in node.keywords)  # `over=` may turn a reduction into an aggregate
         function = self.registry.named(name) or (self.registry.get(name) if over else None)
         if function is None or name in BUILTIN.names():
             unknown_names.refuse_reduction(node, self.text, self.span(node), self.scope)
@@ -284,15 +284,15 @@ class Compiler:
         return self.build(name, node, args, places, params)
 
     def _of_library(self, node: ast.Call, name: str) -> str | None:
-        """The fix for a call of another library; None where it is none."""
+        """The fix for a call of another library's function; None for any other call."""
         fix = wrong_calls.digitized(node, self.tried) or unknown_names.of_library(node, name, self.text, self.scope)
         of_metric = fix is not None and self.scope.noun == "metric" and bool(node.args)
         if of_metric and self.scope.of_tracker(self.part(node.args[0])) is None:
-            self.visit(node.args[0])  # a name that is no metric is said first
+            self.visit(node.args[0])  # an unknown metric in the argument is reported first
         return fix
 
     def _bind(self, node: ast.Call, function: Function) -> tuple[list[Node], list[ast.expr], dict[str, Any]]:
-        """The compiled arguments of a call with their syntax nodes, and its compile-time parameters by name."""
+        """The compiled arguments of a call, their syntax nodes, and the compile-time parameters by name."""
         arguments = self._arguments(node, function)
         args: list[Node] = []
         places: list[ast.expr] = []
@@ -319,7 +319,7 @@ class Compiler:
         return args, places, params
 
     def _arguments(self, node: ast.Call, function: Function) -> dict[str, list[ast.expr]]:
-        """The arguments of the call by the function's parameters."""
+        """The arguments of a call, by the names of the function's parameters."""
         slots, name, arguments = function.params, function.name, dict[str, list[ast.expr]]()
         for index, value in enumerate(node.args):
             if isinstance(value, ast.Starred):
@@ -389,7 +389,7 @@ class Compiler:
     def build(
         self, name: str, node: ast.expr, args: list[Node], places: list[ast.expr], params: dict[str, Any] | None = None
     ) -> Node:
-        """A typed node of a registered function, folded where all arguments are constants."""
+        """The typed node for a call of a registered function; a constant if all arguments are constants."""
         function = self.registry.get(name)
         assert function is not None
         if function.stage == "elementwise":
@@ -402,7 +402,7 @@ class Compiler:
 
         scope, said = self.scope, self.graph.said
         result = function.rule(Call(name, args, params, scope.groups, scope.token_mask, self.registry, said, fail))
-        if name == LABEL:  # a metric of its own to all that reads it
+        if name == LABEL:  # readers treat one label of a metric as a separate metric
             return self.graph.make(METRIC, type=result, name=args[0].leaf, label=params[LABEL])
         mask = scope.token_mask if params.get("axis") is Axis.TOKEN else None
         typed = self.graph.make(name, args, type=result, mask=mask, **params)
@@ -414,7 +414,7 @@ class Compiler:
         return typed
 
     def _joined(self, args: list[Node], places: list[ast.expr]) -> list[Node]:
-        """Values of one phase: those of earlier ones are looked up for the rows of the latest."""
+        """Bring arguments to one phase: values of earlier phases are looked up for the rows of the latest phase."""
         if len(phases := {arg.type.phase for arg in args if arg.type.phase is not None}) < 2:
             return args
         try:
@@ -437,7 +437,7 @@ class Compiler:
                 value = function.of_constants(*values)
         except (OverflowError, ValueError, TypeError, ArithmeticError) as error:
             self.fail(node, "DL308.constant", error=error)
-        if type.dtype is DType.INT and isinstance(value, float) and math.isfinite(value):  # it would drop digits
+        if type.dtype is DType.INT and isinstance(value, float) and math.isfinite(value):  # the float may lose digits
             self.fail(node, "DL308.number")
         finite = all(isinstance(item, str) or math.isfinite(item) for item in values)
         if isinstance(value, float) and finite and not math.isfinite(value):

@@ -1,6 +1,6 @@
-"""Idioms of Python, numpy, torch, SQL and C in the words of the language: fixes for refused expressions.
+"""Fixes for refused expressions: idioms of Python, numpy, torch, SQL and C in the words of the language.
 
-Syntax trees, and texts that could not be parsed, come in; texts of fixes go out.
+The functions take syntax trees, or texts that could not be parsed, and return texts of fixes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _OWN = "register a function of your own with @declog.function, and call it"
 
 
 def of_call(node: ast.Call) -> str:
-    """``x.f(a)``, ``np.f(x, a)`` and ``f(a)(x)`` as plain calls, ``x.groupby(a).f()`` as the keys of a metric."""
+    """Rewrite ``x.f(a)``, ``np.f(x, a)`` and ``f(a)(x)`` as a plain call, ``x.groupby(a).f()`` as keys of a metric."""
     if isinstance(node.func, ast.Call):
         inner = node.func
         return of_call(ast.Call(ast.Attribute(ast.Name("np"), ast.unparse(inner.func)), [*node.args, *inner.args], []))
@@ -70,15 +70,15 @@ def of_call(node: ast.Call) -> str:
         return histogram
     if len(arguments) == 2 and (level := quantile(name, arguments[1])) is not None:
         return f"{level}({ast.unparse(arguments[0])})"
-    if len(arguments) == 1 and (inside := ast.unparse(arguments[0])).startswith("{"):  # a map is a metric by itself
-        of_last = name in ("max", "min", "median", "std", "sum", "var")  # and no mean
+    if len(arguments) == 1 and (inside := ast.unparse(arguments[0])).startswith("{"):  # a map is a whole metric
+        of_last = name in ("max", "min", "median", "std", "sum", "var")  # `rolling` alone is the mean
         return inside.replace("rolling(", f"rolling_{name}(") if of_last else inside
     word = "pstd" if name in ("std", "nanstd") and divides_by_n(node) else reduction(name)
     return of_library(name, arguments) or f"{word}({', '.join(map(ast.unparse, arguments))})"
 
 
 def with_plain_calls(tree: ast.expr) -> str | None:
-    """A sum or a quotient of ``x.f()`` alone, with plain calls; None where values stand beside them."""
+    """Rewrite an expression of ``x.f()``, operators and constants with plain calls; None if it has other values."""
     match tree:
         case ast.BinOp():
             parts = with_plain_calls(tree.left), with_plain_calls(tree.right)
@@ -92,7 +92,7 @@ def with_plain_calls(tree: ast.expr) -> str | None:
 
 
 def _plain(node: ast.expr) -> ast.expr:
-    """``x.mean(dim=1)`` inside another call is `mean(x, over=completion)`."""
+    """Rewrite ``x.mean(dim=1)`` inside another call as `mean(x, over=completion)`."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return node
     text = of_call(node)
@@ -101,7 +101,7 @@ def _plain(node: ast.expr) -> ast.expr:
 
 
 def _of_comprehension(node: ast.ListComp | ast.GeneratorExp | ast.SetComp, text: str) -> str:
-    """A comprehension is an aggregate; its condition is the `where` of a metric."""
+    """The fix for a comprehension: an aggregate, or a metric with its condition as `where`."""
     inner = node.generators[0]
     if not inner.ifs:
         return "aggregate with over=, such as mean(x, over=token)"
@@ -113,19 +113,19 @@ def _of_comprehension(node: ast.ListComp | ast.GeneratorExp | ast.SetComp, text:
 
 
 def of_membership(item: ast.expr, container: ast.expr) -> str | None:
-    """``'a' in text`` is `contains(text, 'a')`; None for what is no text in another."""
+    """Rewrite ``'a' in text`` as `contains(text, 'a')`; None if the item is no literal text."""
     if isinstance(item, ast.Constant) and isinstance(item.value, str) and not isinstance(container, ast.Constant):
         return f"contains({ast.unparse(container)}, {ast.unparse(item)})"
     return None
 
 
 def items(node: ast.expr) -> Sequence[ast.expr]:
-    """The elements of a list; any other expression alone."""
+    """The elements of a list, tuple or set; any other expression alone."""
     return node.elts if isinstance(node, ast.Tuple | ast.List | ast.Set) else [node]
 
 
 def _of_tuple(node: ast.Tuple, text: str) -> str:
-    """``0,5`` and ``1,000`` are numbers; ``reward, length`` are two metrics."""
+    """The fix for a tuple: ``0,5`` and ``1,000`` are meant as numbers, ``reward, length`` as two metrics."""
     if all(isinstance(item, ast.Name) for item in node.elts):
         return f"a metric for each: metrics: {{{', '.join(f'{ast.unparse(item)}: mean' for item in node.elts)}}}"
     number = re.sub(r"(?<=\d),(?=\d)", ".", without_thousands(text))
@@ -133,11 +133,11 @@ def _of_tuple(node: ast.Tuple, text: str) -> str:
 
 
 def without_thousands(text: str) -> str:
-    """``1,000`` as `1000`."""
+    """Remove the commas of thousands: ``1,000`` becomes `1000`."""
     return re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)
 
 
-# Constructs of Python that the language does not have: their names, and the fix or a function that gives it.
+# Constructs of Python that the language lacks, each with its name, and a fix or a function that returns the fix.
 _CONSTRUCTS: Mapping[type[ast.AST], tuple[str, str | Callable[[Any, str], str]]] = {
     ast.BitAnd: ("`&`", "write `and`"), ast.BitOr: ("`|`", "write `or`"), ast.Invert: ("`~`", "write `not`"),
     ast.BitXor: ("`^`", lambda node, text: f"write `{text.replace('^', '**')}`"), ast.MatMult: ("`@`", _OWN),
@@ -154,7 +154,7 @@ _CONSTRUCTS: Mapping[type[ast.AST], tuple[str, str | Callable[[Any, str], str]]]
 
 
 def of_syntax(node: ast.expr, text: str) -> tuple[str, str]:
-    """The name of a construct of Python that the language does not have, and the fix; ``text`` is what was written."""
+    """The name of a Python construct that the language lacks, and the fix. ``text`` is the construct as written."""
     kind = node.op if isinstance(node, ast.BinOp | ast.UnaryOp) else node
     name, fix = _CONSTRUCTS.get(type(kind), (type(kind).__name__, _OWN))
     if isinstance(node, ast.BinOp) and (call := _PIPE.fullmatch(text)) is not None:
@@ -163,7 +163,7 @@ def of_syntax(node: ast.expr, text: str) -> tuple[str, str]:
 
 
 def names_of_word(node: ast.expr) -> list[str]:
-    """The names in what may be a word without quotes, such as ``gsm8k-hard``; none in any other expression."""
+    """The names in an expression that may be a word without quotes, such as ``gsm8k-hard``; empty for any other."""
     parts = (ast.Name, ast.Attribute, ast.BinOp, ast.Sub, ast.Div, ast.Constant, ast.Load)
     inside = list(ast.walk(node))
     plain = all(isinstance(item, parts) for item in inside)
@@ -171,20 +171,23 @@ def names_of_word(node: ast.expr) -> list[str]:
 
 
 def _of_shell(match: re.Match[str]) -> str:
-    """``$reward`` and ``${reward}``."""
+    """The fix for ``$reward`` and ``${reward}``."""
     text = re.sub(r"[$][{]?(\w+)[}]?", r"\1", match.string).strip()
     return f"write `{text}`"
 
 
 def _of_choice(match: re.Match[str]) -> str:
-    """``c ? a : b``, also as the argument of a call."""
+    """The fix for ``c ? a : b``, also as the argument of a call."""
     parts = re.match(r"(?:\w+\()?(.+?)\?(.+?):(.+?)\)?$", match.string)
     test, yes, no = map(str.strip, parts.groups()) if parts else ("condition", "a", "b")
     return f"write `{yes} if {test} else {no}`"
 
 
 def _of_condition(match: re.Match[str]) -> str | None:
-    """``mean(x where c)``, ``mean of x if c``; None where a parenthesis of the condition is open."""
+    """The fix for ``mean(x where c)`` and ``mean of x if c``.
+
+    Returns None for an ``else``, and if the parentheses of the condition do not match.
+    """
     reduce, expr, condition = match[1], match[2].strip(), match[3].strip()
     if expr.count(")") > expr.count("("):  # `mean(x) where c`
         expr = expr.removesuffix(")")
@@ -199,12 +202,12 @@ def _of_condition(match: re.Match[str]) -> str | None:
 
 
 def reduction(word: str) -> str:
-    """A reduction, or what stands for another library's word."""
+    """The language's name for a reduction: the word itself, or the reduction for another library's word."""
     return word if re.fullmatch(REDUCTIONS, word) else elsewhere.SYNONYMS.get(word.lower(), word)
 
 
 def _by(reduce: str, expr: str, label: str) -> str:
-    """A metric has a value for each label; one per group or per completion is an aggregate."""
+    """The fix for ``reduce(expr) by label``: the key `by`, or an aggregate if the label is an axis."""
     reduce = reduction(reduce)
     if label in ("group", "prompt", "completion", "token"):
         over = {"completion": "token"}.get(label, "completion")
@@ -213,19 +216,19 @@ def _by(reduce: str, expr: str, label: str) -> str:
 
 
 def _of_text(match: re.Match[str]) -> str:
-    """``completion contains 'x'``."""
+    """The fix for ``completion contains 'x'``."""
     function = "startswith" if match[3][:6] == "starts" else "contains"
     return f"write `{match[1]}{function}({match[2]}, {match[4]}){match[5]}`"
 
 
 def _with_signs(text: str) -> str:
-    """``kl rises above 0.5 for 3 steps`` is `kl > 0.5 for 3`."""
+    """Rewrite ``kl rises above 0.5 for 3 steps`` as `kl > 0.5 for 3`."""
     signs = re.sub(_BOUND_IN_PROSE, lambda bound: f"{BOUNDS[bound[1]]} {bound[2]}", text)
     return re.sub(r"\bfor\s+(\d+)\s*(?:log )?\w*\s*\Z", r"for \1", signs).strip()
 
 
 def spelt(text: str) -> str:
-    """A text with the operators and numbers of SQL, C and prose as the language writes them; texts in quotes stay."""
+    """Rewrite operators and numbers of SQL, C and prose as the language writes them. Texts in quotes stay."""
 
     def plain(part: re.Match[str]) -> str:
         word = part[0].strip()
@@ -238,7 +241,10 @@ def spelt(text: str) -> str:
 
 
 def _of_sql(match: re.Match[str]) -> str:
-    """``length BETWEEN 1 AND 9`` is `1 <= length <= 9`, ``x LIKE '%a%'`` is `contains(x, 'a')`, beside others too."""
+    """The fix for ``length BETWEEN 1 AND 9``, `1 <= length <= 9`, and for ``x LIKE '%a%'``, `contains(x, 'a')`.
+
+    Both may be parts of a longer condition.
+    """
 
     def bounded(part: re.Match[str]) -> str:
         value, no, low, high = part.groups()
@@ -254,13 +260,16 @@ _LIKE = r"(?i)(?<![\w.])(?!not\b)([\w.]+)\s+(not\s+)?(?:i?like|~)\s+['\"]%?([^%'
 
 
 def _of_axis(match: re.Match[str]) -> str:
-    """``mean(x) over group`` is the mean of a value per group."""
+    """The fix for ``mean(x) over group``: the mean of one value per group."""
     axis = "token" if match[3] == "token" else "completion"
     return f"write `mean({match[1]}({match[2]}, over={axis}))`"
 
 
 def of_ending(name: str) -> tuple[str, str] | None:
-    """``length_p95``, ``length/p95`` and ``p95_length`` as what is reduced and how: `length`, `p95`; or None."""
+    """Split ``length_p95``, ``length/p95`` or ``p95_length`` into the value and its reduction: `length`, `p95`.
+
+    Returns None for any other name.
+    """
     if (match := _STATISTIC.fullmatch(name)) is None:
         return None
     word = match["word"] or match["first"]
@@ -268,7 +277,7 @@ def of_ending(name: str) -> tuple[str, str] | None:
 
 
 def of_filter(text: str) -> str | None:
-    """``worst(4)`` and ``top(reward, 4)`` as a filter; None for another text."""
+    """The filter for ``worst(4)``, ``top(reward, 4)`` and ``best 4 by reward``; None for another text."""
     call = re.fullmatch(r"\s*(\w+)\((?:(\w+), *)?(\d+)\)\s*", text)
     match = re.match(_ROWS, text if call is None else f"{call[1]} {call[3]} by {call[2] or 'reward'}")
     return None if match is None else _filter(match)
@@ -281,14 +290,14 @@ _WORDS_OF_ROWS = elsewhere.meanings("rows")
 
 
 def _filter(match: re.Match[str]) -> str:
-    """``best 4 by reward``."""
+    """The filter, in YAML, for a match of ``best 4 by reward``."""
     word = _WORDS_OF_ROWS.get(match[1], match[1])
     key = f"key: {match[3] or 'reward'}, " if word in ("top", "bottom") else ""
     return f"{{{key}{word}: {match[2]}}}"
 
 
 def _of_query(match: re.Match[str]) -> str:
-    """``SELECT a, AVG(x) FROM t WHERE c GROUP BY a``."""
+    """The fix for ``SELECT a, AVG(x) FROM t WHERE c GROUP BY a``."""
     label, value, condition, group = match.groups()
     call = re.fullmatch(r"(\w+)\((.+)\)", value)
     word, expr = (call[1].lower(), call[2]) if call else ("mean", value)
@@ -298,7 +307,7 @@ def _of_query(match: re.Match[str]) -> str:
 
 
 def _of_selector(match: re.Match[str]) -> str:
-    """``reward{topic="math"}`` of Prometheus chooses rows, as a subscript with a condition does."""
+    """The fix for Prometheus' ``reward{topic="math"}``: `reward[topic == 'math']`, which chooses rows."""
 
     def condition(matcher: re.Match[str]) -> str:
         label, sign, value = matcher[1], matcher[2], matcher[3][1:-1]
@@ -315,7 +324,7 @@ def _of_selector(match: re.Match[str]) -> str:
 
 
 def _of_range(match: re.Match[str]) -> str:
-    """``rate(length[5m])``: the values of Prometheus' last five minutes are those of a log event, or of some."""
+    """The fix for Prometheus' ``rate(length[5m])``: the same call without its time span of five minutes."""
     text = match.string.replace(match[0], "").strip()
     match body_of(text):
         case ast.Call(func=ast.Name(name), args=args) if (fix := of_library(name, args)) is not None:
@@ -324,14 +333,15 @@ def _of_range(match: re.Match[str]) -> str:
 
 
 def _of_action(match: re.Match[str]) -> str:
-    """``< 0.01 for 50 do stop``: a condition alone is a text."""
+    """The fix for ``< 0.01 for 50 do stop``: a map, because a text can only hold a condition."""
     sign, bound, lasting, word = match.groups()
     keys = {"below" if sign[0] == "<" else "above": bound, "for": lasting}
     keys |= {"do": "[stop]"} if word == "stop" else {"level": word}
     return f"write `{{{', '.join(f'{key}: {value}' for key, value in keys.items() if value)}}}`"
 
 
-# Texts that cannot be parsed, and their fixes: a template of the match, or a function of it. The first one counts.
+# Patterns of texts that cannot be parsed, each with its fix: a template of the match, or a function of the match.
+# The first pattern with a fix counts.
 _TEXTS: tuple[tuple[str, str | Callable[[re.Match[str]], str | None]], ...] = (
     (rf"\A{_PIPE.pattern}\Z", r"write `\2(\1)`"),
     (r"\A\s*([<>]=?)\s*(-?[\d.]+)(?:\s+for\s+(\d+)(?:\s+steps)?)?[\s,;:]+(?:(?:do|then|and)[\s:]+)?(stop|warn|error|info)\s*\Z",
@@ -381,7 +391,7 @@ _TEXTS: tuple[tuple[str, str | Callable[[re.Match[str]], str | None]], ...] = (
 
 
 def of_text(text: str, marked: str) -> str | None:
-    """The fix for a text that cannot be parsed; None if it has no known idiom."""
+    """The fix for a text that cannot be parsed; None if no known idiom matches."""
     for pattern, fix in _TEXTS:
         match = re.search(pattern, text)
         if match and (answer := match.expand(fix) if isinstance(fix, str) else fix(match)) is not None:
@@ -392,7 +402,7 @@ def of_text(text: str, marked: str) -> str | None:
 
 
 def of_reductions(text: str) -> str | None:
-    """Several reductions in one text, or a list whose dashes want a blank; None for anything else."""
+    """The fix for several reductions in one text, or for a YAML list without blanks behind its dashes; else None."""
     if re.fullmatch(r"\s*[a-z]\w*(\s*[,\s+&|/±]\s*[a-z]\w*)+\s*", text):
         return f"[{', '.join(word for word in re.findall(_NAME, text) if word != 'and')}]"
     if re.fullmatch(r"(-[a-z]\w*\s*)+", text):

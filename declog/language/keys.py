@@ -1,6 +1,6 @@
 """The table of keys: the keys of a config, the type of each value, and the names that the text at a key uses.
 
-The table is read from the models. Imports the models only.
+The table is read from the models.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from declog.language.tree import map_at
 
 @dataclass(frozen=True)
 class Key:
-    """A key of a model: its name in Python, and its type with all that is said of it."""
+    """A key of a model: its name in Python, and its type with its annotations."""
 
     model: type[Model]
     name: str
@@ -32,13 +32,13 @@ class Key:
 
     @property
     def help(self) -> str:
-        """Its description: the text below it in its model."""
+        """The description of the key: the text below it in its model."""
         return _texts(self.model).get(self.name, "")
 
 
 @cache
 def keys(model: type[Model]) -> Mapping[str, Key]:
-    """The keys of a model as YAML has them."""
+    """The keys of a model by their names in YAML."""
     of_yaml = {}
     for name, field in model.model_fields.items():
         type_ = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
@@ -49,7 +49,7 @@ def keys(model: type[Model]) -> Mapping[str, Key]:
 
 @cache
 def _texts(model: type[Model]) -> Mapping[str, str]:
-    """The text below each key of a model. It takes a while to read the source: only help and schemas need it."""
+    """The text below each key of a model, read from the source. Reading is slow: only help and schemas need it."""
     texts: dict[str, str] = {}
     for base in filter(is_model, reversed(model.__mro__)):
         for pair in pairwise(ast.walk(ast.parse(dedent(inspect.getsource(base))))):
@@ -60,7 +60,10 @@ def _texts(model: type[Model]) -> Mapping[str, str]:
 
 
 def below(type_: Any, key: object) -> Any:
-    """The type of the value at a key of a model, a map or a list; of a union, of the first member that has the key."""
+    """The type of the value at a key of a model, a map or a list. Of a union, the first member with the key counts.
+
+    Returns None if no member has the key.
+    """
     for atom in atoms(type_):
         if is_model(atom) and str(key) in keys(atom):
             return keys(atom)[str(key)].type
@@ -70,19 +73,19 @@ def below(type_: Any, key: object) -> Any:
 
 
 def keys_at(path: Iterable[object]) -> Mapping[str, Key]:
-    """The keys that a map at a path of a config may have; none where their names are the user's own."""
+    """The keys that a map at a path of a config may have. Empty if the user chooses the names of the keys."""
     model = model_of(reduce(below, path, LogSpec))
     return {} if model is None else keys(model)
 
 
 def model_of(type_: Any) -> type[Model] | None:
-    """The one model among the types of a value; None where there is none, or several."""
+    """The one model among the types of a value. None if there is no model, or several."""
     inside = list(filter(is_model, atoms(type_)))
     return inside[0] if len(inside) == 1 else None
 
 
 def models(type_: Any = LogSpec) -> Iterator[type[Model]]:
-    """The models of a type, and of the values inside of these."""
+    """The models of a type, and the models of the values inside of them."""
     for atom in atoms(type_):
         if is_model(atom):
             yield atom
@@ -91,26 +94,26 @@ def models(type_: Any = LogSpec) -> Iterator[type[Model]]:
 
 
 def is_model(type_: Any) -> bool:
-    """Whether a type is a model itself."""
+    """Whether a type is a model, and not a union or a container of models."""
     return isinstance(type_, type) and issubclass(type_, Model)
 
 
 def members(type_: Any) -> tuple[Any, ...]:
-    """The members of a union; of an annotated type that type."""
+    """The members of a union, or the bare type of an annotated type. Empty for any other type."""
     origin, inside = typing.get_origin(type_), typing.get_args(type_)
     return inside[:1] if origin is Annotated else inside if origin in (typing.Union, types.UnionType) else ()
 
 
-@cache  # asked of every value of a config
+@cache  # called for every value of a config
 def atoms(type_: Any) -> tuple[Any, ...]:
-    """The types that a value may have: of ``int | None`` int and None."""
+    """The types that a value may have, without unions and annotations: int and None for ``int | None``."""
     return tuple(atom for member in members(type_) for atom in atoms(member)) or (type_,)
 
 
 def values(data: Any, type_: Any = LogSpec, path: Path = ()) -> Iterator[tuple[Path, Any, Any]]:
-    """Every value inside of a config, or of a part of it, with its path and its type, outer ones first.
+    """Every value inside of a config, or of a part of it, with its path and its type; outer values come first.
 
-    The type is None where the language has no such key; so it is inside of an application's own `run.config`, too.
+    The type is None if the language has no such key, and inside of `run.config`, whose keys are the application's own.
     """
     items = data.items() if isinstance(data, Mapping) else enumerate(data) if isinstance(data, list) else ()
     for key, value in items:
@@ -120,7 +123,10 @@ def values(data: Any, type_: Any = LogSpec, path: Path = ()) -> Iterator[tuple[P
 
 
 def says(type_: Any) -> Iterator[Says]:
-    """The kinds of names that a text of a type uses; a text in place of a map uses those of the key it stands for."""
+    """The kinds of names that a text of a type uses.
+
+    A text in place of a map uses the names of the key that it stands for.
+    """
     if is_model(type_) and type_._plain:
         yield from says(below(type_, type_._plain))
     if typing.get_origin(type_) is Annotated:
@@ -129,32 +135,35 @@ def says(type_: Any) -> Iterator[Says]:
         yield from says(member)
 
 
-# The keys of a config whose entries bear names of their own.
+# The keys of a config whose value is a map of entries, by names that the user chooses.
 SECTIONS = tuple(
     name for name, key in keys(LogSpec).items()
     if typing.get_origin(atoms(key.type)[0]) is dict and below(key.type, "") is not Any
 )  # fmt: skip
-# The sections whose entries are named by texts of other keys.
+# The sections whose entries other keys refer to by name.
 _said = {said.of for model in models() for key in keys(model).values() for said in says(key.type)}
 NAMED = tuple(section for section in SECTIONS if section in _said)
 
 
 def sections_with(key: str) -> list[str]:
-    """The sections whose entries have a key."""
+    """The sections whose entries may have a key."""
     types_of = {section: below(below(LogSpec, section), "") for section in SECTIONS}
     models_of = {section: model_of(type_) or model_of(below(type_, "")) for section, type_ in types_of.items()}
     return [section for section, model in models_of.items() if model is not None and key in keys(model)]
 
 
 def section_of(entry: Mapping[str, Any]) -> str | None:
-    """The section whose entries have all keys of one, of several that of metrics; None where a name is all it says."""
+    """The section whose entries may have all keys of ``entry``; `metrics` if several fit.
+
+    Returns None if no section fits, or if `name` is the only key.
+    """
     homes = [{*sections_with(str(key))} for key in entry]
     common = set.intersection(*homes) if {*entry} - {"name"} else set()
     return min(common, key=lambda section: (section != "metrics", SECTIONS.index(section)), default=None)
 
 
 def entries(data: Mapping[str, Any], section: str) -> Iterator[tuple[Path, Any]]:
-    """The entries of a section with their paths; those of `signals` stand under their phases."""
+    """The entries of a section with their paths. The entries of `signals` stand one level lower, under their phases."""
     for name, entry in map_at(data, section).items():
         if section != "signals":
             yield (section, name), entry

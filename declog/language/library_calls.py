@@ -1,6 +1,6 @@
-"""Calls of other libraries in the words of the language, from the table `calls.txt`: fixes for refused expressions.
+"""Fixes for refused expressions: calls of other libraries in the words of the language, by the table `calls.txt`.
 
-Syntax trees come in, texts of fixes go out.
+The functions take syntax trees and return texts of fixes.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from declog.language.tree import listed
 QUANTILES = frozenset({"quantile", "percentile", "nanquantile", "nanpercentile", "histogram_quantile"})
 LEVELS = elsewhere.words("levels")  # keys for the level of a quantile
 AGGREGATES = frozenset({"mean", "sum", "std", "var"})
-PER_SECOND = ", per: second}"  # so ends the fix for a rate
-YOURS = "one of yours: "  # so begins the fix for what a user's module may register
-WINDOW = 10  # a number of steps, beside which a metric is hardly meant to be compared with the number
-SPANS = elsewhere.words("spans")  # for a number of last steps
+PER_SECOND = ", per: second}"  # the end of the fix for a rate
+YOURS = "one of yours: "  # the beginning of the fix for a function that a user's module may register
+WINDOW = 10  # `max(reward, 10)` and above: the number is a number of steps, and no bound
+SPANS = elsewhere.words("spans")  # words for a number of last steps
 CURVE = re.compile(r"\{.+, combine: (ema|rolling\w*|min|max)\b.*\}")  # a metric over steps, as a fix shows it
 
 
 @cache
 def _templates() -> Mapping[tuple[str, int], tuple[list[str], str]]:
-    """The parameters and the template of each call of `calls.txt`, by its name and how many arguments it has."""
+    """The parameters and the template of each call of `calls.txt`, by its name and its number of arguments."""
     return {
         (name, call.count(",") + 1): (re.findall(r"\w+", call.partition("(")[2]), template.replace("<name>", name))
         for call, template in elsewhere.calls().items()
@@ -39,9 +39,9 @@ def _templates() -> Mapping[tuple[str, int], tuple[list[str], str]]:
 
 
 def of_library(name: str, arguments: Sequence[ast.expr], *, of_metrics: bool = False) -> str | None:
-    """A call of another library, such as ``where(c, a, b)``, in our words; None if `calls.txt` does not have it.
+    """Rewrite a call of another library, such as ``where(c, a, b)``, in the language; None if `calls.txt` lacks it.
 
-    ``of_metrics``: its arguments are metrics of a condition, of which ``max(reward, 200)`` speaks of the last steps.
+    ``of_metrics``: the arguments are metrics in a condition, where ``max(reward, 200)`` means the last 200 steps.
     """
     last = arguments[-1] if arguments else None
     steps = last.value if isinstance(last, ast.Constant) else None
@@ -78,7 +78,7 @@ def of_yours(what: str) -> str:
 
 
 def as_reducer(name: str, reduce: ast.expr, expr: ast.expr) -> str:
-    """The fix for an unknown reduction of an expression: what another library means by it, or one of the user's."""
+    """The fix for an unknown reduction of an expression: the language's form of it, or how to register it."""
     steps = reduce.args if isinstance(reduce, ast.Call) else []
     if name in QUANTILES and not steps:
         return "reduce: p95, or pNN of another level"
@@ -87,14 +87,14 @@ def as_reducer(name: str, reduce: ast.expr, expr: ast.expr) -> str:
 
 
 def per_second(name: str, entry: Mapping[str, Any], formula: str = "{}") -> dict[str, Any]:
-    """A metric whose value is divided by the time of its steps: that value alone, and a formula over it."""
+    """The two metrics for a value per second: a hidden one with the value, and a formula that divides by the time."""
     named = {key: entry[key] for key in ("name", "tags") if key in entry}
     value = {key: item for key, item in entry.items() if key not in named} | {"log": False}
     return {f"{name}_1": value, name: {"formula": formula.format(f"{name}_1 / seconds"), **named}}
 
 
 def weighing(steps: object) -> str:
-    """The moving average whose past has this weight, or weighs as so many steps do; the usual one without a number."""
+    """The `ema` for a weight of the past between 0 and 1, or for a number of steps; `ema(0.9)` for anything else."""
     if isinstance(steps, float) and 0 < steps < 1:
         return f"ema({steps:g})"
     count = steps if isinstance(steps, int) and steps > 1 else 10
@@ -102,9 +102,9 @@ def weighing(steps: object) -> str:
 
 
 def with_metric(fix: str, call: ast.Call, text: str, taken: Container[str] = ()) -> str:
-    """The fix of a call in a formula or a condition, where only metrics have names: a metric of its own beside it.
+    """The fix for a call in a formula or a condition that needs a metric over steps: define it, and name it here.
 
-    Metrics in ``taken`` have their names already.
+    ``fix`` stays as it is if it is no such metric. ``taken`` holds the names of existing metrics.
     """
     if (curve := CURVE.fullmatch(fix)) is None:
         return fix
@@ -118,7 +118,10 @@ def with_metric(fix: str, call: ast.Call, text: str, taken: Container[str] = ())
 
 
 def ranked(call: ast.Call, text: str, *, groups: bool) -> str | None:
-    """``length > median(length)`` by the rank in a group; None where no quantile of the compared value is called."""
+    """The fix for ``length > median(length)``: a comparison of ranks, of all completions or within a group.
+
+    ``groups`` says whether the config has groups. Returns None if a value is not compared with its own quantile.
+    """
     share = level_of(call)
     compared = re.search(rf"([\w.]+)\s*([<>])=?\s*{re.escape(source_of(text, call))}", text)
     if share is None or compared is None or compared[1] != ast.unparse(call.args[0]):
@@ -134,7 +137,7 @@ def ranked(call: ast.Call, text: str, *, groups: bool) -> str | None:
 
 
 def correlation_over(text: str) -> str | None:
-    """``corr(x, y, over=completion)``, the correlation in each group, by means and deviations; None without `over`."""
+    """The fix for ``corr(x, y, over=completion)``: the correlation from means and deviations. None without `over`."""
     calls = (node for node in ast.walk(tree_of(text.strip())) if isinstance(node, ast.Call))
     call = next((node for node in calls if ast.unparse(node.func) == "corr" and len(node.args) == 2), None)
     axis = next((word.value for word in call.keywords if word.arg == "over"), None) if call is not None else None
@@ -149,7 +152,7 @@ def correlation_over(text: str) -> str | None:
 
 
 def of_tokens(call: ast.Call, text: str, value: Node) -> str:
-    """The fix for a token that is compared with a quantile of all of them: a signal that the loop computes."""
+    """The fix for a token that is compared with a quantile of all tokens: a signal that the training loop computes."""
     if call.keywords:
         return of_folded(call, text, value)["fix"]
     share, of = level_of(call) or 0.0, ast.unparse(call.args[0])
@@ -165,14 +168,14 @@ def of_tokens(call: ast.Call, text: str, value: Node) -> str:
 
 
 def _home(value: Node) -> str:
-    """Where a signal of a value's phase is declared."""
+    """The phase under which the config declares a signal beside ``value``."""
     return "any" if value.type.phase in (None, "default") else str(value.type.phase)
 
 
 def of_folded(call: ast.expr, text: str, value: Node) -> dict[str, str]:
-    """The fix for a quantile of the tokens of each completion: a signal that the loop computes, or that of all.
+    """The fix, as a fact of the message, for a quantile of the tokens of each completion.
 
-    Empty for another reduction of theirs.
+    The fix is a signal that the training loop computes, or the quantile of all tokens. Empty for another reduction.
     """
     share = level_of(call)
     if share is None or not isinstance(call, ast.Call):
@@ -190,14 +193,14 @@ def of_folded(call: ast.expr, text: str, value: Node) -> dict[str, str]:
 
 
 def of_reduced_tokens(reduction: str, args: Sequence[Node]) -> str:
-    """The fix for a reduction that tokens have not: of means of completions."""
+    """The fix for a reduction that cannot reduce tokens: the reduction of the completions' means."""
     texts = (f"mean({arg}, over=token)" if arg.type.axis is Axis.TOKEN else str(arg) for arg in args)
     return f"per completion it is another number: `{reduction}({', '.join(texts)})`"
 
 
 def level_of(call: ast.expr) -> float | None:
     """The level of a call of a quantile, such as 0.8 of ``p80(x)``; None for anything else."""
-    from declog.language.reductions import quantile_level  # numpy, which composing alone needs not
+    from declog.language.reductions import quantile_level  # imports numpy, which composing alone does not need
 
     if not isinstance(call, ast.Call) or not (name := called(call)):
         return None
@@ -206,9 +209,9 @@ def level_of(call: ast.expr) -> float | None:
 
 
 def quantile(name: str, level: ast.expr | None) -> str | None:
-    """``quantile(x, 0.95)``, ``quantile(x, 95)`` and ``percentile(x, 95)`` are `p95`.
+    """The reduction for a quantile's name and level: `p95` for ``quantile`` with 0.95 or 95, ``percentile`` with 95.
 
-    None for another function, or no constant.
+    Returns None for another function, and for a level that is no constant number.
     """
     if name not in QUANTILES or not isinstance(level, ast.Constant) or not isinstance(level.value, int | float):
         return None
@@ -217,7 +220,7 @@ def quantile(name: str, level: ast.expr | None) -> str | None:
 
 
 def of_level_beside(name: str, key: str, value: Any) -> str | None:
-    """The reduction that ``reduce: quantile`` means with a key for its level, or of levels; None of another key."""
+    """The `reduce` for ``reduce: quantile`` beside a key with one level or a list of levels. None for another key."""
     if key not in LEVELS or (name not in QUANTILES and key.rstrip("s") not in QUANTILES):
         return None
     levels = [quantile(name if name in QUANTILES else key.rstrip("s"), ast.Constant(level)) for level in listed(value)]
@@ -227,7 +230,7 @@ def of_level_beside(name: str, key: str, value: Any) -> str | None:
 
 
 def reduction(call: ast.expr) -> str | None:
-    """The fix for a reduction of a library: `p30` of ``quantile(0.3)``, `pstd` of ``np.std``; None for another."""
+    """The fix for a library's reduction: `p30` for ``quantile(0.3)``, `pstd` for ``np.std``; None for another call."""
     name = ast.unparse(call)
     if name in ("np.std", "numpy.std", "np.nanstd", "numpy.nanstd"):
         return "did you mean `pstd`?"
@@ -239,9 +242,9 @@ def reduction(call: ast.expr) -> str | None:
 
 
 def of_levels(call: ast.expr) -> str | None:
-    """The fix for a list of levels, ``quantile(x, [0.1, 0.9])``: the quantiles `p10` and `p90`, also without a value.
+    """The fix for a list of levels: the quantiles `p10` and `p90` for ``quantile(x, [0.1, 0.9])``.
 
-    None for anything else.
+    The call may also lack a value. Returns None for anything else.
     """
     *values, last = arguments(call) or [call]
     items = last.elts if isinstance(last, ast.List | ast.Tuple) else []
@@ -257,7 +260,7 @@ MODULES = frozenset({"np", "numpy", "torch", "math", "jnp", "F", "tf", "pd", "re
 _ALL_VALUES = ("pvar", "pvariance", "popvar", "pop_var", "var_pop", "varp", "population_variance", "population_var")
 DIVISORS = ("ddof", "correction", "unbiased")  # arguments that choose between n and n-1
 _PRODUCT = "mean(x * y) - mean(x + 0 * y) * mean(y + 0 * x)"
-_SPELT_OUT: Mapping[str, str] = {  # of two values: of the rows of the finer one that have both
+_SPELT_OUT: Mapping[str, str] = {  # a template with y uses the rows of the finer value that have both values
     **dict.fromkeys(_ALL_VALUES, "square(pstd(x))"),
     **dict.fromkeys(("sem", "stderr", "stderror", "std_err", "std_error", "standard_error"), "std(x) / sqrt(count(x))"),
     **dict.fromkeys(("cov", "covariance"), f"({_PRODUCT}) * count(x * y) / (count(x * y) - 1)"),
@@ -271,43 +274,43 @@ _SPELT_OUT: Mapping[str, str] = {  # of two values: of the rows of the finer one
 
 
 def is_of_module(func: ast.expr) -> bool:
-    """Whether it is a function of a library, such as ``np.mean``, and no method of a value."""
+    """Whether ``func`` is a function of a library, such as ``np.mean``, and no method of a value."""
     return isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and func.value.id in MODULES
 
 
 def divides_by_n(call: ast.Call) -> bool:
-    """Whether a deviation or a variance is that of all values: by ``ddof=0`` and the like, or numpy's by default."""
+    """Whether a deviation or a variance divides by n: it has ``ddof=0`` or the like, or is numpy's without a choice."""
     said = {item.arg: ast.unparse(item.value) for item in call.keywords}
     chosen = next((said[word] for word in DIVISORS if word in said), None)
     return ast.unparse(call.func).partition(".")[0] in ("np", "numpy") if chosen is None else chosen in ("0", "False")
 
 
 def _along(call: ast.Call) -> bool:
-    """Whether a call has arguments beside those that choose what it divides by."""
+    """Whether a call has keyword arguments besides the choice of its divisor."""
     return any(item.arg not in DIVISORS for item in call.keywords)
 
 
 def is_spelt_out(body: ast.expr, registered: Collection[str]) -> bool:
-    """Whether an expression calls for what is computed of several reductions; not by a ``registered`` name."""
+    """Whether ``spelt_out`` changes an expression."""
     return ast.unparse(spelt_out(body, registered)) != ast.unparse(body)
 
 
 def spelt_out(body: ast.expr, registered: Collection[str]) -> ast.expr:
-    """An expression with ``std(x) / sqrt(count(x))`` in place of ``sem(x)``, and with the moments of a covariance.
+    """Replace calls such as ``sem(x)`` by the reductions that compute them: ``std(x) / sqrt(count(x))``.
 
-    What a ``registered`` function or reduction is called stays.
+    A call of a ``registered`` function or reduction stays.
     """
     return _SpeltOut(registered).visit(tree_of(ast.unparse(body))).body  # type: ignore[no-any-return]
 
 
 class _SpeltOut(ast.NodeTransformer):
-    """Standard errors and covariances become what computes them."""
+    """Replaces calls of ``_SPELT_OUT`` by their templates."""
 
     def __init__(self, registered: Collection[str]) -> None:
         self._registered = registered
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
-        """What computes a call, or the call."""
+        """The filled template for a call, or the call with its arguments visited."""
         name = ast.unparse(node.func)
         if name.rpartition(".")[2] in ("var", "nanvar", "variance") and divides_by_n(node) and not _along(node):
             of = [node.func.value] if isinstance(node.func, ast.Attribute) and not is_of_module(node.func) else []
@@ -320,7 +323,7 @@ class _SpeltOut(ast.NodeTransformer):
 
 
 class Substitution(ast.NodeTransformer):
-    """Names become values."""
+    """Replaces names in a tree by expressions."""
 
     def __init__(self, values: Mapping[str, ast.expr]) -> None:
         self._values = values
@@ -330,5 +333,5 @@ class Substitution(ast.NodeTransformer):
         return self._values.get(node.id, node)
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        """The value of ``np.nan`` is that of ``nan``."""
+        """The value of the last part of a dotted name: ``np.nan`` becomes the value of ``nan``."""
         return self._values.get(node.attr, node)

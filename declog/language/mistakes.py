@@ -1,6 +1,6 @@
-"""Common mistakes of a config's shape, and the edit that works for each: keys of other tools, values in another form.
+"""Fixes for common mistakes in a config's shape: keys of other tools, values in another form.
 
-Problems in, problems with a better fix out. Imports models and errors only.
+``answered`` takes a problem and returns it with a better fix.
 """
 
 from __future__ import annotations
@@ -27,11 +27,14 @@ from declog.language.tree import at, listed, map_at
 from declog.language.unknown_names import of_fewer_values
 from declog.language.wrong_types import bucketed, edges_of
 
-EXTENDS = elsewhere.words("bases")  # for the defaults list
+EXTENDS = elsewhere.words("bases")  # words for the defaults list
 
 
 def answered(problem: Problem, data: Mapping[str, Any]) -> Problem | None:
-    """A problem with a better fix, if its key or the form of its value is a common mistake; None if another has it."""
+    """The problem, with a better fix if its key or the form of its value is a common mistake.
+
+    Returns None if another problem reports the same mistake.
+    """
     if problem.code == "DL202":
         return _of_form(problem, data)
     fix = _of_unknown_key(problem, data) if problem.code == "DL201" else None
@@ -41,7 +44,7 @@ def answered(problem: Problem, data: Mapping[str, Any]) -> Problem | None:
 
 
 def _of_form(problem: Problem, data: Mapping[str, Any]) -> Problem | None:
-    """The problem of a value in another form than its key takes; None of a `combine` beside an axis in `over`."""
+    """The problem of a value in the wrong form for its key. None for a `combine` beside an axis in `over`."""
     if (never := wrong_forms.of_never(problem.path, data)) is not None:
         return replace(problem, fix=f"{problem.fix}, or where it is never to be logged: {never}")
     if problem.path[-1] in ("top", "bottom") and (fix := wrong_forms.of_share(problem.path, data)) is not None:
@@ -71,7 +74,7 @@ def _of_form(problem: Problem, data: Mapping[str, Any]) -> Problem | None:
 
 
 def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
-    """The fix for a key that there is not: the key for its purpose, or the section that it belongs to."""
+    """The fix for an unknown key: the right key for its purpose, or the section that it belongs to."""
     *names, word = map(str, problem.path)
     if (fix := _of_dotted_key(problem.path, data)) is not None:
         return fix
@@ -125,7 +128,7 @@ def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
 
 
 def _of_entry(section: str, word: str, name: str, entry: Any, data: Mapping[str, Any]) -> str | None:
-    """The fix for a key that an entry of a section does not have; None where it is no mistake of these sections."""
+    """The fix for an unknown key of an entry of a section; None if it is no known mistake there."""
     match section:
         case "metrics" if word in entry_names(data, "signals", "derived") and is_reduction(str(entry[word]), 1):
             return _rewritten(name, entry, word, expr=word, reduce=entry[word])
@@ -149,7 +152,7 @@ def _of_entry(section: str, word: str, name: str, entry: Any, data: Mapping[str,
 
 
 def _of_dotted_key(path: Path, data: Mapping[str, Any]) -> str | None:
-    """The fix for `axes.group.size: 8`, a path as in an override; None for another key."""
+    """The fix for a key that is a path, as in an override: `axes.group.size: 8`. None for another key."""
     parts = str(path[-1]).removeprefix("declog.").split(".")
     if len(parts) < 2 or parts[0] not in keys_at(path[:-1]):
         return None
@@ -159,13 +162,13 @@ def _of_dotted_key(path: Path, data: Mapping[str, Any]) -> str | None:
 
 
 def _of_phase(phase: str, text: str, data: Mapping[str, Any]) -> str | None:
-    """The fix for a metric's phase: its signals of several phases are declared in that one alone.
+    """The fix for the key `phase` of a metric: declare its signals in that phase only, or drop the key.
 
-    None where other signals decide.
+    Returns None if a signal of the metric is not declared in that phase.
     """
     exprs = {str(path[-1]): item.get("expr") for path, item in entries(data, "derived") if isinstance(item, Mapping)}
     words = set(re.findall(r"[a-z_]\w*", text))
-    for _ in exprs:  # those that derived signals read
+    for _ in exprs:  # adds the signals that derived signals read
         words |= {word for name in words & exprs.keys() for word in re.findall(r"[a-z_]\w*", str(exprs[name]))}
     homes: dict[str, list[str]] = {}
     for path, item in entries(data, "signals"):
@@ -173,7 +176,7 @@ def _of_phase(phase: str, text: str, data: Mapping[str, Any]) -> str | None:
             homes.setdefault(str(path[-1]), []).append(str(path[1]))
     if not homes or any(phase not in named for named in homes.values()):
         return None
-    moved = [name for name, named in homes.items() if named[0] != phase]  # alone it is read in the first
+    moved = [name for name, named in homes.items() if named[0] != phase]  # by default the first phase is read
     if not moved or [phase] in homes.values():
         return "drop it: its signals are read in that phase"
     edits: dict[str, dict[str, None]] = {}
@@ -186,7 +189,7 @@ def _of_phase(phase: str, text: str, data: Mapping[str, Any]) -> str | None:
 
 
 def _of_lost_sign(path: Path) -> str | None:
-    """The fix for a key below an entry that has a section's name, and for a key with its value, without a colon."""
+    """The fix for a section that is indented too far, and for a key without a colon before its value."""
     if len(path) > 2 and path[1] in SECTIONS:
         return f"move `{path[1]}:` to the left: it stands at the top, beside `{path[0]}:`"
     word, _, value = str(path[-1]).partition(" ")
@@ -194,19 +197,19 @@ def _of_lost_sign(path: Path) -> str | None:
 
 
 def application(data: Mapping[str, Any]) -> Problem | None:
-    """The problem of an application's configuration without a node ``declog``: no key is nearly one of a config."""
+    """The problem of a whole application's configuration without a node ``declog``. None if a key fits a config."""
     if len(data) < 2 or any(_of_a_config(name, value) for name, value in data.items()):
         return None
     return Problem.of("DL201.application", keys=", ".join(f"`{name}`" for name in list(data)[:5]))
 
 
 def _is_metric(value: Any) -> bool:
-    """Whether a value is a metric in short: a reduction, or a call of one."""
+    """Whether a value is the short form of a metric: a reduction, or a call of a reduction."""
     return isinstance(value, str) and (is_reduction(value, 1) or reduced(value) is not None)
 
 
 def _of_a_config(key: str, value: Any) -> bool:
-    """Whether a key is, or seems to be meant as, one of a logging config."""
+    """Whether a key belongs to a logging config, or was probably meant to."""
     if key in {*keys(LogSpec), *EXTENDS, "packs", "pack"} or _is_metric(value):
         return True
     near = nearest(key, [*keys(LogSpec), "defaults"])
@@ -214,7 +217,7 @@ def _of_a_config(key: str, value: Any) -> bool:
 
 
 def _elsewhere(key: str, value: Any) -> str | None:
-    """The place of a key that does not belong at the top: `group_size` is `axes.group.size`, `expr` is of a metric."""
+    """The place of a key that does not belong at the top: `group_size` is `axes.group.size`, `expr` is a metric's."""
     first, _, last = ("group_size" if SYNONYMS.get(key) == "size" else key).partition("_")
     for section in keys(LogSpec):
         for name, inner_key in keys_at([section]).items():
@@ -227,7 +230,7 @@ def _elsewhere(key: str, value: Any) -> str | None:
 
 
 def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
-    """The fix for a key that a metric does not have: its right section, or the key for the same purpose."""
+    """The fix for an unknown key of a metric: the right section, or the key for the same purpose."""
     inner = reduced(str(entry[key])) or entry[key]
     foreign = entry.keys().isdisjoint(keys(MetricSpec)) and not nearest(key, keys(MetricSpec))
     if isinstance(inner, Mapping) and inner and foreign:
@@ -250,7 +253,7 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
         return f"metrics: {in_flow(per_second(name, {**summed, **rest}))}"
     if key == "per" and entry[key] not in ("group", "prompt"):
         return f"by: {in_flow(entry[key])}"
-    if key in ("per", "within", "per_group", "groupwise"):  # of a group it is an aggregate, of all else a label
+    if key in ("per", "within", "per_group", "groupwise"):  # per group is an aggregate, per anything else a label
         return _rewritten(name, entry, key, **wrong_forms.of_each(name, entry, "completion"))
     if key in SPANS and (fix := _of_last_steps(key, name, entry)) is not None:
         return fix
@@ -272,12 +275,12 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
     if key in _OBSERVED and key != "mask":
         signal = {word: value for word, value in entry.items() if word in _OBSERVED}
         return f"observe: {signal['axis'] if [*signal] == ['axis'] else in_flow(signal)}"
-    from declog.language.functions import BUILTIN  # numpy, which composing alone needs not
+    from declog.language.functions import BUILTIN  # imports numpy, which composing alone does not need
 
     if key in {*BUILTIN.names()} - {"exp", "label"} and SYNONYMS.get(key) != "where" and entry[key] is not None:
         further = listed(entry[key])
         expr = entry.get("expr", name)
-        call = reduced(str(expr)) or {"expr": expr}  # of rows, before they are reduced
+        call = reduced(str(expr)) or {"expr": expr}  # the function applies to rows, before the reduction
         arguments = ", ".join(map(str, [call["expr"], *(item for item in further if item is not True)]))
         written = f"{key}({arguments})" if "reduce" not in call else f"{call['reduce']}({key}({arguments}))"
         return _rewritten(name, entry, key, expr=written)
@@ -285,7 +288,7 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
 
 
 def _of_chosen_rows(chosen: Mapping[str, Any]) -> str | None:
-    """The `where` of a metric for `filter: {key: length, top: 1, within: group}`; None where rows are not of groups."""
+    """The `where` of a metric for `filter: {key: length, top: 1, within: group}`; None if no value is `group`."""
     of_group = any(value in ("group", "prompt") for value in chosen.values())
     order = next((chosen[word] for word in chosen if SYNONYMS.get(word, word) == "key" and type(word) is str), None)
     if not of_group or not isinstance(order, str):
@@ -296,7 +299,7 @@ def _of_chosen_rows(chosen: Mapping[str, Any]) -> str | None:
 
 
 def _of_last_steps(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
-    """The metric whose value is of so many last steps as a key says; None where that says no number of them."""
+    """The metric over the number of last steps that ``key`` holds; None if ``key`` holds no number of steps."""
     rolling = None if isinstance(entry[key], float) else Smoothing.meant(f"last {entry[key]}")
     if rolling is None:
         return None
@@ -316,7 +319,7 @@ def _of_last_steps(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
 
 
 def _of_combine(name: str, entry: Mapping[str, Any]) -> str | None:
-    """The fix for `combine: delta`, a change since the step before, and `rolling_p90(4)`, of the last steps' rows."""
+    """The fix for an unknown `combine`: `delta`, the change since an earlier step, or `rolling_p90(4)` and others."""
     combine = str(entry["combine"])
     rest = {word: value for word, value in entry.items() if word != "combine"}
     said = re.fullmatch(r"([a-z_]+)(?:\((\d+)\))?", combine)
@@ -359,16 +362,16 @@ def _of_combine(name: str, entry: Mapping[str, Any]) -> str | None:
 
 
 def _rewritten(name: str, entry: Mapping[str, Any], key: str, **new: Any) -> str:
-    """An entry with new keys in place of one that there is not."""
+    """The YAML of an entry with new keys in place of an unknown one."""
     rest = {word: value for word, value in entry.items() if word in keys(MetricSpec) and word not in (key, *new)}
     return f"{name}: {in_flow({**new, **rest})}"
 
 
-_OBSERVED = keys(SignalSpec).keys() - keys(MetricSpec).keys()  # keys of a signal, beside `expr` and `reduce`
+_OBSERVED = keys(SignalSpec).keys() - keys(MetricSpec).keys()  # keys of signals only
 
 
 def _moved_of_filter(word: str, name: str, entry: Mapping[str, Any]) -> str | None:
-    """`sort: length, limit: 4` is `key: length, top: 4`: an order alone takes no rows."""
+    """The fix for `sort: length, limit: 4` of a filter: `key: length, top: 4`. An order alone takes no rows."""
     if SYNONYMS.get(word) != "key" or "key" in entry:
         return None
     order = re.fullmatch(r"(-?) *(.*?)(?: +(?:(desc)|(asc))(?:ending)?)?", str(entry[word]), re.I | re.S)
@@ -384,7 +387,7 @@ def _moved_of_filter(word: str, name: str, entry: Mapping[str, Any]) -> str | No
 
 
 def _moved_of_table(word: str, name: str, entry: Mapping[str, Any]) -> str | None:
-    """`order_by: reward, limit: 4` of a table is one filter: `{key: reward, top: 4}`."""
+    """The fix for `order_by: reward, limit: 4` of a table: the filter `{key: reward, top: 4}`."""
     rows = {key: value for key, value in entry.items() if elsewhere.keys().get(f"tables.{key}", "")[:7] == "filter:"}
     order = next((rows.pop(key) for key in [*rows] if SYNONYMS.get(key, key) == "key"), None)
     if order is None or word not in entry.keys() - keys(TableSpec):
@@ -394,7 +397,7 @@ def _moved_of_table(word: str, name: str, entry: Mapping[str, Any]) -> str | Non
 
 
 def _moved_of_profile(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
-    """`tables: []` hides all tables."""
+    """The fix for `tables: []` of a profile: hide all tables."""
     if key != "tables" or entry[key]:
         return None
     hidden = [*_words(entry.get("hide")), "table:*"]
@@ -403,8 +406,8 @@ def _moved_of_profile(key: str, name: str, entry: Mapping[str, Any]) -> str | No
 
 
 def _of_extended(key: str, name: str, entry: Mapping[str, Any], profiles: Any) -> str | None:
-    """The fix for `extends: slim` of a profile: what the other one says, and this one beside it."""
-    if key == "every" and entry[key] == 1:  # so a sink shows metrics anyway
+    """The fix for `extends: slim` of a profile: the selections of both profiles in one entry."""
+    if key == "every" and entry[key] == 1:  # the default of sinks
         key = next((word for word in _EXTENDING if word in entry), key)
         if key == "every":
             return "drop it: a sink shows each log event anyway"

@@ -1,4 +1,4 @@
-"""The base of the models of the YAML. Imports pydantic only."""
+"""The base of the models of the YAML."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ Constants = Annotated[str, Says("constants")]
 
 
 def refused(key: str, /, **facts: Any) -> PydanticCustomError:
-    """The error of a model's own check: the key of its message, and the message's facts."""
+    """The error for a model's own check, with the key of its message and the message's facts."""
     return PydanticCustomError(key, "", facts)
 
 
 class Model(BaseModel):
-    """A map of the profile: keys are checked, values are frozen.
+    """A map in a config: its keys are checked, and its values are frozen.
 
-    A value of the type ``_plain_type`` in place of the map is the value of its key ``_plain``, unless that is "".
-    ``_short`` is the type of a value in place of the map that the shorthand writes out.
+    A value of the type ``_plain_type`` in place of the map is the value of the key ``_plain``, unless that is "".
+    ``_short`` is the type of a short form in place of the map, which ``shorthand.py`` writes out.
     """
 
     _short: ClassVar[Any] = None
@@ -63,7 +63,7 @@ class Model(BaseModel):
         return self
 
     def _check(self) -> None:
-        """Raise ``refused(...)`` where keys contradict each other, each of which is right by itself."""
+        """Raise ``refused(...)`` if keys that are valid one by one contradict each other."""
 
 
 class Described(Model):

@@ -1,7 +1,4 @@
-"""Conditions on metrics that are meant in one mode: metrics of that mode, and the condition or the alert with them.
-
-Texts and plain data of a config come in, texts of fixes go out.
-"""
+"""Fixes for conditions and alerts on metrics of one mode: metrics of that mode, and the condition or alert on them."""
 
 from __future__ import annotations
 
@@ -23,9 +20,10 @@ MODES = {
 
 
 def in_mode(name: str, modes: Iterable[str]) -> tuple[str, str] | None:
-    """A mode but training, and the name of a metric in it: of ``eval/reward``, ``eval_reward`` and ``reward_eval``.
+    """Split ``eval/reward``, ``eval_reward`` or ``reward_eval`` into the mode and the name of a metric.
 
-    Where there is one such mode, other words for an evaluation mean it, too. None for any other name.
+    ``train`` is no such mode. If only one other mode exists, further words for an evaluation mean it, too. Returns
+    None for any other name.
     """
     evaluations = [mode for mode in modes if mode != "train"]
     words = dict.fromkeys(_OF_EVALUATION, evaluations[0]) if len(evaluations) == 1 else {}
@@ -39,9 +37,10 @@ _OF_EVALUATION = ("eval", "evaluation", "val", "valid", "validation", "test")
 
 
 def of_one_mode(condition: str, mode: object, metrics: Mapping[str, Any]) -> str:
-    """The fix of a condition on metrics that holds in one mode: metrics of that mode, and the condition on them.
+    """The fix for a condition that is meant for one mode: metrics of that mode, and the condition on them.
 
-    ``metrics`` are those of the config, by id. Of others than a plain expression it is an example.
+    ``metrics`` are the metrics of the config by id. The fix is only an example if a metric cannot be restricted to the
+    mode, or if the mode is no identifier.
     """
     named = _OfOneMode(str(mode), metrics)
     here = ast.unparse(named.visit(body_of(condition) or ast.Constant(None)))
@@ -54,9 +53,9 @@ def of_one_mode(condition: str, mode: object, metrics: Mapping[str, Any]) -> str
 
 
 def alert_of_mode(name: str, alert: Mapping[str, Any], metric: str, mode: str, metrics: Mapping[str, Any]) -> str:
-    """The fix for an alert about a metric in one mode: a metric of that mode, and the alert with it as a condition.
+    """The fix for an alert about a metric in one mode: a metric of that mode, and the alert with a condition on it.
 
-    ``metric`` is what a condition writes for the metric in all modes; ``metrics`` are those of the config, by id.
+    ``metric`` is the metric of all modes, as a condition writes it. ``metrics`` are the config's metrics by id.
     """
     said = {key: value for key, value in alert.items() if value is not None}
     rest = {key: value for key, value in said.items() if key not in (*SIGNS, "when")}
@@ -65,7 +64,7 @@ def alert_of_mode(name: str, alert: Mapping[str, Any], metric: str, mode: str, m
 
 
 class _OfOneMode(ast.NodeTransformer):
-    """Names metrics of one mode in place of others. ``specs`` are these by id; None for one that has no such entry."""
+    """Replaces metrics by metrics of one mode. ``specs`` holds their entries by id; None if a metric has none."""
 
     def __init__(self, mode: str, metrics: Mapping[str, Any]) -> None:
         self.specs: dict[str, dict[str, Any] | None] = {}
@@ -95,18 +94,21 @@ class _OfOneMode(ast.NodeTransformer):
         return ast.Name(id)
 
     def _is_of_it(self, name: str) -> bool:
-        """Whether a metric is of that mode already."""
+        """Whether a metric is restricted to the mode already."""
         spec = self._metrics[name]
         where = spec.get("where") if isinstance(spec, Mapping) else None
         parts = where.replace('"', "'").split(" and ") if isinstance(where, str) else []
         return f"{MODE} == '{self._mode}'" in map(str.strip, parts)
 
 
-_MOST = 9  # metrics that a fix defines
+_MOST = 9  # the most metrics that a fix defines
 
 
 def _in_mode(name: str, ending: str | None, spec: Any, mode: str) -> dict[str, Any] | None:
-    """A metric of one mode, of several reductions that of an ending, or the mean; None for one that is a formula."""
+    """The entry of a metric in one mode. Of several reductions it has the one named ``ending``, or the mean.
+
+    Returns None for a formula, and if no single reduction is chosen.
+    """
     said = {key: value for key, value in spec.items() if value} if isinstance(spec, Mapping) else {"expr": spec}
     expr, reductions = said.get("expr", name), reductions_of(said)
     means = "mean" if "mean" in reductions.values() else None
@@ -120,7 +122,10 @@ def _in_mode(name: str, ending: str | None, spec: Any, mode: str) -> dict[str, A
 
 
 def without_mode(body: ast.expr) -> tuple[str, str | None]:
-    """A condition less what it says of the mode, and that mode; None where it says that in another way."""
+    """Split a condition into its parts without the mode, and the mode.
+
+    The mode is None unless one part names it, other parts remain, and they do not mention the mode.
+    """
     parts = conjuncts(body)
     modes = [mode for part in parts if (mode := _mode_in(part)) is not None]
     rest = [part for part in parts if _mode_in(part) is None]

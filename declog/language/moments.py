@@ -1,7 +1,7 @@
-"""Counts, sums, squared distances and extrema: how they are computed and merged, and the formulas of them.
+"""Counts, sums, squared distances and extrema: how they are computed and merged, and the formulas over them.
 
-A mean, a deviation, an extremum is one formula here, on numpy and on torch alike: over a window's rows, over the rows
-of a group, over the tokens of a completion. Imports numpy and segments only.
+Each mean, deviation or extremum has one formula, for numpy and for torch. The formula serves a window's rows, the rows
+of a group, and the tokens of a completion.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ STATS: tuple[Stat, ...] = tuple(NEUTRAL)
 ALL = frozenset(STATS)
 
 
-@dataclass(eq=False)  # never changed; a frozen one takes thrice as long to make
+@dataclass(eq=False)  # never changed, but a frozen dataclass takes three times as long to make
 class Moments:
-    """Mergeable statistics of values that are not missing; every array has one shape, float64.
+    """Mergeable statistics of the values that are not missing. All arrays have the same shape and are float64.
 
-    ``total`` is the sum, ``m2`` the sum of squared distances from the mean. ``NEUTRAL`` is what adds nothing to
-    ``pooled``.
+    ``total`` is the sum, ``m2`` the sum of squared distances from the mean. The values of ``NEUTRAL`` change nothing
+    in ``pooled``.
     """
 
     n: Array
@@ -48,7 +48,7 @@ class Moments:
     def of(cls, values: Array, stats: frozenset[Stat] = ALL, there: Array | None = None) -> Moments:
         """The statistics of ``values[..., rows]`` over the rows. Only ``stats`` are computed.
 
-        ``there`` says which values count, of the same shape; by default those that are not NaN.
+        ``there`` has the same shape and marks the values that count; by default the values that are not NaN.
         """
         values = np.asarray(values)
         rows = values.shape[-1]
@@ -60,15 +60,16 @@ class Moments:
     def by_segment(
         cls, values: Array, segments: Segments, stats: frozenset[Stat] = ALL, there: Array | None = None
     ) -> Moments:
-        """The statistics of ``values[..., rows]`` over each segment, ``[..., count]``; the rest is as in ``of``.
+        """The statistics of ``values[..., rows]`` over each segment, ``[..., count]``; otherwise as ``of``.
 
-        Only the rows of a matrix that have NaN or infinities are masked, which takes twice as long.
+        Without ``there``, only the parts of the array that have NaN or infinities are masked: masking takes twice as
+        long.
         """
         if not segments.full:
             used, parts = segments.used()
             return cls.by_segment(values, parts, stats, there)._scattered(used, segments.count)
         values, parts = floats(values), segments
-        if parts.order is not None:  # sorted once, for all statistics
+        if parts.order is not None:  # sort once for all statistics
             values, there = parts.sorted(values), None if there is None else parts.sorted(there)
             parts = Segments(np.repeat(np.arange(parts.count), parts.counts), parts.count)
 
@@ -100,7 +101,7 @@ class Moments:
 
     @classmethod
     def single(cls, values: Array) -> Moments:
-        """The statistics of each value alone, of the values' shape; of NaN the neutral ones."""
+        """The statistics of each value alone, in the shape of the values. A NaN gets the neutral statistics."""
         values = floats(values)
         there = present(values)
         if there.all():
@@ -109,7 +110,7 @@ class Moments:
         return cls(there.astype(np.float64), zero, np.zeros(values.shape), low, high)
 
     def pooled(self, segments: Segments | None = None, stats: frozenset[Stat] = ALL) -> Moments:
-        """The statistics of all rows together, ``[..., rows]`` to ``[...]``; by segments, to ``[..., count]``.
+        """Merge the statistics of all rows, ``[..., rows]`` to ``[...]``, or of each segment, to ``[..., count]``.
 
         Squared distances are merged as in Chan et al. 1979.
         """
@@ -138,16 +139,16 @@ class Moments:
 
     @classmethod
     def joined(cls, parts: Sequence[Moments]) -> Moments:
-        """Several arrays of statistics, one after the other along the first axis."""
+        """Concatenate arrays of statistics along the first axis."""
         return cls(*[np.concatenate([getattr(part, stat) for part in parts]) for stat in STATS])
 
     @classmethod
     def stacked(cls, parts: Sequence[Moments]) -> Moments:
-        """Several of one shape, side by side along a new last axis."""
+        """Stack arrays of statistics of one shape along a new last axis."""
         return cls(*(np.stack([getattr(part, stat) for part in parts], -1) for stat in STATS))
 
     def map(self, change: Callable[[Array, float], Array]) -> Moments:
-        """``change(array, neutral)`` of every array and its neutral value."""
+        """Apply ``change(array, neutral)`` to every array and its neutral value."""
         return Moments(*[change(getattr(self, stat), neutral) for stat, neutral in NEUTRAL.items()])
 
     def reshape(self, *shape: int) -> Moments:
@@ -155,7 +156,7 @@ class Moments:
         return Moments(*[getattr(self, stat).reshape(shape) for stat in STATS])
 
     def take(self, index: Any) -> Moments:
-        """Some of the entries, by an index of the last axis."""
+        """The entries at an index of the last axis."""
         return Moments(*[getattr(self, stat)[..., index] for stat in STATS])
 
 
@@ -164,14 +165,14 @@ def floats(values: Array) -> Array:
     return values if values.dtype == np.float64 else values.astype(np.float64)
 
 
-# ---- formulas: from statistics to a value, ``xp`` is numpy or torch; NaN for no value
+# ---- formulas: from statistics to a value; ``xp`` is numpy or torch; NaN means no value
 
 
 @dataclass(frozen=True)
 class Formula:
-    """A function ``run(xp, *statistics)`` of at least ``least`` values; its parameters are named as the statistics.
+    """A function ``run(xp, *statistics)`` of at least ``least`` values. The parameters have the statistics' names.
 
-    ``exact`` reduces integers, which are never missing, without floats.
+    ``exact`` reduces integers and bools, which are never missing, without floats.
     """
 
     run: Callable[..., Any]
@@ -181,28 +182,28 @@ class Formula:
 
     @cached_property
     def takes(self) -> tuple[str, ...]:
-        """The statistics that it is computed from."""
+        """The statistics that the formula reads."""
         return tuple(inspect.signature(self.run).parameters)[1:]
 
     @cached_property
     def stats(self) -> tuple[str, ...]:
-        """The statistics that mergeable states need for it: squared distances merge by counts and sums."""
+        """The statistics that a mergeable state needs: ``takes``, and the counts and sums that merge ``m2``."""
         needs = {"n", *self.takes, *(("total",) if "m2" in self.takes else ())}
         return tuple(stat for stat in (*STATS, "first", "last") if stat in needs)
 
     @cached_property
     def mergeable(self) -> frozenset[Stat]:
-        """Those of them that ``Moments`` has."""
+        """The names in ``stats`` that ``Moments`` has."""
         return frozenset(stat for stat in STATS if stat in self.stats)
 
     def __call__(self, xp: Any, statistics: Mapping[str, Any]) -> Any:
-        """The value of statistics by name, arrays of one shape."""
+        """The value for statistics by name, which are arrays of one shape."""
         return self.run(xp, *[statistics[stat] for stat in self.takes])
 
     def of(self, moments: Moments, index: Any = None, rows: int = 0) -> Array:
-        """The values of an array of statistics, or of some by an index of its first axis; of no values absent.
+        """The values for an array of statistics, or for the entries at ``index`` of its first axis. NaN for no values.
 
-        ``rows``: it is known that each is of so many values.
+        ``rows``: the number of values of every entry, if the caller knows it. From 2 on no entry is checked.
         """
         arrays = [getattr(moments, stat) for stat in ("n", *self.takes)]
         if index is not None:  # `take` is faster than an index of positions
@@ -210,8 +211,8 @@ class Formula:
         n, *statistics = arrays
         if rows < 2:
             return np.asarray(_where(np, n > 0, self.run(np, *statistics)))
-        statistics[0] = np.float64(rows)  # every one of moments takes `n` first
-        values = np.asarray(self.run(np, *statistics))  # of `n` alone it is one number
+        statistics[0] = np.float64(rows)  # every formula over moments takes `n` first
+        values = np.asarray(self.run(np, *statistics))  # a formula of `n` alone returns one number
         return values if values.shape == n.shape else np.full(n.shape, values)
 
 
@@ -262,7 +263,7 @@ FORMULAS: Mapping[str, Formula] = {
 }  # fmt: skip
 
 
-# ---- aggregates: reductions with `over=`, of groups that each have a row; see ``segmented.aggregate``
+# ---- aggregates: reductions with `over=`, for groups with at least one row; see ``segmented.aggregate``
 
 
 def _aggregate(formula: Formula) -> Callable[[Array, Segments], Array]:

@@ -1,7 +1,7 @@
 """The typed tree of an expression: the compiler makes it, and every evaluator walks it.
 
-Nodes are interned in a ``Graph``: two equal subexpressions are one object, so that common subexpressions
-are computed once by construction and a node's identity is its key. Imports axes only.
+Nodes are interned in a ``Graph``: two equal subexpressions are one object. So common subexpressions are computed once,
+and the identity of a node is its key.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from declog.language.dtypes import Axis, DType, Type
 
 CONST, SIGNAL, BUILTIN, METRIC, FOLD, TEXTVALUE = "const", "signal", "builtin", "metric", "fold", "local"
 ALONE = "alone"  # the parameter of a family whose members are observed one by one
-LOGGED = "logged"  # the family that log_metric feeds, and the metric that shows it
+LOGGED = "logged"  # the family that `log_metric` feeds, and the metric that shows it
 TIMERS = "timers"  # the family that `log.timer` feeds
 CARRIED = "carried"  # a column that rank 0 adds from other rows: a join, or a previous value
 JOIN = "join"  # a value of an earlier phase, for the rows of a later one
-COMBINED = "combined"  # one label of several values
-WRITTEN = {DType.INT: "int_text", DType.BOOL: "bool_text"}  # values as labels
-SAID = "said"  # an object as a text: what the messages of a conversation say
+COMBINED = "combined"  # one label made of several values
+WRITTEN = {DType.INT: "int_text", DType.BOOL: "bool_text"}  # operations that turn values into labels
+SAID = "said"  # an object as a text: the text of a conversation's messages
 COMPUTED = frozenset({FOLD, TEXTVALUE, CARRIED})  # columns that hold the values of an expression
 LEAVES = frozenset({CONST, SIGNAL, BUILTIN, METRIC, FOLD, TEXTVALUE, CARRIED})
 PLAIN = frozenset({CONST, BUILTIN})  # values that every process has
 MODE = "mode"  # the built-in name whose values are names of modes
-LABEL = "label"  # the function that names one label of a metric, the parameter that says which, and `over=label`
+LABEL = "label"  # the function that picks one label of a metric, its parameter, and the axis of `over=label`
 LABELLED = "labelled"  # the parameter of a metric with one value per label
 
 
@@ -35,7 +35,7 @@ class Node:
     """One operation of an expression: a leaf, or a registered function applied to other nodes.
 
     ``params`` are compile-time arguments (``over``, ``bins``, a constant's ``value``, a signal's
-    ``name``). ``mask`` holds the token masks that say which of its tokens exist (empty: all of them).
+    ``name``). ``mask`` holds the token masks that mark the tokens that exist (empty: all tokens).
     """
 
     op: str
@@ -44,7 +44,7 @@ class Node:
     type: Type
     mask: frozenset[Node]
     index: int
-    names: list[str] = field(default_factory=list)  # the derived signals of the config that it defines
+    names: list[str] = field(default_factory=list)  # the config's derived signals with this value
 
     def param(self, name: str) -> Any:
         """The value of a compile-time argument."""
@@ -77,14 +77,14 @@ _INFIX = {
 
 
 def definition(node: Node) -> str:
-    """The expression with its derived signals written out: equal for equal nodes of two compilations."""
+    """The expression with its derived signals written out. Equal nodes of two compilations have equal definitions."""
     return show(node, in_full=True)
 
 
 def show(node: Node, *, nested: bool = False, in_full: bool = False) -> str:
-    """The expression that a node stands for, as one could write it in YAML; derived signals by their names."""
+    """The expression of a node as a user could write it in YAML, with derived signals by their names."""
     if node.names and (not in_full or node.op in COMPUTED):
-        return min(node.names)  # the same name whatever the order of the config
+        return min(node.names)  # does not depend on the order of the config
     if node.op == CONST:
         return _constant(node.param("value"))
     if node.op in LEAVES:
@@ -126,7 +126,7 @@ def _constant(value: Any) -> str:
 
 
 def _parameter(key: str, value: Any) -> str:
-    """A compile-time argument; only ``over`` and ``within`` are written with their names."""
+    """The text of a compile-time argument; only ``over`` and ``within`` are written with their names."""
     if key in ("over", "within"):
         return f"{key}={value.label if isinstance(value, Axis) else value}"
     if isinstance(value, tuple):
@@ -135,7 +135,7 @@ def _parameter(key: str, value: Any) -> str:
 
 
 def symbol(op: str) -> str:
-    """How an operation is written: ``+`` for ``add``."""
+    """The notation of an operation: ``+`` for ``add``."""
     return _INFIX.get(op, op)
 
 
@@ -143,24 +143,24 @@ _CONSTANTS = {bool: DType.BOOL, int: DType.INT, float: DType.FLOAT, str: DType.T
 
 
 class Graph:
-    """Makes nodes; equal ones are the same object. One graph serves one compilation."""
+    """Makes nodes; equal nodes are the same object. One graph serves one compilation."""
 
     def __init__(self) -> None:
         self._nodes: dict[tuple[Any, ...], Node] = {}
-        # values that are never finite: the expression, its part that is at fault, and the value; None for x / 0
+        # values that are never finite: the expression, the part at fault, and the value (None for x / 0)
         self.not_finite: list[tuple[str, str, float | None]] = []
 
     def make(
         self, op: str, args: Iterable[Node] = (), *, type: Type, mask: Iterable[Node] | None = None, **params: Any
     ) -> Node:
-        """The node of this operation. ``mask`` defaults to the union of the token arguments' masks."""
+        """The node of an operation. ``mask`` defaults to the union of the token arguments' masks."""
         nodes = tuple(args)
         if mask is None:
             inherited = [arg.mask for arg in nodes if arg.type.axis is type.axis is Axis.TOKEN]
             mask = frozenset().union(*inherited)
         masks = frozenset(mask)
         items = tuple(params.items())
-        # 1, 1.0 and True are equal in Python and different constants here
+        # 1, 1.0 and True are equal in Python, but different constants here
         tags = tuple((key, value.__class__.__name__, repr(value)) for key, value in items)
         key = (op, tuple(id(node) for node in nodes), tags, type, frozenset(id(node) for node in masks))
         if key not in self._nodes:
@@ -168,29 +168,32 @@ class Graph:
         return self._nodes[key]
 
     def constant(self, value: float | int | bool | str) -> Node:
-        """A constant."""
+        """The node of a constant."""
         return self.make(CONST, type=Type(_CONSTANTS[value.__class__]), value=value)
 
     def said(self, node: Node) -> Node:
-        """An object as a text."""
+        """The node of an object as a text."""
         return self.make(SAID, [node], type=node.type.with_dtype(DType.TEXT))
 
 
 def label_of(node: Node) -> str | None:
-    """The one label of a metric that a leaf reads; None: it has no labels, or the leaf reads all of them."""
+    """The one label of a metric that a leaf reads. None if the metric has no labels, or the leaf reads all labels."""
     return dict(node.params).get(LABEL) if node.op == METRIC else None
 
 
 @lru_cache(maxsize=4096)  # each log event asks this for all formulas, conditions and alerts
 def aligned(node: Node) -> tuple[Node, ...]:
-    """The metrics whose labels an expression aligns, and each part that it reduces over labels, which has none."""
+    """The metrics whose labels an expression aligns, and the parts that it reduces over labels.
+
+    A part that is reduced over labels has no labels itself.
+    """
     if node.op == METRIC or node.over == LABEL:
         return (node,)
     return tuple(dict.fromkeys(leaf for arg in node.args for leaf in aligned(arg)))
 
 
 def members_of(*nodes: Node) -> tuple[str, ...] | None:
-    """The members that the families of expressions declare; None where others may come."""
+    """The members that the families in some expressions declare; None if a family may have further members."""
     leaves = [node for node in walk(*nodes) if node.op in LEAVES and node.type.family]
     declared = [dict(node.params).get("members") for node in leaves]
     if not declared or any(one is None for one in declared):
@@ -199,9 +202,10 @@ def members_of(*nodes: Node) -> tuple[str, ...] | None:
 
 
 def reads_other_ranks(node: Node, split: bool) -> bool:
-    """Whether a value depends on rows of other ranks: of its batch, an earlier phase or step, or a spread group.
+    """Whether a value depends on rows of other ranks.
 
-    ``index(group)`` counts the groups of a batch over all ranks. ``split``: groups are spread over ranks.
+    Such rows belong to the same batch, to an earlier phase or step, or to a group that is spread over ranks.
+    ``index(group)`` counts the groups of a batch over all ranks. ``split`` says that groups are spread over ranks.
     """
     for item in walk(node):
         within = item.param("within") if item.op == "rank" else item.type.axis
@@ -214,7 +218,7 @@ def reads_other_ranks(node: Node, split: bool) -> bool:
 
 
 def reads_groups(node: Node) -> bool:
-    """Whether an operation itself depends on which rows form a group."""
+    """Whether an operation itself, apart from its arguments, depends on the rows of a group."""
     if node.op == "rank":
         return node.param("within") is Axis.GROUP
     if node.op in ("index", "size", "pass_at", "pass_all", "best_at", "majority", "majority_at"):
@@ -223,7 +227,7 @@ def reads_groups(node: Node) -> bool:
 
 
 def walk(*roots: Node) -> Iterator[Node]:
-    """Every node below the roots once, arguments before what uses them; masks are not entered."""
+    """Every node of the trees once, roots included; arguments precede their users. Masks are not entered."""
     seen: set[int] = set()
     stack: list[tuple[Node, bool]] = [(root, False) for root in reversed(roots)]
     while stack:

@@ -1,7 +1,7 @@
-"""The short notations of a config's values: from texts and lists to the keys that they stand for.
+"""Readers of the short forms in a config: they turn texts and lists into the keys that these stand for.
 
-``completion text`` of a signal, ``mean quantiles`` and ``p95(reward)`` of a metric, ``> 0.2 for 3`` of an alert.
-The result is None for a text of another notation. Imports types and errors, and reductions late.
+Examples: ``completion text`` of a signal, ``mean quantiles`` and ``p95(reward)`` of a metric, ``> 0.2 for 3`` of an
+alert. The result is None for a text that is no such form.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ WORD = re.compile(r"[a-z_][a-z0-9_]*\Z")
 _BOUND = re.compile(r"(?P<sign><=|>=|<|>|==|!=)\s*(?P<bound>\S+)\Z")
 _LASTING = re.compile(r"\s+for\s+(\d+)(?:\s+(?:steps?|log events?|times))?\Z")
 _BROKEN = ("nan", ".nan", "inf", "isnan", "is nan", "not finite", "nonfinite")
-SEVERAL = {  # words that stand for several reductions
+SEVERAL = {  # words for several reductions
     "quantiles": ("p05", "p25", "p50", "p75", "p95"),
     "summary": ("mean", "std", "min", "max"),
 }
 ALL_ROWS = ("*", "all", "all_rows", "any", "every", "everything", "false", "full", "no", "none", "null", "off", "true")
-SIGNS = {"above": ">", "below": "<"}  # of an alert's bounds
+SIGNS = {"above": ">", "below": "<"}  # the keys for an alert's bounds
 AXIS_KEYS = ("axes", "per", "shape", "dims", "dim", "dtype")  # keys of other libraries for a signal's axis and type
 _ARRAYS = elsewhere.words("arrays")
-# Other libraries' words for an axis; such a word alone is no expression of a signal.
+# Other libraries' words for an axis. Such a word alone is no expression.
 _AXIS_WORDS = {**elsewhere.meanings("axes"), **dict.fromkeys(_ARRAYS, "completion")}
-PARTS = ("turn", "message", "call", "tool_call", "action")  # of a completion
-_LENGTHS = elsewhere.meanings("lengths")  # of a shape
+PARTS = ("turn", "message", "call", "tool_call", "action")  # parts of a completion
+_LENGTHS = elsewhere.meanings("lengths")  # words for the lengths of a shape
 
 
 def signal_words(words: list[str], at: Path) -> dict[str, Any] | Problem | None:
-    """The keys of ``completion text required``, ``completion family``: an axis, and words about its values.
+    """The keys for ``completion text required`` or ``completion family``: an axis, and words about the values.
 
-    None for an expression, and the problem where a word is unknown.
+    Returns None for an expression, and a problem if a word is unknown.
     """
     plain = [word.rstrip("?") for word in words if word not in ("?", "optional")]
     if not plain or plain[0] not in AXES:
@@ -59,12 +59,15 @@ def signal_words(words: list[str], at: Path) -> dict[str, Any] | Problem | None:
             fix = did_you_mean(word, [*TYPES, "family", "required"], what="words")
             return Problem.of("DL202.word", at, source=" ".join(words), word=word, fix=fix)
         else:
-            return None  # an expression that begins with such a name
+            return None  # an expression that begins with the name of an axis
     return signal
 
 
 def signal_of(keys: Mapping[str, Any]) -> str:
-    """``{shape: [batch, tokens], dtype: int64}``, as other libraries say it, as the words of a signal."""
+    """The short form, or the keys, of a signal that is declared as in other libraries.
+
+    An example is ``{shape: [batch, tokens], dtype: int64}``.
+    """
     words = [word.lower() for key in (*AXIS_KEYS, "axis", "type") if key in keys for word in words_of(keys[key])]
     plain = [re.sub(r"\A(?:torch|np|numpy|pd|jnp)\.|\d+\Z", "", word) for word in words]
     axes = {word if word in AXES else _LENGTHS.get(word) or _AXIS_WORDS.get(word) for word in plain}
@@ -78,9 +81,10 @@ def signal_of(keys: Mapping[str, Any]) -> str:
 
 
 def of_axes(name: str, value: Any, at: Path, signals: Collection[Any] = ()) -> str | None:
-    """The fix for a signal of several axes, ``[completion, turn] float`` or ``B x T``: it is of the finest of them.
+    """The fix for a signal with several axes, ``[completion, turn] float`` or ``B x T``: the finest axis alone.
 
-    A part of a completion, a turn, is a row of a phase of its own. None for anything else, such as an expression.
+    A part of a completion, such as a turn, becomes a row of a separate phase. Returns None for anything else, such as
+    an expression.
     """
     keys = value if isinstance(value, Mapping) else {"axis": value}
     text = " ".join(str(keys[key]).lower() for key in ("axis", *AXIS_KEYS) if key in keys)
@@ -107,7 +111,10 @@ OF_PARTS = "a phase of its own, with a row for each; their sum in a completion i
 
 
 def _axis_of(word: str) -> str | None:
-    """The axis, the part of a completion or the type that a word of a shape says; None for a word of something else."""
+    """The axis, the part of a completion or the type that a word of a shape means.
+
+    Empty for a word without meaning, such as ``x``; None for an unknown word.
+    """
     bare, type_ = word.removeprefix("per_"), SYNONYMS.get(word, word)
     part = next((part for part in PARTS if bare in (part, f"{part}s")), None)
     if bare in AXES or part is not None or type_ in TYPES:
@@ -116,34 +123,34 @@ def _axis_of(word: str) -> str | None:
 
 
 def takes_all(rows: Any) -> bool:
-    """Whether a table's filter says that it takes all rows: ``*``, ``true``, ``[all]``; a word may name a filter."""
+    """Whether a table's filter asks for all rows: ``*``, ``true``, ``[all]``. A bare word may name a filter instead."""
     word = rows[0] if isinstance(rows, list) and len(rows) == 1 else rows
     names_one = word is rows and isinstance(word, str) and WORD.match(word) is not None
     return not names_one and str(word).lower() in ALL_ROWS
 
 
 def bounds(metric: str, alert: Mapping[str, Any]) -> str:
-    """The condition that the bounds of an alert are; empty where it has none."""
+    """The condition that the bounds of an alert mean; empty if the alert has no bounds."""
     return " or ".join(f"{metric} {sign} {alert[key]}" for key, sign in SIGNS.items() if key in alert)
 
 
 def both(condition: str, other: str) -> str:
-    """The condition that holds where two hold."""
+    """The conjunction of two conditions."""
     return " and ".join(f"({one})" if re.search(r"\b(?:or|if)\b", one) else one for one in (condition, other))
 
 
 def words_of(value: Any) -> list[str]:
-    """The words of a text, or those that were written as a list."""
+    """The words of a text, or the items of a list as texts."""
     return [str(item) for item in value] if isinstance(value, list) else str(value).replace("per-", "per_").split()
 
 
 def are_names(words: list[str]) -> bool:
-    """Whether words are names that a user chose: none of them says anything of a signal."""
+    """Whether all words are names that a user chose: none is a word for an axis or a type."""
     return bool(words) and all(map(WORD.match, words)) and {*AXES, *TYPES, *_AXIS_WORDS}.isdisjoint(words)
 
 
 def of_parts(part: str, data: Mapping[str, Any]) -> dict[str, str]:
-    """The signals that are declared per turn, or per another part of a completion, with their types in a phase."""
+    """The signals that a config declares per ``part`` of a completion, such as a turn, redeclared per completion."""
     entries = [inner for inner in map_at(data, "signals").values() if isinstance(inner, Mapping)]
     declared = {str(name): str(value).split() for inner in entries for name, value in inner.items()}
     return {
@@ -154,7 +161,7 @@ def of_parts(part: str, data: Mapping[str, Any]) -> dict[str, str]:
 
 
 def with_axis(words: list[str]) -> str | None:
-    """The words of a signal that names no axis, or another library's, with one; None for an expression."""
+    """The words of a signal, completed by an axis if they name none or another library's. None for an expression."""
     array = re.fullmatch(r"(?:\w+\.)?([a-z]*)\d* *\[.*,.*\]", " ".join(words))  # `float32[batch, seq]`
     if array is not None:
         return f"token {array[1]}" if array[1] in TYPES else "token"
@@ -162,7 +169,7 @@ def with_axis(words: list[str]) -> str | None:
     words = [SYNONYMS[word] if SYNONYMS.get(word) in TYPES and word not in _AXIS_WORDS else word for word in words]
     if words[0] in _AXIS_WORDS:
         named = [_AXIS_WORDS[words[0]], *words[1:]]
-    elif words[0] in TYPES or words[0] == "family":  # its axis stands behind it, or nowhere
+    elif words[0] in TYPES or words[0] == "family":  # the axis follows later, or is missing
         axis = next((word for word in words if word in AXES), "completion")
         named = [axis, *(word for word in words if word != axis)]
     else:
@@ -171,14 +178,14 @@ def with_axis(words: list[str]) -> str | None:
     return " ".join(named) if readable else of_prose(" ".join(words))
 
 
-_PROSE_TYPES = (  # words of a description, by the type that they speak of
+_PROSE_TYPES = (  # words in descriptions, by the type that they mean
     ("text", "text texts string strings str name names label labels category title language"),
     ("int", "int integer integers"), ("bool", "bool boolean flag whether"),
 )  # fmt: skip
 
 
 def of_prose(text: str) -> str | None:
-    """The words of a signal that is described: `data set, one text per completion`; None for an expression."""
+    """The words for a signal described in prose, `data set, one text per completion`. None for an expression."""
     words = re.findall(r"[a-z]\w*", text)
     if not words or re.search(r"[(\[{*/+<>=]", text) or body_of(text) is not None:
         return None
@@ -190,7 +197,7 @@ def of_prose(text: str) -> str | None:
 
 
 def condition(text: str, metric: Any) -> dict[str, Any]:
-    """``> 0.2 for 3``, ``nan``, or an expression, as the keys of an alert of ``metric``."""
+    """The keys of an alert on ``metric`` for ``> 0.2 for 3``, ``nan``, or an expression."""
     lasting = _LASTING.search(text)
     for_ = {"for": int(lasting[1])} if lasting else {}
     text = text[: lasting.start()] if lasting else text
@@ -206,18 +213,18 @@ def condition(text: str, metric: Any) -> dict[str, Any]:
 
 
 def is_reduction(name: str, arity: int) -> bool:
-    """Whether it is a reduction of so many expressions."""
-    from declog.language.reductions import DEFAULT  # numpy, which composing alone needs not
+    """Whether ``name`` is a reduction of ``arity`` expressions."""
+    from declog.language.reductions import DEFAULT  # imports numpy, which composing alone does not need
 
     try:
         reduction = DEFAULT.named(name)
-    except UsageError:  # two packages bring it
+    except UsageError:  # two packages provide it
         return False
     return reduction is not None and reduction.arity == arity
 
 
 def reduced(text: str) -> dict[str, Any] | None:
-    """``p95(reward)`` as `expr` and `reduce`; None for what is no call of a reduction."""
+    """The `expr` and `reduce` for ``p95(reward)``; None for a text that is no call of a reduction."""
     text = text.strip()
     body = body_of(text)
     if not isinstance(body, ast.Call) or not (name := called(body)) or not body.args:

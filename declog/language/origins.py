@@ -1,7 +1,4 @@
-"""The origin of a function as a text that two processes can compare: module, name, package, version, digest of code.
-
-Standard library and the registry.
-"""
+"""The origin of a function as a text that two processes can compare: module, name, package, version, digest of code."""
 
 from __future__ import annotations
 
@@ -17,12 +14,12 @@ from typing import Any
 from declog.registry import module_of
 
 _NAMED = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, type)
-_PROGRAM = ("__main__", "__mp_main__")  # what a program's own module is called in it, and in what it spawns
+_PROGRAM = ("__main__", "__mp_main__")  # the names of a program's main module in itself, and in spawned processes
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 
 
 def origin(run: Callable[..., Any]) -> str:
-    """``module:qualname``; of a function from elsewhere also its package's version and a digest of its code.
+    """``module:qualname`` of a function. Outside of declog, its packages with versions and a digest of its code follow.
 
     Two processes get the same text if they have the same installed package, or the same source outside of packages.
     """
@@ -40,7 +37,7 @@ def origin(run: Callable[..., Any]) -> str:
 
 
 def packages_of(module: str) -> tuple[str, ...]:
-    """The installed packages that have a top-level module; none for a script's own."""
+    """The installed packages that provide a top-level module; empty for a script's own module."""
     return tuple(sorted(set(_distributions().get(module, ()))))
 
 
@@ -50,9 +47,9 @@ def _distributions() -> Mapping[str, list[str]]:
 
 
 def _module(named: Any) -> str:
-    """The module of a function or class; for ``__main__`` the name of the program's file, as importers of it see it.
+    """The module of a function or class. ``__main__`` becomes the name of the program's file, as importers see it.
 
-    Code without a file, such as a notebook's cell and the text after ``-c``, stays in ``__main__``.
+    Code without a file, such as a notebook's cell or the text after ``-c``, stays in ``__main__``.
     """
     module = module_of(named)
     if module not in _PROGRAM:
@@ -69,7 +66,7 @@ def _digest(run: object) -> str:
 
 
 def _content(value: object, within: frozenset[int]) -> object:
-    """The content of a value that is equal in every process: no addresses, no order of sets."""
+    """The content of a value in a form that is equal in every process: without addresses and the order of sets."""
     if isinstance(value, _PLAIN):
         return type(value).__name__, value
     if id(value) in within:

@@ -1,7 +1,4 @@
-"""Keys of other tools, by the tables beside the errors: what to write for one, with its value and its entry.
-
-Problems' paths and data in, texts out. Imports models and errors only.
-"""
+"""Fixes for keys of other tools, from the tables of ``errors/``, filled with the key's value and entry."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from declog.language.wrong_forms import is_off, sinks_and_options, switched, wit
 
 
 def of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
-    """The fix for a key of another tool, such as `limit` of a table; None where the key is in no table."""
+    """The fix for a key of another tool, such as `limit` of a table. None if no table of ``errors/`` has the key."""
     section, *ids, key = map(str, path) if len(path) > 1 else ("", str(path[0]))
     section = "filters" if ids[1:] == ["filter"] else section
     template = elsewhere.keys().get(f"{section}.{key}" if section else key)
@@ -37,7 +34,7 @@ def of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     value, entry = at(data, path), at(data, path[:-1])
     if template is None or (value is None and re.search("<(value|named|switched|profiled)>", template)):
         return None
-    if template == "by: <value>" and _is_number(value, data):  # no label: a section of a tracker
+    if template == "by: <value>" and _is_number(value, data):  # a number is no label: it names a tracker's section
         template = "name: <value>/<id>"
     if template == "columns: <value>" and isinstance(value, str):
         value = re.split(r"[\s,]+", value)
@@ -77,7 +74,10 @@ def of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
 
 
 def _recorded(run: Any, sinks: Collection[str], *, moved: bool) -> dict[str, Any]:
-    """What a run records, with all keys beside it that it would; ``moved``: they stand in `run` themselves."""
+    """The `config` of a run, which is recorded, with the other keys of `run` that belong there.
+
+    ``moved`` says whether such keys stand in `run` itself.
+    """
     if not isinstance(run, Mapping):
         return {}
     answers = {key: elsewhere.keys().get(f"run.{key}", "") for key in run if moved}
@@ -94,7 +94,7 @@ def _is_of_wandb(key: str) -> bool:
 
 
 def _is_number(name: Any, data: Mapping[str, Any]) -> bool:
-    """Whether a name is that of a signal whose values are numbers, which are no labels."""
+    """Whether a name is a float signal or a derived signal, whose values are no labels."""
     if not isinstance(name, str):
         return False
     signals = [entry for path, entry in entries(data, "signals") if path[-1] == name and isinstance(entry, Mapping)]
@@ -102,7 +102,7 @@ def _is_number(name: Any, data: Mapping[str, Any]) -> bool:
 
 
 def _of_mode(key: str, value: Any) -> str | None:
-    """The condition of the modes that a key names: `mode: eval`, `modes: [eval, test]`, `train: false`."""
+    """The condition on `mode` for a key that names modes: `mode: eval`, `modes: [eval, test]`, `train: false`."""
     if isinstance(value, bool):
         mode = "eval" if "eval" in key else "train" if "train" in key else None
         return None if mode is None else f"mode {'==' if value else '!='} '{mode}'"
@@ -115,7 +115,7 @@ def _of_mode(key: str, value: Any) -> str | None:
 
 
 def _room(key: str, value: Any, entry: Any) -> Any:
-    """How much of a long text is kept, and from which end: by what is kept, or by the side that is cut."""
+    """The `max_chars` for a key that says how much of a long text is kept, or which end is kept or cut."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     room = entry.get("max_chars", 400) if isinstance(entry, Mapping) else 400
@@ -124,9 +124,9 @@ def _room(key: str, value: Any, entry: Any) -> Any:
 
 
 def of_sink_option(sink: str, key: str, data: Mapping[str, Any]) -> str | None:
-    """The fix for an option that a sink does not have, or not in that form: a sink is switched off by the list of them.
+    """The fix for an option that a sink does not have, or not in that form.
 
-    None where the option is in no table.
+    An option that switches a sink off becomes an edit of the list `sinks`. Returns None for an unknown option.
     """
     value = data["sink_options"][sink][key]
     if sink in ("wandb", "trackio") and key in ("dir", "directory", "path", "save_dir"):
@@ -144,7 +144,7 @@ def of_sink_option(sink: str, key: str, data: Mapping[str, Any]) -> str | None:
 
 
 def _named_anew(names: Any, metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """New names by metric, as metrics; where it names none, an example."""
+    """The entries of `metrics` for a map of metrics to new names; an example for any other value."""
     if not isinstance(names, Mapping):
         names = {next(iter(metrics), "reward"): "train/reward"}
     return {id_of(str(name), metrics) or str(name): {"name": new} for name, new in names.items()}

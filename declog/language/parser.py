@@ -1,4 +1,4 @@
-"""Python's trees of expressions, and which part of a text a node is. Nothing is checked here. Standard library only."""
+"""Parsing of expressions with Python's ``ast``, and the part of the text behind a node. Nothing is checked here."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import ast
 import re
 import threading
 
-_PARSER = threading.Lock()  # CPython 3.11 counts the depth of all threads' trees in one place, and then refuses them
+_PARSER = threading.Lock()  # CPython 3.11 counts the depth of all threads' trees together, and refuses deep ones
 WORDS = {"lt": "< ", "le": "<=", "gt": "> ", "ge": ">=", "eq": "==", "ne": "!="}
-# strings are passed over, backslashes in them too; `p99.9(x)` is a quantile, not an attribute
+# strings are skipped, with their backslashes; `p99.9(x)` is a quantile, not an attribute
 _WORD = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|\b(?:lt|le|gt|ge|eq|ne)\b(?!\()|\bp\d{1,3}\.\d+(?=\s*\()|[\r\n]")
 _TEXT = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"")
-_BACKSLASH = "\x7f"  # what stands for one while Python parses: texts have no escapes, as YAML had its own
+_BACKSLASH = "\x7f"  # replaces a backslash while Python parses: texts have no escapes, since YAML reads its own
 
 
 class _Raw(str):
-    """A text of an expression, which is written as it is: without escapes."""
+    """A text in an expression, whose ``repr`` has no escapes."""
 
     def __repr__(self) -> str:
         return f'"{self}"' if "'" in self else f"'{self}'"
 
 
 def plain_words(text: str) -> str:
-    """An expression as Python can parse it, of the same length: without words of comparison, line ends and `p99.9`."""
+    """Replace words of comparison, line ends and `p99.9` so that Python can parse an expression. The length stays."""
 
     def plain(match: re.Match[str]) -> str:
         word = match.group()
@@ -34,9 +34,10 @@ def plain_words(text: str) -> str:
 
 
 def tree_of(text: str) -> ast.Expression:
-    """Python's tree of an expression, from any thread, with texts as they stand; raises what ``ast.parse`` does.
+    """Parse an expression, on any thread, and keep its texts as written. Raises the exceptions of ``ast.parse``.
 
-    Words of comparison, line ends and `p99.9` may be in it; each place in the text is that in the tree.
+    The expression may contain words of comparison, line ends and `p99.9`. Positions in the tree are positions in
+    ``text``.
     """
     text = plain_words(text)
     with _PARSER:
@@ -48,7 +49,7 @@ def tree_of(text: str) -> ast.Expression:
 
 
 def body_of(text: str) -> ast.expr | None:
-    """The tree of an expression without what Python puts around it; None for a text that is no expression."""
+    """The tree of an expression without the enclosing ``ast.Expression``; None for a text that is no expression."""
     try:
         return tree_of(text).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -56,7 +57,7 @@ def body_of(text: str) -> ast.expr | None:
 
 
 def conjuncts(body: ast.expr | None) -> list[ast.expr]:
-    """The conditions that `and` joins, or the one that there is."""
+    """The conditions that `and` joins; any other condition alone."""
     if isinstance(body, ast.BoolOp) and isinstance(body.op, ast.And):
         return body.values
     return [] if body is None else [body]
@@ -68,18 +69,21 @@ def called(node: ast.expr) -> str:
 
 
 def arguments(node: ast.expr) -> list[ast.expr]:
-    """What a call gives to its function, with a name or without; none of any other expression."""
+    """The arguments of a call, positional ones first; empty for any other expression."""
     return [*node.args, *(item.value for item in node.keywords)] if isinstance(node, ast.Call) else []
 
 
 def source_of(text: str, node: ast.expr | ast.keyword) -> str:
-    """The part of a text that is a node of its ``tree_of``, which counts bytes of UTF-8; of any other node Python's."""
+    """The part of a text behind a node of its ``tree_of``, whose columns count bytes of UTF-8.
+
+    A node without columns is unparsed.
+    """
     if getattr(node, "end_col_offset", None) is None:
         return ast.unparse(node)
     return text.encode()[node.col_offset : node.end_col_offset].decode(errors="replace")
 
 
 def names_in(tree: ast.AST) -> set[str]:
-    """The names that a tree reads, without those of the functions that it calls."""
+    """The names that a tree reads, without the names of called functions."""
     called = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and node not in called}

@@ -1,11 +1,13 @@
-r"""Regular expressions over texts that a model wrote, in linear time: those of ``matches`` and of ``redact``.
+r"""The regular expressions of ``matches`` and ``redact``, which search texts of a model in linear time.
 
-Python's ``re`` may need longer than the universe for a pattern such as ``(\w+\s?)+$`` and holds the interpreter
-meanwhile, so that training stands still. RE2 takes time in proportion to the text, whatever the pattern, gives the same
-answer on every machine, and lets other threads run; a limit of seconds would answer by how busy a machine is. A pattern
-is read by Python's own parser and written for RE2, with Python's letters, digits, blanks and cases spelled out, so that
-it matches exactly where ``re`` does. Constructs without a linear search are refused: lookaheads and lookbehinds,
-references to groups, possessive and atomic groups. ``\b`` and ``\B`` know letters of ASCII only.
+Python's ``re`` may take practically forever for a pattern such as ``(\w+\s?)+$``, and holds the interpreter lock
+meanwhile, so training would stand still. RE2 takes time in proportion to the text for every pattern, gives the same
+answer on every machine, and lets other threads run. A time limit would make answers depend on a machine's load.
+
+Python's parser reads a pattern, and this module writes it for RE2, with Python's letters, digits, blanks and cases
+spelled out. So the pattern matches exactly where ``re`` does. Constructs without a linear search are refused:
+lookaheads and lookbehinds, references to groups, possessive and atomic groups. ``\b`` and ``\B`` know ASCII letters
+only.
 """
 
 from __future__ import annotations
@@ -28,13 +30,13 @@ ANCHORS = {
     "AT_BEGINNING": "^", "AT_BEGINNING_STRING": r"\A", "AT_END_STRING": r"\z", "AT_BOUNDARY": r"\b",
     "AT_NON_BOUNDARY": r"\B",
 }  # fmt: skip
-MOST = 1000  # repetitions that RE2 takes
+MOST = 1000  # the most repetitions that RE2 accepts
 CASED = 0x20000  # no character from here on has an upper or a lower case
 NO_CHARACTER = r"[^\x{0}-\x{10FFFF}]"
 
 
 class PatternError(ValueError):
-    """A pattern that cannot be read, or not be searched in linear time; its text says why, ``fix`` what to do."""
+    """A pattern that cannot be read, or not be searched in linear time: its text is the reason, ``fix`` the remedy."""
 
     def __init__(self, message: str, fix: str = "escape it as in Python's `re`") -> None:
         self.fix = fix
@@ -42,7 +44,7 @@ class PatternError(ValueError):
 
 
 class Pattern:
-    """One pattern; both methods are safe on any thread."""
+    """A compiled pattern. All methods are safe on any thread."""
 
     def __init__(self, source: str) -> None:
         engine: Any = importlib.import_module("re2")
@@ -55,11 +57,11 @@ class Pattern:
             raise PatternError(f"it is too large: {reason}") from error
 
     def matches(self, text: str) -> bool:
-        """Whether it matches anywhere in the text."""
+        """Whether the pattern matches anywhere in the text."""
         return self._compiled.search(text.encode("utf-8", "surrogatepass")) is not None
 
     def places(self, text: str) -> list[tuple[int, int]]:
-        """Its matches: from which character until which."""
+        """The matches in the text as half-open ranges of characters."""
         matches = self._compiled.finditer(_encodable(text))
         return [(match.start(), match.end() - len("".join(filter(None, match.groups())))) for match in matches]
 
@@ -68,7 +70,7 @@ class Pattern:
         text = _encodable(text)
 
         def replacement(match: Any) -> str:
-            newline = "".join(filter(None, match.groups()))  # the last one, which `$` may stand before
+            newline = "".join(filter(None, match.groups()))  # the line break that ends the text: `$` matches before it
             again = self._compiled.search(text, match.end() - 1) if newline else None
             matched = again is not None and again[0] == newline and not any(again.groups())
             return shown + (shown if matched else newline)
@@ -86,7 +88,7 @@ def _encodable(text: str) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def pattern(source: str) -> Pattern:
-    """The pattern of this text, compiled once; raises ``PatternError``."""
+    """Compile a pattern once per text. Raises ``PatternError``."""
     return Pattern(source)
 
 
@@ -101,9 +103,9 @@ def redacted(text: str, patterns: Iterable[tuple[str, str]]) -> str:
 
 
 def translated(source: str) -> str:
-    """The pattern as RE2 reads it; raises ``PatternError``."""
+    """Translate a pattern of Python's ``re`` for RE2. Raises ``PatternError``."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of sets that some later Python may read otherwise
+        warnings.simplefilter("ignore", FutureWarning)  # about sets that a later Python may read differently
         try:
             flags = re.compile(source).flags
             tree = importlib.import_module("re._parser").parse(source)
@@ -137,7 +139,7 @@ def _item(item: Any, what: Any, flags: int) -> str:
             return _set(item, tuple(what), flags)
         case "ANY":
             return "(?s:.)" if flags & re.DOTALL else r"[^\n]"
-        case "AT" if str(what) == "AT_END":  # also before a line break that ends the text, which is kept as a group
+        case "AT" if str(what) == "AT_END":  # matches before a final line break, too; a group holds the line break
             return "(?m:$)" if flags & re.MULTILINE else r"(\n?)\z"
         case "AT":
             anchor = ANCHORS[str(what)]
@@ -164,7 +166,7 @@ def _repeated(inside: str, low: int, high: Any) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _set(kind: Any, what: Any, flags: int) -> str:
-    """The characters that one item of a pattern takes in Python, which its own search says, as a set of RE2's."""
+    """The RE2 set of the characters that one item of a pattern matches in Python, found by a search with ``re``."""
     parser, compiler = (importlib.import_module(f"re.{name}") for name in ("_parser", "_compiler"))
     state = parser.State()
     state.flags, state.str = flags, ""
@@ -177,5 +179,5 @@ def _set(kind: Any, what: Any, flags: int) -> str:
 
 @functools.cache
 def _characters(with_cases: bool) -> str:
-    """All characters, or all that may have an upper or a lower case."""
+    """All characters, or only the range that may have an upper or a lower case."""
     return "".join(map(chr, range(CASED if with_cases else sys.maxunicode + 1)))

@@ -1,7 +1,4 @@
-"""Values of several phases together: the rows are those of the latest phase, and earlier values are looked up.
-
-Imports the tree of expressions.
-"""
+"""Expressions over several phases: they have the rows of the latest phase, and look up values of earlier phases."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from declog.language.syntax import ExpressionError
 
 
 def labels(graph: Graph, nodes: Sequence[Node], order: Callable[[str], int]) -> Node:
-    """One label of several values: texts, ints, bools, or tags; those of earlier phases are looked up."""
+    """Combine several values into one label: texts, ints, bools, or tags. Values of earlier phases are looked up."""
     phases = {node.type.phase for node in nodes if node.type.phase is not None}
     phase = latest(phases, order) if phases else None
     parts = []
@@ -34,7 +31,10 @@ def labels(graph: Graph, nodes: Sequence[Node], order: Callable[[str], int]) -> 
 
 
 def latest(phases: Iterable[str], order: Callable[[str], int]) -> str:
-    """The last of several phases, whose rows a value of all has; ``ExpressionError`` where no order is known."""
+    """The last of several phases, whose rows a value over all of them has.
+
+    Raises ``ExpressionError`` if the last two phases have no order.
+    """
     *_, before, last = sorted({*phases, ""}, key=lambda phase: (order(phase) if phase else -2, phase))
     if before and order(before) == order(last) >= 0:
         raise ExpressionError(Problem.of("DL313.order", first=before, second=last))
@@ -42,11 +42,15 @@ def latest(phases: Iterable[str], order: Callable[[str], int]) -> str:
 
 
 def join(graph: Graph, node: Node, phase: str | None, order: Callable[[str], int]) -> Node:
-    """A value for the rows of a phase: one of an earlier phase is looked up, per completion or, without rows, batch."""
+    """A value for the rows of a phase. A value of another phase is looked up per completion.
+
+    A value of a phase without rows is looked up per batch.
+    """
     if phase is None or node.type.phase in (None, phase):
         return node
     assert node.type.phase is not None
-    if node.op in (PRESENT, "not") and not node.args[0].type.text and asks(node):  # a row that is not found has none
+    # `present` goes outside of the lookup: it is false for a row that the lookup does not find
+    if node.op in (PRESENT, "not") and not node.args[0].type.text and asks(node):
         (arg,) = (join(graph, arg, phase, order) for arg in node.args)
         return graph.make(node.op, [arg], type=replace(arg.type, dtype=node.type.dtype))
     axis = Axis.STEP if order(node.type.phase) < 0 else Axis.COMPLETION
@@ -54,9 +58,9 @@ def join(graph: Graph, node: Node, phase: str | None, order: Callable[[str], int
 
 
 def in_one_phase(text: str, part: ast.expr, value: Node, phase: str | None, declared: Callable[[str], str]) -> str:
-    """The fix for a value of another phase than the tokens beside it; ``part`` is where ``text`` says it.
+    """The fix for a value of another phase than the tokens beside it. ``part`` is the syntax node of the value.
 
-    A length is how many tokens there are. ``declared`` says how a signal is declared.
+    A signal named as a length becomes `size(token)`. ``declared`` returns the declaration of a signal.
     """
     names = sorted({*names_in(part)} - AXES.keys())
     if len(names) == 1 and _LENGTH.fullmatch(names[0]):

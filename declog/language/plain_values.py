@@ -1,6 +1,6 @@
-"""Plain Python values as users' functions of rows and table cells have them: from arrays, and back to a type.
+"""Plain Python values, for users' functions of rows and for cells of tables: from arrays, and back to a type.
 
-None is null. Imports numpy and records.
+None means null.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _json(item: Any) -> Any:
 
 
 def _text(item: Any) -> str:
-    """The text that an object is, or its JSON."""
+    """A text as it is; any other object as JSON."""
     return str(item) if isinstance(item, str) else json.dumps(item, ensure_ascii=False)
 
 
@@ -53,7 +53,7 @@ CONVERT: Mapping[DType, Callable[[Any], Any]] = {
 
 
 def natural(values: Iterable[Any]) -> DType | None:
-    """The type of a run-time column, inferred from its first values; None if all of them are null."""
+    """The type of a run-time column, inferred from its first values. None if all these values are null."""
     items = [item for item in values if item is not None]
     types = {type(item) for item in items}
     if not types:
@@ -85,7 +85,7 @@ def _is_float(item: int) -> bool:
 
 
 def returned(type: DType, item: Any) -> Any:
-    """A user's function's result, converted to the type that it promises; raises ``TypeError`` if it does not fit."""
+    """Convert the result of a user's function to its declared type. Raises ``TypeError`` if the result does not fit."""
     item = _plain(item)
     if not fits(type, item):
         raise TypeError(f"it returned {item!r:.60}, which is no {type}")

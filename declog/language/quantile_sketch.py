@@ -1,9 +1,9 @@
-"""A fixed-bin histogram of per-token values: quantiles with a known error, whatever the number of tokens.
+"""A histogram of per-token values with fixed bins: it gives quantiles with a known error for any number of tokens.
 
-Bins grow geometrically from ``SMALLEST`` to ``GREATEST`` on both sides of zero (as DDSketch, Masson et al.
-2019), so that a quantile is within ``ERROR`` of the true value, relatively; smaller values count as zero, and
-greater ones as the greatest, or as infinite where an infinity is among them. 1 has a bin of its own value, so that
-quantiles of bools are exact. Imports numpy only.
+Bins grow geometrically from ``SMALLEST`` to ``GREATEST`` on both sides of zero (as in DDSketch, Masson et al. 2019).
+So the relative error of a quantile is at most ``ERROR``. Smaller magnitudes count as zero. Greater ones count as the
+greatest value, or as infinite if an infinity is among them. One bin has exactly the value 1, so quantiles of bools are
+exact.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ ERROR = 0.01
 _TO_ONE = math.ceil(-math.log(SMALLEST) / math.log(1 + 2 * ERROR))  # bins from the smallest value to 1
 GROWTH = -math.log(SMALLEST) / _TO_ONE
 SIDE = math.ceil(math.log(GREATEST / SMALLEST) / GROWTH) + 1  # bins of one sign
-SIZE = 2 * SIDE + 1  # negative ones from the greatest to the smallest, zero, positive ones
+SIZE = 2 * SIDE + 1  # bins in ascending order: negative values, zero, positive values
 
 _MAGNITUDES = np.exp(GROWTH * (np.arange(SIDE) - _TO_ONE))
-VALUES: NDArray[np.float64] = np.concatenate([-_MAGNITUDES[::-1], [0.0], _MAGNITUDES])  # what each bin stands for
+VALUES: NDArray[np.float64] = np.concatenate([-_MAGNITUDES[::-1], [0.0], _MAGNITUDES])  # the value of each bin
 
 Sparse = Sequence[Sequence[int]]  # [bin, count] pairs
 
@@ -32,10 +32,10 @@ Sparse = Sequence[Sequence[int]]  # [bin, count] pairs
 def edges_of(
     smallest: float, greatest: float, bins: int, low: float | None = None, high: float | None = None
 ) -> NDArray[Any]:
-    """The edges of equal bins from ``low``, or the smallest value, to ``high``, or the greatest one.
+    """The edges of equal bins from ``low`` (default: the smallest value) to ``high`` (default: the greatest value).
 
-    Beside one end without values on its inner side, the bins together are one wide. Where both ends are too close for
-    floats to divide, the range is made wider.
+    If no value lies beyond the one given end, all bins together are 1 wide. If both ends are too close for floats to
+    divide, the range is widened.
     """
     first, last = smallest if low is None else low, greatest if high is None else high
     if first >= last and low is not None:
@@ -45,7 +45,7 @@ def edges_of(
     try:
         with np.errstate(over="ignore", invalid="ignore"):
             return np.histogram_bin_edges([], bins, range=(first, last))
-    except ValueError:  # too close, or so far apart that no float is the distance
+    except ValueError:  # the ends are too close, or their distance is beyond a float
         least = 2.0 * bins * float(np.spacing(max(abs(first), abs(last))))
         if last / 2 - first / 2 < least:
             first, last = first - least, last + least
@@ -54,7 +54,7 @@ def edges_of(
 
 @dataclass(frozen=True)
 class Sketch:
-    """How many values fell into each bin, ``[SIZE]``, the exact smallest and greatest, whether they are integers."""
+    """The count of values in each bin, ``[SIZE]``, the exact extremes, and whether all values are integers."""
 
     counts: NDArray[np.int64]
     low: float
@@ -63,7 +63,7 @@ class Sketch:
 
     @classmethod
     def merge(cls, parts: Iterable[Sparse | None], low: float, high: float, *, integers: bool = False) -> Sketch:
-        """The counts of several batches together."""
+        """Add up the counts of several batches."""
         counts = np.zeros(SIZE, np.int64)
         for part in parts:
             if part:
@@ -72,7 +72,7 @@ class Sketch:
         return cls(counts, low, high, integers)
 
     def quantile(self, level: float) -> float:
-        """The quantile, interpolated linearly between neighbouring values; NaN where there are none."""
+        """The quantile at a level, interpolated linearly between neighbouring values; NaN for no values."""
         ranks = np.cumsum(self.counts)
         total = int(ranks[-1])
         if not total:
@@ -84,14 +84,14 @@ class Sketch:
         )
         if first == second or position == below:
             return first
-        if math.isinf(first) or math.isinf(second):  # the infinity; of both signs NaN
+        if math.isinf(first) or math.isinf(second):  # the sum is the infinity, or NaN for infinities of both signs
             return first + second
         return first + (second - first) * (position - below)
 
     def tail(self, level: float, *, top: bool) -> float:
-        """The mean of the values from a quantile on, to the greatest (``top``) or the smallest; NaN of none.
+        """The mean of the values from a quantile to the greatest value (``top``) or to the smallest; NaN for no values.
 
-        The number of values is that of distinct ones: those that share the quantile's bin are not known apart.
+        The number of values is computed as if all were distinct: the sketch cannot tell values of one bin apart.
         """
         edge = self.quantile(level)
         if not math.isfinite(edge):
@@ -118,23 +118,23 @@ class Sketch:
 
     @property
     def infinite(self) -> int:
-        """How many values are infinite."""
+        """The number of infinite values."""
         return int(self.counts[self._infinite].sum())
 
     def histogram(
         self, bins: int, low: float | None = None, high: float | None = None
     ) -> tuple[NDArray[Any], NDArray[Any]] | float:
-        """Counts in equal bins, and the edges, between two ends as ``edges_of`` has them; of no finite value NaN.
+        """Counts in equal bins, and their edges from ``edges_of``; NaN if no value is finite.
 
-        The values of one bin of the sketch are spread evenly over its width, but those of integers. So what is counted
-        on the wrong side of an edge lies within ``2 * ERROR`` of it.
+        The values in one bin of the sketch are spread evenly over its width, except for integers. So a value that is
+        counted on the wrong side of an edge lies within ``2 * ERROR`` of the edge.
         """
         finite = self.counts.copy()
         finite[self._infinite] = 0
         used = np.flatnonzero(finite)
         if not len(used):
             return math.nan
-        # beside an infinity only the bin of the finite end is known, and the other end may lie in the same bin
+        # if one end is infinite, only a bin is known for the finite values' end there; both ends may share that bin
         smallest = self.low if math.isfinite(self.low) else min(float(VALUES[used[0]]), self.high)
         greatest = self.high if math.isfinite(self.high) else max(float(VALUES[used[-1]]), smallest)
         edges = edges_of(smallest, greatest, bins, low, high)
@@ -149,6 +149,6 @@ class Sketch:
 
 
 def sparse(counts: NDArray[Any]) -> list[list[int]]:
-    """``[bin, count]`` pairs of the bins that hold anything."""
+    """The ``[bin, count]`` pairs of the bins that are not empty."""
     used = np.flatnonzero(counts)
     return [[int(bin), int(count)] for bin, count in zip(used, counts[used], strict=True)]

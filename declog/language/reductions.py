@@ -1,9 +1,9 @@
-"""Reductions: a column of rows to one value per cell.
+"""Reductions: they turn a column of rows into one value per cell.
 
-Most are finished from ``Moments``, a mergeable state (n, total, M2, min, max), which is also what a per-token
-expression is folded to for each completion. The rest need the values themselves.
+Most are computed from ``Moments``, a mergeable state (n, total, M2, min, max). Per-token expressions are folded to the
+same state for each completion. The other reductions need the values themselves.
 
-To add one: a formula in ``moments`` or a ``@_values`` function below, and a test.
+To add a reduction, write a formula in ``moments`` or a ``@_values`` function below, and a test.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ Array = NDArray[Any]
 class Reduction:
     """A registered reduction.
 
-    ``stats`` names what it is finished from: with it, ``run(moments)`` gives one value per entry, NaN for
-    none. Without, ``run(*columns, **params)`` gets the values that count, in row order, none missing in any
-    column, and returns a number or a ``(counts, edges)`` histogram.
+    ``stats`` names the statistics that it is computed from. With ``stats``, ``run(moments)`` returns one value per
+    entry, NaN for no value. Without, ``run(*columns, **params)`` gets the values that count, in row order. No value is
+    missing in any column. It then returns a number or a ``(counts, edges)`` histogram.
     """
 
     name: str
@@ -45,19 +45,19 @@ class Reduction:
     arity: int = 1
     params: Mapping[str, Any] | None = None
     accepts: frozenset[DType] = frozenset({DType.FLOAT, DType.INT, DType.BOOL})
-    texts: frozenset[int] = frozenset()  # the places of columns that are texts
+    texts: frozenset[int] = frozenset()  # the indices of columns that hold texts
     keeps_dtype: bool = False  # an int stays an int
     weighted: bool = False
-    ordered: bool = False  # it depends on which row is the latest
+    ordered: bool = False  # it depends on the order of rows
     histogram: bool = False
     level: float | None = None  # of a quantile
-    of_missing: float | None = None  # its value of nothing but missing values; None: it is missing too
-    sketch: Callable[..., Any] | None = None  # over tokens: from a Sketch and the params
+    of_missing: float | None = None  # the value if all values are missing; None: the value is missing, too
+    sketch: Callable[..., Any] | None = None  # computes it over tokens, from a Sketch and the params
     help: str = ""
 
     @property
     def aggregates(self) -> bool:
-        """Whether it takes `over=` in an expression: of one column of numbers it gives a number."""
+        """Whether it accepts `over=` in an expression: it turns one column of numbers into a number."""
         return self.arity == 1 and not self.histogram and not self.texts
 
     @property
@@ -66,12 +66,12 @@ class Reduction:
         return bool(self.stats)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """One of declog's own by its name, since its function cannot be pickled; another one by its function."""
+        """Pickle a reduction of declog by its name, since its function cannot be pickled; any other by its function."""
         return (builtin, (self.name,)) if self is BUILTIN.get(self.name) else super().__reduce_ex__(protocol)
 
 
 class Reductions(Registry[Reduction]):
-    """The reductions that a config can name; ``pNN`` is any quantile."""
+    """The reductions that a config can name. ``pNN`` names any quantile."""
 
     noun = "reduction"
     group = "declog.reducers"
@@ -89,7 +89,7 @@ class Reductions(Registry[Reduction]):
         return self.add(Reduction(name, run, arity=arity, params=params, texts=texts, help=help))
 
     def _registered(self, name: str) -> Reduction | None:
-        """The reduction of this name or of a quantile; None where there is none."""
+        """The reduction with a name, also a quantile's; None for an unknown name."""
         level = quantile_level(name)
         return super()._registered(name) if level is None else _quantile(name, level)
 
@@ -98,11 +98,11 @@ BUILTIN = Reductions()
 
 
 def builtin(name: str) -> Reduction | None:
-    """The reduction of declog's own of this name, quantiles included; None where there is none."""
+    """The reduction of declog with a name, quantiles included; None for an unknown name."""
     return BUILTIN.get(name)
 
 
-_QUANTILE = re.compile(r"p(\d{1,3}(?:[._]\d+)?)\Z")  # p99_9 is p99.9 where a dot is none
+_QUANTILE = re.compile(r"p(\d{1,3}(?:[._]\d+)?)\Z")  # p99_9 means p99.9 in names, which have no dots
 
 
 def quantile_level(name: str) -> float | None:
@@ -113,10 +113,10 @@ def quantile_level(name: str) -> float | None:
 
 
 def quantiles(values: Array, levels: Sequence[float]) -> Array:
-    """The quantiles of the values of the last axis that are not NaN, ``[levels, ...]``; of no values NaN.
+    """The quantiles over the last axis, ``[levels, ...]``. NaN values are skipped; no other value gives NaN.
 
-    They are interpolated linearly and rounded as numpy does. Between an infinite value and the same infinity or a
-    finite value the quantile is infinite; between infinities of both signs it is NaN.
+    Quantiles are interpolated linearly and rounded as in numpy. Between an infinite value and the same infinity or a
+    finite value a quantile is infinite; between infinities of both signs it is NaN.
     """
     if not values.shape[-1]:
         return np.full((len(levels), *values.shape[:-1]), np.nan)
@@ -136,7 +136,7 @@ def quantiles(values: Array, levels: Sequence[float]) -> Array:
     return np.asarray(results)
 
 
-@cache  # so that each name has one, also where a plan is unpickled
+@cache  # one object per name, also after a plan is unpickled
 def _quantile(name: str, level: float) -> Reduction:
     def run(values: Array) -> float:
         return float(quantiles(values, [level])[0])
@@ -153,11 +153,11 @@ for _name in ("mean", "sum", "min", "max", "var", "std", "pstd", "count"):
     ))  # fmt: skip
 
 DEVIATIONS: Mapping[str, str] = {"var": "sample (n-1)", "std": "sample (n-1)", "pstd": "population (n)"}
-"""Of what a deviation or a variance is the estimate."""
+"""The kind of estimate behind each deviation or variance, in words."""
 
 
 def _values(name: str, **entry: Any) -> Callable[[Callable[..., Any]], None]:
-    """Register ``run(*columns, **params)`` of the values themselves; ``entry`` is the rest of its ``Reduction``."""
+    """Register ``run(*columns, **params)``, which gets the values themselves; ``entry`` completes its ``Reduction``."""
 
     def register(run: Callable[..., Any]) -> None:
         BUILTIN.add(Reduction(name, run, **entry))
@@ -194,7 +194,7 @@ def _tail(name: str, beyond: Callable[[Any, Any], Array], level: Callable[[float
     """Register the mean of the values at or beyond a quantile."""
 
     def run(values: Array, share: float) -> float:
-        chosen = values[beyond(values, quantiles(values, [level(share)])[0])]  # none where infinities have no quantile
+        chosen = values[beyond(values, quantiles(values, [level(share)])[0])]  # empty if the quantile is NaN
         with np.errstate(invalid="ignore"):  # inf - inf
             return float(chosen.mean()) if len(chosen) else float("nan")
 
@@ -211,7 +211,7 @@ _tail("bottom_mean", np.less_equal, lambda share: share, "the mean of the values
 
 
 def out_of_range(reduction: Reduction, constants: Mapping[str, Any]) -> str | None:
-    """The name of a constant that a reduction cannot take; None where there is none."""
+    """The name of a constant whose value a reduction cannot take; None if all are valid."""
     bins = constants.get("bins")
     if bins not in (None, REQUIRED) and not (isinstance(bins, int) and 1 <= bins <= 10_000):
         return "bins"
@@ -232,7 +232,7 @@ def out_of_range(reduction: Reduction, constants: Mapping[str, Any]) -> str | No
     help="expected calibration error of (confidence, correct), equal bins (lo, hi] (Guo et al. 2017)",
 )
 def _ece(confidence: Array, correct: Array, bins: int) -> float:
-    index = np.searchsorted(np.arange(1, bins) / bins, confidence)  # an edge belongs to the bin below it
+    index = np.searchsorted(np.arange(1, bins) / bins, confidence)  # a value on an edge is in the bin below the edge
     gap = np.bincount(index, weights=correct - confidence, minlength=bins)
     return float(np.abs(gap).sum() / len(confidence))
 
@@ -241,7 +241,7 @@ def _ece(confidence: Array, correct: Array, bins: int) -> float:
 def _corr(x: Array, y: Array) -> float:
     if not (np.isfinite(x).all() and np.isfinite(y).all()):
         return float("nan")
-    if (x == x[0]).all() or (y == y[0]).all():  # a rounded mean would leave something to divide by
+    if (x == x[0]).all() or (y == y[0]).all():  # with a rounded mean, `scale` might not be 0
         return float("nan")
     dx, dy = x - x.mean(), y - y.mean()
     scale = float(np.sqrt((dx @ dx) * (dy @ dy)))
@@ -267,7 +267,7 @@ def reducer(run: Callable[..., Any] | None = None, *, name: str | None = None, r
 
 
 def finish(reduction: Reduction, columns: Sequence[Array], params: Mapping[str, Any]) -> Any:
-    """A reduction that needs its values, of columns without missing ones; NaN where there are no rows."""
+    """Run a reduction that needs its values on columns without missing values; NaN for no rows."""
     arguments = [column.tolist() if index in reduction.texts else column for index, column in enumerate(columns)]
     return reduction.run(*arguments, **params) if len(columns[0]) else float("nan")
 
@@ -279,8 +279,8 @@ _SAMPLES: Mapping[DType, Callable[[int], Any]] = {
 
 
 def tried(reduction: Reduction, dtypes: Sequence[DType], rows: int, params: Mapping[str, Any]) -> Any:
-    """What a reduction makes of that many rows of plain values of these types; raises whatever it raises."""
+    """Try a reduction on ``rows`` rows of sample values of some types. Raises the exceptions of the reduction."""
     columns = [np.array([_SAMPLES[dtype](row) for row in range(rows)]) for dtype in dtypes]
     with np.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # such as of the mean of nothing
+        warnings.simplefilter("ignore")  # for example of an empty mean
         return finish(reduction, columns, params)

@@ -1,7 +1,4 @@
-"""``@declog.column``: Python functions of one row, which YAML names with `call:`.
-
-Imports annotations, the registry and errors only.
-"""
+"""``@declog.column``: Python functions of one row, which YAML names with `call:`."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from declog.registry import Registry
 
 @dataclass(frozen=True)
 class RowFunction:
-    """A function of one row. ``params``: its parameters, and whether each is required; ``returns``: its annotation."""
+    """A function of one row. ``params``: its parameters, and whether each is required. ``returns``: its return type."""
 
     name: str
     params: tuple[tuple[str, bool], ...]
@@ -28,7 +25,7 @@ class RowFunction:
 
 
 class RowFunctions(Registry[RowFunction]):
-    """The functions that a schema's `call:` can name."""
+    """The functions of one row that `call:` in a schema can name."""
 
     noun = "column function"
     group = "declog.columns"
@@ -52,10 +49,10 @@ DEFAULT = RowFunctions(RowFunctions())
 def column(run: Callable[..., Any] | None = None, *, name: str | None = None, registry: RowFunctions = DEFAULT) -> Any:
     """Register a function of one row, for a schema's `call:` to use by name.
 
-    Its parameters are named as signals or constants of the config; it is called with that row's values, as plain
-    Python: numbers, texts, lists and maps, None for what is missing, a mapping of member to value for a family.
-    It runs in the background, for the rows that a table's filter picked only, and returns one value of the column's
-    type, or None.
+    The function's parameters have the names of signals or constants of the config. declog calls the function with the
+    row's values as plain Python: numbers, texts, lists and maps, None for a missing value, a mapping of member to value
+    for a family. The function runs in the background, only for the rows that a table's filter picked. It returns one
+    value of the column's type, or None.
 
     >>> @declog.column                      # doctest: +SKIP
     ... def extract_answer(completion: str) -> str | None:

@@ -1,4 +1,4 @@
-"""The meaning of names in an expression: which there are is said by the key of the config that the expression is at."""
+"""The meaning of names in an expression. The key of the config that holds the expression decides which names exist."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from declog.language.dtypes import Axis, DType, Type
 from declog.language.nodes import MODE, Node
 from declog.language.parser import WORDS
 
-if TYPE_CHECKING:  # numpy, which composing alone needs not
+if TYPE_CHECKING:  # imports numpy, which composing alone does not need
     from declog.language.reductions import Reduction
 
 BUILTINS: Mapping[str, Type] = {
@@ -20,7 +20,7 @@ BUILTINS: Mapping[str, Type] = {
     "elapsed": Type(DType.FLOAT, Axis.STEP),
     MODE: Type(DType.TEXT, Axis.STEP),
 }
-# Names that no signal may have. One that is named `mode` is what is meant where it is declared.
+# Names that no signal may have. A signal may be named `mode`: it then hides the built-in name.
 RESERVED = frozenset({"inf", "true", "false", "and", "or", "not", "if", "else", "in", "is", *WORDS, *BUILTINS}) - {MODE}
 
 
@@ -28,55 +28,55 @@ class Scope:
     """The meaning of names at one key of the config. This base class knows no names."""
 
     noun = "signal"  # or "metric": for messages
-    of_alert: str | None = None  # the alert whose condition it is
+    of_alert: str | None = None  # the alert whose condition the expression is
 
     @property
     def groups(self) -> bool:
-        """Whether the config says what a group is."""
+        """Whether the config defines groups."""
         return False
 
     @property
     def modes(self) -> Mapping[str, str]:
-        """The names of the modes that the config has, and their prefixes."""
+        """The names of the config's modes, and their prefixes."""
         return {}
 
     @property
     def metrics(self) -> Mapping[str, Any]:
-        """What the config says of its metrics, by id."""
+        """The entries of the config's metrics, by id."""
         return {}
 
     @property
     def token_mask(self) -> frozenset[Node]:
-        """The token axis' mask; empty where none is declared."""
+        """The mask of the token axis; empty if the config declares none."""
         return frozenset()
 
     def resolve(self, name: str) -> Node | Problem | None:
-        """The node that a name stands for; a Problem says why it cannot be used; None: unknown."""
+        """The node of a name. A Problem is the reason why the name cannot be used; None means an unknown name."""
 
     def attribute(self, name: str, attribute: str) -> Node | Problem | None:
-        """The node of ``name.attribute``, where the place allows it."""
+        """The node of ``name.attribute``, if the key of the config allows it."""
 
     def phase_order(self, phase: str) -> int:
-        """The place of a phase in a step: values of an earlier one can be looked up for the rows of a later one."""
+        """The position of a phase in a step. Rows of a later phase can look up values of an earlier phase."""
         return 0
 
     def measured(self, function: str, call: ast.Call) -> Node | None:
-        """The node of a call that asks something of a metric: ``members``, ``nan_count``, a ``label`` of tokens."""
+        """The node of a call about a metric: ``members``, ``nan_count``, or a ``label`` of tokens."""
 
     def reduction(self, name: str) -> Reduction | None:
-        """The reduction of this name."""
+        """The reduction with a name."""
 
     def of_tracker(self, name: str) -> str | None:
-        """What an expression writes for the value that trackers show under a name; None where none is meant."""
+        """The text, in an expression, of the value that trackers show under a name. None if the name means none."""
 
     def of_steps(self, name: str) -> str | None:
-        """The same for a metric that has one number per step, and no rows."""
+        """The same as ``of_tracker``, but only for a metric with one number per step and no rows."""
 
     def definition(self, name: str) -> str | None:
-        """The lines that define what a name speaks of; None where it is defined, or speaks of nothing."""
+        """The YAML that defines an undefined name. None if the name is defined, or nobody knows its meaning."""
 
     def declaration(self, signal: str) -> str:
-        """How a signal is declared, in short."""
+        """The declaration of a signal in short form."""
         return "..."
 
     def names(self) -> Iterable[str]:

@@ -1,7 +1,7 @@
-"""Segments of rows: partitions of numpy arrays, and the reductions of a segment that are no formula of ``moments``.
+"""Segments of rows: partitions of numpy arrays, and the reductions over segments that have no formula in ``moments``.
 
-NaN is a missing value and is skipped; a segment without a value gives NaN. Rows are the last axis, so that a family
-``[columns, rows]`` reduces like a plain column ``[rows]``. Imports numpy only.
+NaN is a missing value and is skipped. A segment without a value gives NaN. Rows are the last axis, so a family
+``[columns, rows]`` reduces like a plain column ``[rows]``.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-NOTHING: Array = np.asarray(None, object)  # None among objects, as an array
+NOTHING: Array = np.asarray(None, object)  # None as an array of objects
 
 
 class Segments:
     """A partition of rows into ``count`` segments; ``index[row]`` is the row's segment.
 
-    Rows of a segment keep their order. Reductions want every segment to hold a row: see ``aggregate``.
+    Rows of a segment keep their order. Reductions need at least one row in every segment: see ``aggregate``.
     """
 
     def __init__(self, index: NDArray[np.int64], count: int, size: int | None = None) -> None:
         self.index = index
         self.count = count
-        self.size = size  # rows per segment where all are equal and contiguous
+        self.size = size  # rows per segment, if all segments are contiguous and equally long
 
     @classmethod
-    @lru_cache(maxsize=64)  # windows of one run mostly have as many rows
+    @lru_cache(maxsize=64)  # windows of one run mostly have the same number of rows
     def single(cls, rows: int) -> Segments:
-        """All rows as one segment (none where there are no rows). Nobody changes a partition."""
+        """All rows as one segment, or no segment for no rows. Callers share the object, since it never changes."""
         return cls(np.zeros(rows, np.int64), min(rows, 1), rows or None)
 
     @classmethod
     def of_keys(cls, *keys: Array) -> Segments:
-        """Rows with equal keys together, segments in the order in which they first appear."""
+        """Put rows with equal keys into one segment. Segments have the order of their first rows."""
         first, index = ordered(*keys)
         rank = np.empty(len(first), np.int64)
         rank[np.argsort(first)] = np.arange(len(first))
@@ -49,7 +49,7 @@ class Segments:
 
     @cached_property
     def order(self) -> NDArray[np.int64] | None:
-        """Rows sorted by segment, or None where they are already."""
+        """The rows sorted by segment, or None if they are sorted already."""
         if self.size is not None or bool(np.all(self.index[1:] >= self.index[:-1])):
             return None
         return np.argsort(self.index, kind="stable")
@@ -61,7 +61,7 @@ class Segments:
 
     @cached_property
     def position(self) -> NDArray[np.int64]:
-        """Each row's place in its segment, ``[rows]``."""
+        """The position of each row in its segment, ``[rows]``, from 0."""
         position = np.arange(len(self.index)) - np.repeat(self.offsets, self.counts)
         if self.order is None:
             return position
@@ -75,7 +75,7 @@ class Segments:
         return np.split(rows, self.offsets[1:]) if self.count else []
 
     def per_segment(self, values: Array, one: Callable[[Array], Any], dtype: Any = np.float64) -> Array:
-        """``one`` of the values of each segment that are not missing, ``[..., rows]`` to ``[..., count]``."""
+        """Apply ``one`` to each segment's values that are not missing, ``[..., rows]`` to ``[..., count]``."""
         results = []
         for row, here in zip(np.atleast_2d(values), np.atleast_2d(present(values)), strict=True):
             ends = np.cumsum(np.bincount(self.index[here], minlength=self.count))
@@ -84,11 +84,11 @@ class Segments:
         return np.array(results, dtype).reshape(*values.shape[:-1], self.count)
 
     def sorted(self, values: Array) -> Array:
-        """``values[..., rows]`` with the rows of each segment together."""
+        """``values[..., rows]`` sorted by segment."""
         return values if self.order is None else values.take(self.order, -1)
 
     def apply(self, ufunc: np.ufunc, values: Array) -> Array:
-        """``ufunc`` reduced over each segment: ``[..., rows]`` to ``[..., count]``."""
+        """Reduce each segment with ``ufunc``: ``[..., rows]`` to ``[..., count]``."""
         if self.size is not None:
             return np.asarray(ufunc.reduce(values.reshape(*values.shape[:-1], self.count, self.size), axis=-1))
         if not self.count:
@@ -96,23 +96,23 @@ class Segments:
         return np.asarray(ufunc.reduceat(self.sorted(values), self.offsets, axis=-1))
 
     def squares(self, values: Array) -> Array:
-        """The sums of squares over each segment; of one size without an array of them, which is slow to fill."""
+        """The sum of squares over each segment, for equal sizes without an array of squares, which is slow to fill."""
         if self.size is None:
             return self.apply(np.add, values * values)
         values = values.reshape(*values.shape[:-1], self.count, self.size)
         return np.asarray(np.einsum("...i,...i->...", values, values))
 
     def spread(self, values: Array) -> Array:
-        """``[..., count]`` repeated to ``[..., rows]``; one segment's stay as they are, since numpy repeats those."""
+        """Repeat ``[..., count]`` to ``[..., rows]``. Values of a single segment stay: numpy broadcasts them."""
         return values if self.count == 1 else values.take(self.index, -1)
 
     @cached_property
     def full(self) -> bool:
-        """Whether every segment holds a row."""
+        """Whether every segment has a row."""
         return self.size is not None or bool(self.counts.all())
 
     def used(self) -> tuple[NDArray[np.int64], Segments]:
-        """The segments that hold a row, and the partition into those alone."""
+        """The segments that have a row, and the partition into these segments alone."""
         used = np.flatnonzero(self.counts)
         number = np.zeros(self.count, np.int64)
         number[used] = np.arange(len(used))
@@ -120,11 +120,11 @@ class Segments:
 
 
 def ordered(*keys: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The first row of each distinct combination of keys, in the order of the keys, and of each row which one it is.
+    """The first row of each distinct combination of keys, in the order of keys, and each row's index among these.
 
-    Keys that are NaN are one.
+    All NaN keys are equal.
     """
-    order = np.lexsort(keys[::-1])  # stable: of equal ones the first comes first
+    order = np.lexsort(keys[::-1])  # stable: equal keys keep the order of rows
     begins = np.ones(len(order), bool)
     begins[1:] = False
     for key in keys:
@@ -136,7 +136,7 @@ def ordered(*keys: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def present(values: Array) -> Array:
-    """Which entries are not missing."""
+    """A bool array that marks the entries that are not missing."""
     if values.dtype.kind == "f":
         there: Array = values == values
         return there
@@ -146,7 +146,7 @@ def present(values: Array) -> Array:
 
 
 def of_constant(values: Any, constant: Any) -> Array:
-    """Floats, of which those that are the float32 of a constant are the constant: what 0.1 is in a float32 tensor."""
+    """Replace floats that equal the float32 of a constant, as 0.1 in a float32 tensor does, by the constant."""
     array: Array = np.asarray(values)
     constant = np.asarray(constant)
     if array.dtype.kind != "f" or constant.dtype.kind != "f":
@@ -163,12 +163,12 @@ def count(values: Array, segments: Segments) -> Array:
 
 
 def any_of(values: Array, segments: Segments) -> Array:
-    """Whether any value is true; missing where all are."""
+    """Whether any value is true; missing if all values are missing."""
     return _answered(segments.apply(np.logical_or, truth(values)), values, segments)
 
 
 def all_of(values: Array, segments: Segments) -> Array:
-    """Whether every value that is not missing is true; missing where all are."""
+    """Whether every value that is not missing is true; missing if all values are missing."""
     return _answered(segments.apply(np.logical_and, truth(values) | ~present(values)), values, segments)
 
 
@@ -188,7 +188,7 @@ def last(values: Array, segments: Segments) -> Array:
 
 
 def _picked(values: Array, segments: Segments, extreme: np.ufunc, none: int) -> Array:
-    """The values in the first or last rows that have one; ``none`` stands for a row without."""
+    """The values in the first or last rows with a value. ``none`` is the row number that means no such row."""
     rows = segments.apply(extreme, np.where(present(values), np.arange(values.shape[-1]), none))
     here = rows != none
     picked = np.take_along_axis(values, np.where(here, rows, 0), -1) if values.shape[-1] else values
@@ -198,7 +198,7 @@ def _picked(values: Array, segments: Segments, extreme: np.ufunc, none: int) -> 
 
 
 def aggregate(run: Callable[[Array, Segments], Array], values: Array, segments: Segments) -> Array:
-    """A reduction over segments of which some may hold no row: those have no value."""
+    """Run a reduction over segments, some of which may have no row: these get no value."""
     if segments.full:
         return run(values, segments)
     used, some = segments.used()
@@ -207,19 +207,19 @@ def aggregate(run: Callable[[Array, Segments], Array], values: Array, segments: 
 
 
 def scattered(values: Array, index: Array, count: int, neutral: float | None) -> Array:
-    """``values[..., index]`` among ``count``; all others are ``neutral``."""
+    """An array ``[..., count]`` with ``values`` at ``index`` and ``neutral`` everywhere else."""
     array = np.full((*values.shape[:-1], count), neutral, object if neutral is None else np.float64)
     array[..., index] = values
     return array
 
 
 def truth(values: Array) -> Array:
-    """A bool array; missing is false."""
+    """The values as bools; a missing value is false."""
     return values if values.dtype.kind == "b" else (values != 0) & present(values)
 
 
 def rank(values: Array, segments: Segments) -> Array:
-    """The 1-based place of each value in its segment, ascending, ties by row; a missing value has none."""
+    """The 1-based rank of each value in its segment, ascending, ties by row; NaN for a missing value."""
     values = values.astype(np.float64)
 
     def one(row: Array) -> Array:

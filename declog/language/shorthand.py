@@ -1,8 +1,8 @@
-"""From short forms to the long form: a tree in, a tree out, in which each key has the location of its text.
+"""Rewriting of short forms in the long form, on trees in which each key keeps the location of its text.
 
-The composer applies it to each layer before it lays one over the others, so that layers in either form extend each
-other and overrides address the long form; ``validate`` applies it to all other data. A value that it cannot read
-stays as it is, and the models refuse it.
+The composer rewrites each layer before it merges layers. So layers in either form extend each other, and overrides
+address the long form. ``validate`` rewrites all other data. A value that cannot be read stays as it is, and the models
+refuse it.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from declog.language.notation import SEVERAL, WORD
 from declog.language.spec import SignalSpec
 from declog.language.tree import MISSING, Node, said
 
-SIGNAL_KEYS = frozenset({*keys(SignalSpec), "expr", "phase"})  # the last two are of a derived one and of `observe`
+SIGNAL_KEYS = frozenset({*keys(SignalSpec), "expr", "phase"})  # `expr`: derived signals; `phase`: `observe`
 
-OF_ROWS = ("expr", "reduce", "where", "by", "weight", "over")  # keys that a formula has not
-# What a metric is computed from, and the keys of another way, which a layer that says the one drops of layers below it.
+OF_ROWS = ("expr", "reduce", "where", "by", "weight", "over")  # keys that no metric with a formula has
+# The keys that say how a metric is computed. Each drops the listed keys of lower layers, which say another way.
 COMPUTED = {"expr": ("formula", "prefer"), "formula": (*OF_ROWS, "prefer", "nan", "ranks")}
 
 
 def long(layer: Node) -> tuple[Node, list[Problem]]:
-    """A layer of a config in its long form, and the problems of it. A line means the same over any layer."""
+    """The long form of one layer of a config, and its problems. Other layers do not change the meaning of a line."""
     writer = _Writer(signal_names(layer))
     return layer.holding({key: writer.section(key, node) for key, node in layer.entries.items()}), writer.problems
 
 
-_Entry = Callable[[Node, Path], Node | Problem]  # an entry in its long form, or its problem; with its path
+_Entry = Callable[[Node, Path], Node | Problem]  # from an entry and its path to its long form, or its problem
 
 
 @dataclass
 class _Writer:
-    """Writes sections. ``signals`` are this layer's."""
+    """Writes sections in the long form. ``signals`` holds the names of this layer's signals."""
 
     signals: frozenset[Any]
     problems: list[Problem] = field(default_factory=list)
@@ -55,7 +55,7 @@ class _Writer:
         return node if entry is None else self._written(entry, node, (name,))
 
     def _written(self, entry: _Entry, node: Node, at: Path) -> Node:
-        """A map with its entries in their long form. An entry that has a problem stays as it is."""
+        """A map with its entries in the long form. An entry with a problem stays as it is."""
         return node.holding({key: self._entry(entry, item, (*at, key)) for key, item in node.entries.items()})
 
     def _entry(self, entry: _Entry, node: Node, at: Path) -> Node:
@@ -88,7 +88,7 @@ class _Writer:
             return declared
         if declared is not None:
             return said(declared, node.location, replaces=True)
-        word = " ".join(words)  # `score`, a description of one word
+        word = " ".join(words)  # may be a description of one word, `score`
         described = at[0] == "signals" and WORD.match(word) and word not in self.signals and nearest(word, AXES) is None
         if (axis := self._with_axis(words) or ("completion" if described else None)) is not None:
             fix = f"{name}: {axis}"
@@ -100,12 +100,12 @@ class _Writer:
         return self._refused(node, at)
 
     def _of_axes(self, node: Node, at: Path) -> Problem | None:
-        """The problem of a signal of several axes; None of another value."""
+        """The problem of a signal with several axes; None for any other value."""
         fix = notation.of_axes(str(at[-1]), node.plain, at, self.signals)
         return None if fix is None else Problem.of("DL202.axes", at, name=at[-1], fix=fix)
 
     def _without_axis(self, node: Node, at: Path) -> Problem:
-        """The problem of a map that does not name an axis, or in other words: ``{shape: [batch], dtype: str}``."""
+        """The problem of a map without `axis`, or with another library's keys: ``{shape: [batch], dtype: str}``."""
         said_of_it = {
             key: item.plain for key, item in node.entries.items() if key in (*notation.AXIS_KEYS, "axis", "type")
         }
@@ -113,12 +113,12 @@ class _Writer:
         return Problem.of("DL202.no_axis", at, words=in_flow(said_of_it)[1:-1], fix=fix)
 
     def _with_axis(self, words: list[str]) -> str | None:
-        """The words of a signal with its axis; None for an expression, such as one that begins with a signal."""
+        """The words of a signal with its axis. None for an expression, such as one that begins with a signal's name."""
         typed = len(words) > 1 and words[0] not in AXES and words[1] in notation.TYPES  # `prompt float`
         return notation.with_axis(words) if words and (typed or words[0] not in self.signals) else None
 
     def _refused(self, node: Node, at: Path) -> Problem:
-        """The problem of a value that is no signal of a phase: the place where it belongs."""
+        """The problem of a value in `signals` that is no signal of a phase. Its fix shows where the value belongs."""
         name, keys = at[-1], node.entries
         if (problem := self._of_axes(node, at)) is not None:
             return problem
@@ -127,7 +127,7 @@ class _Writer:
         if keys and not axis_named and keys.keys().isdisjoint(("expr", "phase")):
             problem = self._without_axis(node, at)
             return replace(problem, fix=f"signals: {{any: {{{problem.fix}}}}}")
-        if isinstance(node.plain, list) and notation.are_names(words):  # the signals of a phase
+        if isinstance(node.plain, list) and notation.are_names(words):  # a list of a phase's signals
             fix = f"{name}: {in_flow(dict.fromkeys(words, 'completion'))}"
             return Problem.of("DL202.no_axis", at, words=" ".join(words), fix=fix)
         if (axis := self._with_axis(words)) is not None:
@@ -191,7 +191,7 @@ class _Writer:
     # -- axes
 
     def _axis(self, node: Node, at: Path) -> Node | Problem:
-        """``group: 4``, ``group: prompt_id``, ``token: completion_mask``."""
+        """The long form of ``group: 4``, ``group: prompt_id`` and ``token: completion_mask``."""
         if isinstance(node.value, bool) or not isinstance(node.value, int | str):
             return node
         if isinstance(node.value, str) and (pair := re.fullmatch(r"(\w+) *[=:] *(\w+)", node.value)):
@@ -201,24 +201,24 @@ class _Writer:
 
 
 def dropped(metric: Mapping[str, Any]) -> frozenset[str]:
-    """The keys of layers below that a metric drops, by the way in which it is computed."""
+    """The keys of lower layers that a metric drops, because it is computed in another way."""
     return frozenset(key for way in COMPUTED if metric.get(way) is not None for key in COMPUTED[way])
 
 
 def _open(node: Node) -> bool:
-    """Whether nothing stands there, or a text for a value from elsewhere or for one that is to be given."""
+    """Whether a node has no value yet: it is empty, contains an interpolation, or is ``???``."""
     value = node.value
     return value is None or (isinstance(value, str) and ("${" in value or value == MISSING))
 
 
 def signal_names(layer: Node) -> frozenset[Any]:
-    """The names of a layer's signals, observed and derived; a deleted one has none."""
+    """The names of a layer's signals, observed and derived, without deleted ones."""
     sections = [*layer.entries.get("signals", Node({})).entries.values(), layer.entries.get("derived", Node({}))]
     return frozenset(name for section in sections for name, node in section.entries.items() if node.value is not None)
 
 
 def _is_signal(node: Node) -> bool:
-    """Whether an entry of `signals` is a signal where a phase is expected: the key of it is a signal's own."""
+    """Whether an entry directly below `signals` is a signal instead of a phase: it has keys of a signal."""
     if not isinstance(node.value, dict):
         return True
 

@@ -1,4 +1,4 @@
-"""Curves of the values of earlier steps: `combine: ema(0.9)`, `rolling(50)`, `rolling_std(50)` and `lag(1)`."""
+"""Curves over the values of earlier steps: `combine: ema(0.9)`, `rolling(50)`, `rolling_std(50)` and `lag(1)`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-MOST = 10_000  # values of `rolling` and `lag`: each member and label keeps that many, and checkpoints have them
+MOST = 10_000  # the most values of `rolling` and `lag`: kept for each member and label, also in checkpoints
 Reduction = Literal["", "min", "max", "std", "var", "median"]
 
 _WEIGHT = re.compile(r"ema\(\s*(0?\.\d*[1-9]\d*)\s*\)\Z")
@@ -29,10 +29,10 @@ _WORDS: Mapping[str, Reduction] = {
 
 @dataclass(frozen=True)
 class Smoothing:
-    """A moving average of values, a reduction of the last few, or the one that came so many before.
+    """A moving average of values (``ema``), a reduction of the last values (``rolling``), or an earlier one (``lag``).
 
-    ``number`` is the weight of the past for ``ema``, how many values count for ``rolling``, and how many came after it
-    for ``lag``. ``reduction`` is empty for a mean.
+    ``number`` is the weight of the past for ``ema``, the number of values for ``rolling``, and the number of values
+    back for ``lag``. ``reduction`` is empty for a mean.
     """
 
     way: Literal["ema", "rolling", "lag"]
@@ -41,7 +41,7 @@ class Smoothing:
 
     @classmethod
     def of(cls, combine: str) -> Smoothing | None:
-        """What `combine` says; None for another way to combine, and for a weight or a count that is out of bounds."""
+        """The curve that `combine` names. None for any other text, and for a weight or a count out of bounds."""
         if (weight := _WEIGHT.match(combine)) is not None:
             return cls("ema", float(weight[1]))
         count = _COUNT.match(combine)
@@ -52,7 +52,7 @@ class Smoothing:
 
     @classmethod
     def of_last(cls, steps: object) -> Smoothing:
-        """The mean of so many last values, as far as it can have them, or the average of a weight; else of 50."""
+        """The mean of the last ``steps`` values, at most ``MOST``. A weight gives ``ema``, anything else 50 values."""
         if isinstance(steps, float) and 0 < steps < 1:
             return cls("ema", steps)
         count = steps if isinstance(steps, int) and not isinstance(steps, bool) and steps > 0 else 50
@@ -60,7 +60,7 @@ class Smoothing:
 
     @classmethod
     def meant(cls, combine: str) -> Smoothing | None:
-        """The reduction of the last values that another text means, such as ``sma(50)`` and ``rolling(10, std)``."""
+        """The reduction of the last values that a foreign text means: ``sma(50)``, ``rolling(10, std)``. Else None."""
         said = None if re.search("sum|p\\d", combine) else _MEANT.match(combine)
         if said is None:
             return None
@@ -69,27 +69,30 @@ class Smoothing:
 
     @classmethod
     def other(cls, combine: str) -> int | None:
-        """Of how many last values a text speaks that means another reduction of them, such as ``rolling(20, p90)``."""
+        """The number of last values in a text that may mean another reduction of them: 20 of ``rolling(20, p90)``."""
         return None if (said := _MEANT.match(combine)) is None or said[1] is None else int(said[1])
 
     @property
     def most(self) -> int:
-        """How many values it needs at most."""
+        """The most values that the curve needs."""
         return 1 if self.way == "ema" else int(self.number) + (self.way == "lag")
 
     @property
     def least(self) -> int:
-        """How many values it needs at least."""
+        """The fewest values from which the curve has a value."""
         return self.most if self.way == "lag" else 2 if self.reduction in ("std", "var") else 1
 
     def following(self, before: float | None, value: float) -> float:
-        """What is kept of a value behind the one that was kept before, if there is one."""
+        """The number to keep for a new value: the new average for ``ema``, else the value itself.
+
+        ``before`` is the number kept last, None at the beginning.
+        """
         if self.way != "ema" or before is None:
             return value
         return self.number * before + (1 - self.number) * value
 
     def of_kept(self, values: Sequence[float]) -> float:
-        """The curve's value, of at least ``least`` values that were kept."""
+        """The curve's value, computed from at least ``least`` kept values."""
         last = values[-self.most :]
         if self.way == "lag":
             return last[0]
@@ -99,7 +102,7 @@ class Smoothing:
 
     @property
     def words(self) -> str:
-        """What it takes of the last values, such as "mean"."""
+        """The reduction of the last values in words, such as "mean"."""
         return self.reduction or "mean"
 
     def __str__(self) -> str:
@@ -107,12 +110,12 @@ class Smoothing:
 
 
 def _reduction(text: str) -> Reduction:
-    """The reduction that a text speaks of; empty where it speaks of none."""
+    """The reduction that a text names; empty if it names none."""
     return next((reduction for word, reduction in _WORDS.items() if re.search(word, text)), "")
 
 
 def _variance(values: Sequence[float]) -> float:
-    """By n - 1; exactly 0 of equal values."""
+    """The variance, divided by n - 1; exactly 0 for equal values."""
     shifted = [value - values[-1] for value in values]
     mean = sum(shifted) / len(shifted)
     return sum((value - mean) * (value - mean) for value in shifted) / (len(shifted) - 1)

@@ -1,7 +1,7 @@
 """The YAML of a config as pydantic models, nothing else; ``validation.py`` makes them from plain data.
 
-The models know the long form; ``shorthand.py`` reads the short ones. Only shapes and literals are checked here: names,
-axes and expressions are the compiler's. Imports pydantic and dtypes.
+The models know the long form only; ``shorthand.py`` reads the short forms. The models check shapes and literals. The
+compiler checks names, axes and expressions.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from declog.language.spec_of_tables import ColumnSpec, FilterSpec, TableSpec
 from declog.language.spec_of_tests import CaptureSpec, TestSpec
 
 Every = int | Literal["trainer", "epoch"]
-ANY = "any"  # the phase of signals that are observed wherever something needs them
+ANY = "any"  # the phase of signals that may be observed in every phase
 AxisName = Literal["step", "group", "completion", "token"]
 Over = Literal["window", "step", "batch", "rank", "rank_batch", "run", "run_step", "run_batch", "run_rank_batch"]
 COMBINE = ("mean", "min", "max", "sum", "first", "last", "var", "std")
@@ -140,7 +140,7 @@ class Observed(Masked):
 
     @property
     def members(self) -> tuple[str, ...]:
-        """The members that it declares; none where any may come."""
+        """The declared members; empty if any member may be observed."""
         return tuple(self.family) if isinstance(self.family, list) else ()
 
 
@@ -154,7 +154,7 @@ class Named(Switched):
 
     @property
     def before(self) -> tuple[str, ...]:
-        """Its earlier names."""
+        """The entry's earlier names."""
         return (self.renamed,) if isinstance(self.renamed, str) else tuple(self.renamed or ())
 
 
@@ -181,7 +181,7 @@ class ObserveSpec(Observed):
     @model_validator(mode="before")
     @classmethod
     def _reported(cls, data: Any) -> Any:
-        """`from` without `axis`: a number that the loop has computed, and logs by a name."""
+        """Read `from` without `axis` as a number that the training loop computes, and logs by a name."""
         alone = isinstance(data, Mapping) and "from" in data and "axis" not in data
         return {"axis": "step", "phase": "reported", **data} if alone else data
 
@@ -254,7 +254,7 @@ class MetricSpec(Named, Conditional, Windowed):
 
     @property
     def smoothing(self) -> Smoothing | None:
-        """The smooth curve that `combine` says."""
+        """The smooth curve that `combine` names, or None."""
         return Smoothing.of(self.combine or "")
 
     @property
@@ -441,7 +441,7 @@ class LogSpec(Model):
 
     @property
     def declared(self) -> list[tuple[Path, SignalSpec | DerivedSpec]]:
-        """All signals, those of phases and derived ones, with their paths."""
+        """All signals, observed and derived, with their paths."""
         observed = [
             (("signals", phase, name), spec)
             for phase, names in sorted(self.signals.items())

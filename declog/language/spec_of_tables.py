@@ -1,7 +1,4 @@
-"""The parts of a config that say which samples are kept, as models: filters, columns, tables.
-
-Only shapes are checked here. Imports pydantic and dtypes.
-"""
+"""The models of filters, columns and tables, which say which samples are kept. Only shapes are checked here."""
 
 from __future__ import annotations
 
@@ -97,7 +94,7 @@ class ColumnSpec(Described):
 
     @property
     def dtype(self) -> DType | None:
-        """The type, where it is not of tokens."""
+        """The declared type; None without one, and for tokens."""
         return None if self.type in (None, "tokens") else DType(self.type)
 
 

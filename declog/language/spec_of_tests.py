@@ -1,6 +1,6 @@
-"""The parts of a config that replay it, as models: captures and config tests.
+"""The models of captures and config tests.
 
-Only shapes are checked here; ``replay`` checks names when it runs the tests. Imports pydantic only.
+Only shapes are checked here; ``replay`` checks names when it runs the tests.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class CaptureSpec(Model):
     @field_validator("limit", "queue", mode="after")
     @classmethod
     def _bytes(cls, value: int | str) -> int:
-        """A number of bytes, or text such as `256MB`."""
+        """Read a number of bytes, or a text such as `256MB`."""
         size = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?i?)B?", str(value).strip(), re.IGNORECASE)
         if size is None or float(size[1]) <= 0:
             raise refused("DL202.bytes", value=value)
@@ -149,7 +149,7 @@ class StepInput(Input, Expectations):
 class TestSpec(StepInput):
     """A config test: the inputs of steps, and the expected records. Without `steps` it is one step."""
 
-    __test__: ClassVar[bool] = False  # pytest would take it for a test of ours
+    __test__: ClassVar[bool] = False  # else pytest would collect the class as a test
     _short = None
 
     help: str = ""
@@ -180,5 +180,5 @@ class TestSpec(StepInput):
 
     @property
     def inputs(self) -> list[StepInput]:
-        """The steps; the test itself where it is one."""
+        """The steps; the test itself if it is a single step."""
         return self.steps or [self]

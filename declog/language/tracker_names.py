@@ -1,6 +1,6 @@
-"""Metrics by the names that trackers show, such as `completions/mean_length`: which metric a name means.
+"""Search for the metric behind a name that trackers show, such as `completions/mean_length`.
 
-Plain data of a config's metrics comes in.
+The functions take a config's metrics as plain data.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FIELD = re.compile(r"\{(?!id\})\w+\}")
 
 
 class Shown(NamedTuple):
-    """A metric by its id, which of its several reductions, and which member of a family or label."""
+    """A metric by its id, with one of its several reductions, and one member of a family or one label, if given."""
 
     id: str
     reduction: str | None = None
@@ -40,20 +40,20 @@ class Shown(NamedTuple):
 
     @property
     def is_value(self) -> bool:
-        """Whether it is all that the metric, or its reduction, has: no member and no label of it."""
+        """Whether it is the whole value of the metric or its reduction, and not one member or label."""
         return self.member is None and self.label is None
 
 
 def metric_of(metrics: Mapping[str, Any], name: str) -> Shown | None:
     """The metric that trackers show as ``name``, or nearly so: ``reward/mean`` is `reward`, if that is a mean.
 
-    ``metrics`` are entries by id: the keys `name`, `alias`, `reduce` and `by` of each are read, and `family`, whether
-    it has members (see ``with_families``).
+    ``metrics`` holds entries by id. Their keys `name`, `alias`, `reduce` and `by` are read, and `family`: whether the
+    metric has members (see ``with_families``). Returns None if no metric fits.
     """
     entire, name = name, name.removeprefix("train/")
     matches = [one for text in dict.fromkeys((entire, name)) for one in _named(metrics, text)]
     if matches:
-        return next((one for one in matches if one == Shown(one.id)), matches[0])  # before a member of that name
+        return next((one for one in matches if one == Shown(one.id)), matches[0])  # a whole metric before a member
     if (ending := idioms.of_ending(name)) is None:
         return _label_of(metrics, name)
     stem, reduction = ending
@@ -66,7 +66,7 @@ def metric_of(metrics: Mapping[str, Any], name: str) -> Shown | None:
 
 
 def _named(metrics: Mapping[str, Any], shown: str) -> Iterator[Shown]:
-    """The metrics, their reductions, members and labels whose name a text is."""
+    """The metrics, or their reductions, members and labels, that trackers show under a name."""
     for id, entry in metrics.items():
         for match in filter(None, (re.fullmatch(pattern, shown) for pattern in _patterns(id, entry))):
             groups = match.groupdict()
@@ -75,7 +75,7 @@ def _named(metrics: Mapping[str, Any], shown: str) -> Iterator[Shown]:
 
 
 def _label_of(metrics: Mapping[str, Any], name: str) -> Shown | None:
-    """``by_level/1``, as trackers show a label by default: behind a slash, and the reduction if there are several."""
+    """The label that trackers show by default as ``by_level/1``: the id, one of several reductions, the label."""
     for id, entry in metrics.items():
         reductions = _reductions(entry)
         between = f"/(?P<reduction>{'|'.join(map(re.escape, reductions))})" if len(reductions) > 1 else ""
@@ -88,7 +88,7 @@ def _label_of(metrics: Mapping[str, Any], name: str) -> Shown | None:
 
 
 def with_families(metrics: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of metrics, and of each whose signal the config ``data`` declares as a family that it is one."""
+    """The entries of metrics, with `family: true` in each whose signal the config ``data`` declares as a family."""
     signals = [(path[-1], signal) for path, signal in entries(data, "signals") if isinstance(signal, Mapping)]
     families = {name for name, signal in signals if signal.get(_FAMILY)}
     return {
@@ -98,13 +98,13 @@ def with_families(metrics: Mapping[str, Any], data: Mapping[str, Any]) -> dict[s
 
 
 def id_of(name: str, metrics: Mapping[str, Any]) -> str | None:
-    """The id of the one metric that trackers show as ``name``, which is not its id; None where there is none."""
+    """The id of the one metric that trackers show as ``name``, if ``name`` is not its id; else None."""
     shown = metric_of({id: entry for id, entry in metrics.items() if id != name}, name)
     return shown.id if shown is not None and shown.reduction is None and shown.is_value else None
 
 
 def reductions_of(entry: Any) -> dict[str, str]:
-    """The reductions of an entry by the endings of its keys, ``{"mean": "mean"}``; none where it has one value."""
+    """The reductions of an entry by their endings in names, ``{"mean": "mean"}``; empty for a single reduction."""
     reduce = entry.get("reduce") if isinstance(entry, Mapping) else None
     items = reduce if isinstance(reduce, list) else [reduce] if isinstance(reduce, str) and reduce in SEVERAL else []
     named = [item if isinstance(item, Mapping) else {suffix_of(text): text for text in SEVERAL.get(item, (item,))}
@@ -113,9 +113,10 @@ def reductions_of(entry: Any) -> dict[str, str]:
 
 
 def of_one_reduction(name: str, metrics: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The entries that do what ``name``, one of a metric's several reductions as trackers show it, says in ``metrics``.
+    """The entries to write for an entry of ``metrics`` whose ``name`` is one of a metric's several reductions.
 
-    One that is off leaves the others; a name of its own has a formula of it. None for anything else.
+    An entry that is off removes the reduction from the metric's list. An entry with a `name` only becomes a formula
+    with that name. Returns None for anything else.
     """
     entries = {id: entry for id, entry in metrics.items() if not _of_several(id, metrics)}
     entry, shown = metrics.get(name), _of_several(name, metrics)
@@ -133,7 +134,7 @@ def of_one_reduction(name: str, metrics: Mapping[str, Any]) -> dict[str, Any] | 
 
 
 def _of_several(name: str, metrics: Mapping[str, Any]) -> Shown | None:
-    """The one of a metric's several reductions that a name means, which is no id: `length.mean` is one, too."""
+    """The one of a metric's several reductions that a name means, also `length.mean`; None for any other name."""
     id, _, ending = name.partition(".")
     if ending in reductions_of(metrics.get(id)):
         return Shown(id, ending)
@@ -148,43 +149,43 @@ def _is_off(entry: Any) -> bool:
 
 
 def in_formula(id: str, entry: Any, reduction: str = "mean") -> str:
-    """What a formula writes for a metric by its id: of several this reduction, else the mean, else the first."""
+    """The text of a metric in a formula. Of several reductions, ``reduction`` counts, else the mean, else the first."""
     reductions = reductions_of(entry)
     meant = [ending for word in (reduction, "mean") for ending, text in reductions.items() if text == word]
     return ".".join([id, *meant, *reductions][:2])
 
 
 def _reductions(entry: Any) -> list[str]:
-    """The endings of an entry's reductions, also of a single one; the mean is the default."""
+    """The endings of an entry's reductions, also of a single reduction; by default the mean."""
     reduce = entry.get("reduce") if isinstance(entry, Mapping) else None
     return [*reductions_of(entry)] or [suffix_of(str(reduce or "mean"))]
 
 
 def suffix_of(reduction: str) -> str:
-    """What a reduction is called in names: ``p99_9`` of `p99.9`, ``top_mean`` of `top_mean(share=0.2)`."""
+    """The name of a reduction inside of names: ``p99_9`` for `p99.9`, ``top_mean`` for `top_mean(share=0.2)`."""
     return reduction.split("(")[0].replace(".", "_")
 
 
 def _by(entry: Any) -> list[str]:
-    """The labels of an entry, as they are written: none, one or several expressions."""
+    """The expressions of an entry's labels; empty without `by`."""
     by = entry.get("by") if isinstance(entry, Mapping) else None
     return [str(part) for part in listed(by) if part is not None]
 
 
 def _label(entry: Any) -> str:
-    """What matches a label of an entry: that of several expressions has as many parts."""
+    """A regular expression for a label of an entry. Labels of several expressions have one part for each."""
     parts = "/".join(["[^/]+"] * len(_by(entry)))
     return ".+" if len(_by(entry)) < 2 else f"(?:[^/]+/)?{parts}" if entry.get(_FAMILY) else parts
 
 
 def _patterns(id: str, entry: Any) -> Iterator[str]:
-    """What matches the names of a metric, with groups for the reduction and the member."""
+    """Regular expressions for the names of a metric, with groups for the reduction, the member and the label."""
     keys = entry if isinstance(entry, Mapping) else {}
     several = len(_reductions(entry)) > 1
     name, alias = keys.get("name"), keys.get("alias")
     for template in (name or (f"{id}/{{reduce}}" if several else id), *(alias if isinstance(alias, list) else ())):
         if id == LOGGED or not isinstance(template, str) or not re.search(r"\w", _FIELD.sub("", template)):
-            continue  # a name of fields alone may be any
+            continue  # a name of fields alone matches any text
         pattern = re.escape(template.replace("{id}", id))
         reductions = "|".join(map(re.escape, _reductions(entry)))
         pattern = pattern.replace(r"\{reduce\}", f"(?P<reduction>{reductions})" if several else reductions, 1)

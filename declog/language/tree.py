@@ -1,7 +1,7 @@
-"""Trees of values with their locations: a file, an override or plain data, and one tree laid over another.
+"""Trees of values with their locations, for files, overrides and plain data; and the merging of two trees.
 
-Each value keeps the location where it was written, and so do the values that are made of it. The reader of a file
-decides what a location is; this module never looks at one. Imports nothing of declog but the errors' ``Path``.
+Each value keeps the location where it was written, and so do the values that are derived from it. The reader of a file
+decides what a location is; this module never reads one.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any
 
 from declog.errors import Path
 
-MISSING = "???"  # a value that is yet to be given
+MISSING = "???"  # a value that another layer must give
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
     """A map of nodes, a list of nodes, or a scalar.
 
-    A node that ``replaces`` leaves nothing of the node below it, as a text or a list does; this holds for maps and for
-    ``???``. One that ``drops`` keys leaves nothing of these.
+    With ``replaces``, a map or ``???`` replaces the node of the lower layer completely, as any text or list does.
+    ``drops`` names the keys of the lower node that are removed.
     """
 
     value: Any
@@ -32,23 +32,23 @@ class Node:
 
     @property
     def entries(self) -> Mapping[Any, Node]:
-        """The entries of a map; none of anything else."""
+        """The entries of a map; empty for any other node."""
         return self.value if isinstance(self.value, dict) else {}
 
     @property
     def plain(self) -> Any:
-        """The value without places."""
+        """The value as plain data, without locations."""
         if isinstance(self.value, dict):
             return {key: node.plain for key, node in self.value.items()}
         return [node.plain for node in self.value] if isinstance(self.value, list) else self.value
 
     def at(self, path: Sequence[Any]) -> Node | None:
-        """The node at a path; None where there is none."""
+        """The node at a path, or None."""
         depth, node = self.deepest(path)
         return node if depth == len(path) else None
 
     def deepest(self, path: Sequence[Any]) -> tuple[int, Node]:
-        """How many keys of a path are there, and the node at the last of them; digits count the items of a list."""
+        """The number of a path's leading keys that exist, and the node at the last of them. Digits index a list."""
         node = self
         for depth, key in enumerate(path):
             inner = node.value
@@ -59,11 +59,11 @@ class Node:
         return len(path), node
 
     def holding(self, value: Any) -> Node:
-        """The same location with another value."""
+        """A copy of the node with another value."""
         return Node(value, self.location, self.replaces, self.drops)
 
     def walk(self, path: Path = ()) -> Iterator[tuple[Path, Node]]:
-        """Every node below with its path, outer ones first; keys are texts, as in a problem's path."""
+        """Every node below this one with its path; outer nodes come first. Keys are texts, as in a problem's path."""
         items = enumerate(self.value) if isinstance(self.value, list) else self.entries.items()
         for key, node in items:
             key = key if isinstance(self.value, list) else str(key)
@@ -83,12 +83,12 @@ def has(data: Any, path: Path) -> bool:
 
 
 def at(data: Any, path: Path) -> Any:
-    """The value at a path of plain data; None where it has none."""
+    """The value at a path of plain data, or None."""
     return reduce(getitem, path, data) if has(data, path) else None
 
 
 def map_at(data: Mapping[str, Any], key: str) -> Mapping[Any, Any]:
-    """The map at a key of plain data; an empty one where there is none."""
+    """The map at a key of plain data; empty if there is no map."""
     value = data.get(key)
     return value if isinstance(value, Mapping) else {}
 
@@ -99,7 +99,7 @@ def listed(value: Any) -> list[Any]:
 
 
 def said(value: Any, location: Any, *, replaces: bool = False) -> Node:
-    """Plain data, which may hold nodes, written at one location."""
+    """A tree of plain data at one location. Nodes inside of the data stay as they are."""
     if isinstance(value, Node):
         return value
     if isinstance(value, Mapping):
@@ -108,7 +108,7 @@ def said(value: Any, location: Any, *, replaces: bool = False) -> Node:
 
 
 def tree_of(data: Any, path: Path = (), node: Callable[[Any, Path], Node] = Node) -> Node:
-    """Plain data as a tree. ``node`` makes each node of its value and its path, which is its location by default."""
+    """Plain data as a tree. ``node`` makes each node from a value and its path; by default the path is the location."""
     if isinstance(data, Mapping):
         data = {key: tree_of(value, (*path, key), node) for key, value in data.items()}
     elif isinstance(data, list):
@@ -117,9 +117,9 @@ def tree_of(data: Any, path: Path = (), node: Callable[[Any, Path], Node] = Node
 
 
 def over(low: Node | None, high: Node) -> Node:
-    """A tree laid over another: maps are merged, all else is replaced; ``???`` leaves what is there.
+    """Lay the tree ``high`` over ``low``: maps are merged, other values are replaced, ``???`` keeps the lower value.
 
-    A map without a location over a list names items of the list: it is the way to another node.
+    A map without a location over a list addresses items of the list by index: it only leads to a deeper node.
     """
     if low is None:
         return high

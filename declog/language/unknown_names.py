@@ -1,7 +1,4 @@
-"""Names that an expression uses and nobody declared: what each was meant to be.
-
-Imports the scope, which knows the names that there are.
-"""
+"""Refusals of names that an expression uses and the config does not declare, with the probable meaning as the fix."""
 
 from __future__ import annotations
 
@@ -24,10 +21,10 @@ from declog.language.smoothing import Smoothing
 from declog.language.syntax import parse, refuse
 from declog.language.tracker_names import in_formula
 
-_NUMBER = re.compile(r"(signals: \{any: \{\w+: completion)\}\} for numbers, .*")  # what declares an unknown signal
+_NUMBER = re.compile(r"(signals: \{any: \{\w+: completion)\}\} for numbers, .*")  # the fix that declares a signal
 Span = tuple[int, int]  # a half-open character range of the expression
 
-_CONDITIONS = elsewhere.words("conditions")  # keys of an alert that say when it is, beside `when`
+_CONDITIONS = elsewhere.words("conditions")  # other tools' keys for the condition of an alert
 _POSITIONS = ("position", "token_position", "token_index", "token_idx")
 _TIMES = re.compile(r"(?:(?:step|iter|iteration|wall|train|elapsed)_?)?(?:time|secs|duration)(?:_s)?|dt|step_seconds")
 _CURVE = re.compile(
@@ -36,7 +33,7 @@ _CURVE = re.compile(
 )
 _OF_LABELS = ("mean", "sum", "min", "max", "count", "std", "pstd", "var")  # reductions of numbers with `over=label`
 _TRACKED = re.compile(r"[A-Za-z_]\w*(?:/[A-Za-z_]\w*)+")  # names of metrics in trackers
-_SHOWN = re.compile(r"(?<![\w./'])[A-Za-z_][\w.]*(?: */ *[A-Za-z_][\w.]*)*(?![\w./']| *\()")  # the same, or of one word
+_SHOWN = re.compile(r"(?<![\w./'])[A-Za-z_][\w.]*(?: */ *[A-Za-z_][\w.]*)*(?![\w./']| *\()")  # also of one word
 _LIMIT = re.compile(r"(^|_)(max|min|limit|threshold|budget)(_|$)")
 
 
@@ -87,18 +84,18 @@ _OF_ALL = elsewhere.words("of_all")
 
 
 def as_label(fix: str | None) -> str | None:
-    """What declares an unknown signal, where its values are labels."""
+    """Change the fix that declares an unknown signal, for a signal whose values are labels: texts come first."""
     return _NUMBER.sub(r"\1 text}} for texts, `completion int` for numbers", fix or "") or None
 
 
 def says_reward(name: str) -> bool:
-    """Whether a name may be that of a reward function, ``format_reward``, and neither `reward` nor all of it."""
+    """Whether a name may be a reward function's, ``format_reward``, and not `reward` or a total, `mean_reward`."""
     *words, last = name.split("_")
     return bool(words) and last in ("reward", "rewards") and words[0] not in _OF_ALL
 
 
 def _refuse_reward(member: str, text: str, span: Span, scope: Scope) -> NoReturn:
-    """Refuse the name of a reward function, whose values are a member of all of them."""
+    """Refuse the name of a reward function; the fix is ``member``, its member of the family of rewards."""
     name = text[slice(*span)]
     close = nearest(name, (one for one in scope.names() if {*one.split("_")} <= {*name.split("_")}))
     other = f"; or did you mean `{close}`?" if close else ""
@@ -107,9 +104,9 @@ def _refuse_reward(member: str, text: str, span: Span, scope: Scope) -> NoReturn
 
 
 def of_fewer_values(key: str, name: str, entry: Mapping[str, Any], metrics: Mapping[str, Any]) -> str | None:
-    """The fix for a key that makes an alert one of fewer values: a label, or one more condition, also of a mode.
+    """The fix for a key that restricts an alert: to one label, by a further condition, or to a mode.
 
-    None for another key, and for an alert that says no condition.
+    Returns None for another key, and for an alert without a condition.
     """
     value, metric = entry[key], metrics.get(name)
     labelled = key == LABEL and isinstance(metric, Mapping) and metric.get("by") and isinstance(value, str | int)
@@ -127,7 +124,7 @@ def of_fewer_values(key: str, name: str, entry: Mapping[str, Any], metrics: Mapp
         if mode is not None:
             return of_one_mode(rest, mode, metrics)
         if "when" not in entry and key in ("expr", "expression", "condition", "rule", "query", "trigger", "predicate"):
-            return None  # the condition itself, beside a preset's bound
+            return None  # the key holds the condition itself; the bound comes from a preset
         when = both(when, value)
     if "when" in entry:
         return in_flow({"when": when})[1:-1]
@@ -136,7 +133,7 @@ def of_fewer_values(key: str, name: str, entry: Mapping[str, Any], metrics: Mapp
 
 
 def _of_reduction(name: str, text: str) -> str | None:
-    """The fix for ``median(x, over=completion)`` and ``quantile(x, 0.9, over=completion)``, other libraries' words."""
+    """The fix for another library's word: ``median(x, over=completion)``, ``quantile(x, 0.9, over=completion)``."""
     calls = (part for part in ast.walk(parse(text).body) if isinstance(part, ast.Call))
     call = next((part for part in calls if ast.unparse(part.func) == name and part.args), None)
     axis = None if call is None else next((word.value for word in call.keywords if word.arg == "over"), None)
@@ -154,7 +151,7 @@ _OF_TEXTS = frozenset({"contains", "startswith", "endswith", "matches", "len", "
 
 
 def _gives_text(name: str, text: str) -> bool:
-    """Whether a call stands where a text is needed: in a function of texts, or beside one in a comparison."""
+    """Whether a call stands where a text is needed: in a function of texts, or in a comparison with a text."""
 
     def takes_texts(node: ast.AST) -> list[ast.expr]:
         if isinstance(node, ast.Call):
@@ -168,7 +165,7 @@ def _gives_text(name: str, text: str) -> bool:
 
 
 def refuse_function(name: str, names: Iterable[str], text: str, span: Span, scope: Scope) -> NoReturn:
-    """Refuse a function of another name than ``names``."""
+    """Refuse a call of an unknown function; ``names`` are the known ones."""
     if (fix := _of_reduction(name, text)) is not None:
         refuse("DL303.function", text, span, name=name, fix=fix)
     if (reduction := scope.reduction(name)) is not None:
@@ -187,7 +184,7 @@ def refuse_function(name: str, names: Iterable[str], text: str, span: Span, scop
 
 
 def refuse_mode(value: Node, other: ast.expr, text: str, span: Span, scope: Scope) -> None:
-    """Refuse to compare the mode, if that is the value, with a text that names none."""
+    """Refuse a comparison of ``mode`` with a text that names no mode. Any other ``value`` is accepted."""
     name = other.value if isinstance(other, ast.Constant) else None
     if value.op == BUILTIN and value.leaf == MODE and isinstance(name, str) and name not in scope.modes:
         close, modes = nearest(name, scope.modes), f"modes: {', '.join(scope.modes)}"
@@ -197,7 +194,7 @@ def refuse_mode(value: Node, other: ast.expr, text: str, span: Span, scope: Scop
 
 
 def refuse_tracker_name(node: ast.expr, text: str, span: Span, scope: Scope) -> None:
-    """Refuse ``completions/mean_length``, a metric as trackers show it. A quotient of two metrics is none."""
+    """Refuse ``completions/mean_length``, a metric's name in trackers. A quotient of two metrics is accepted."""
     if scope.noun != "signal":
         _refuse_name_of_a_mode(text, span, scope)
         refuse_tracker_names(text, scope, scope.resolve)
@@ -215,9 +212,9 @@ def refuse_tracker_name(node: ast.expr, text: str, span: Span, scope: Scope) -> 
 
 
 def refuse_tracker_names(text: str, scope: Scope, resolve: Callable[[str], object], *, alone: bool = False) -> None:
-    """Refuse ``len/p90 / len/p10``, in which a slash stands in a name and divides.
+    """Refuse ``len/p90 / len/p10``, where slashes both belong to names and divide.
 
-    ``resolve`` returns None for a name without a value. ``alone``: also where no other slash divides.
+    ``resolve`` returns None for a name without a value. ``alone``: also refuse names if no other slash divides.
     """
     names = {match: scope.of_tracker(match[0]) for match in _TRACKED.finditer(text)}
     shown = [match for match, id in names.items() if id and None in map(resolve, match[0].split("/"))]
@@ -228,8 +225,8 @@ def refuse_tracker_names(text: str, scope: Scope, resolve: Callable[[str], objec
 
 
 def _refuse_name_of_a_mode(text: str, span: Span, scope: Scope) -> None:
-    """Refuse ``eval/reward``: alone it is a metric of that mode, and values of two modes never meet."""
-    modes: dict[str, str] = {}  # and how the first metric of each is shown
+    """Refuse ``eval/reward``. The fix is a metric of that mode; an expression over two modes has no values."""
+    modes: dict[str, str] = {}  # the modes that the expression names, each with the name of its first metric
     beside, defined = False, {*scope.names(), *scope.metrics}
 
     def of_metric(match: re.Match[str]) -> str:
@@ -261,7 +258,7 @@ def _refuse_name_of_a_mode(text: str, span: Span, scope: Scope) -> None:
 def refuse_earlier_steps(node: ast.expr, text: str, span: Span, scope: Scope) -> None:
     """Refuse ``prev(kl)`` and ``kl[-1]`` in a formula or a condition, and ``median(loss)`` of a number per step.
 
-    The latter is that of earlier steps where it is compared with the number itself, or says how far that spreads.
+    ``median(loss)`` means earlier steps if the expression also reads ``loss`` itself; ``std`` and ``var`` always do.
     """
     if scope.noun == "signal":
         return
@@ -280,7 +277,7 @@ def refuse_earlier_steps(node: ast.expr, text: str, span: Span, scope: Scope) ->
 
 
 def refuse_reduction(node: ast.Call, text: str, span: Span, scope: Scope) -> None:
-    """Refuse ``max(kl)`` in a formula or a condition, whose metrics are reduced already."""
+    """Refuse ``max(kl)`` in a formula or a condition: metrics there are reduced already."""
     word = called(node)
     refuse_earlier_steps(node, text, span, scope)
     rate = (library_calls.of_library(word, node.args) or "").endswith(library_calls.PER_SECOND)
@@ -295,17 +292,17 @@ def refuse_reduction(node: ast.Call, text: str, span: Span, scope: Scope) -> Non
     written = _of_rows(metric, word, scope)
     if written is None:
         return
-    plain = re.sub(rf"\b\w+\(\s*{re.escape(metric)}\s*\)", "", text)  # what stands beside its reductions
+    plain = re.sub(rf"\b\w+\(\s*{re.escape(metric)}\s*\)", "", text)  # the expression without the metric's reductions
     again = re.search(rf"\b{re.escape(metric)}\b", plain) and written in (metric, scope.of_tracker(metric))
     if not again and (fix := _with_metrics(text, scope)) != f"write `{text}`":
         refuse("DL303.of_a_metric", text, span, name=word, fix=fix)
-    if again:  # compared with its own mean
+    if again:  # the metric is compared with its own reduction
         smooth = f"{{formula: {scope.of_tracker(metric) or metric}, combine: ema(0.9)}}"
         refuse("DL303.of_a_metric", text, span, name=word, fix=library_calls.with_metric(smooth, node, text))
 
 
 def _over_labels(text: str, scope: Scope) -> str:
-    """An expression with `over=label` in each reduction of a metric with `by` that has no axis."""
+    """Add `over=label` to each reduction without an axis of a metric with `by`."""
 
     def named(match: re.Match[str]) -> str:
         name, (metric, _, ending) = idioms.reduction(match[1]), match[2].partition(".")
@@ -320,9 +317,9 @@ def _over_labels(text: str, scope: Scope) -> str:
 
 
 def of_library(node: ast.Call, name: str, text: str, scope: Scope) -> str | None:
-    """The fix for a call of another library; None where it is none.
+    """The fix for a call of another library's function; None for any other call.
 
-    A smooth curve of a metric is a formula. A formula or a condition names a metric that the fix defines.
+    A smooth curve of a metric becomes a formula. In a formula or a condition, the fix defines a metric and names it.
     """
     if name in bins.CALLS and (histogram := bins.of_library(node, name)) is not None:
         return histogram
@@ -356,9 +353,9 @@ def of_library(node: ast.Call, name: str, text: str, scope: Scope) -> str | None
 
 
 def _of_rate(node: ast.Call, fix: str, text: str, scope: Scope) -> str | None:
-    """The fix for ``rate(x)``, which is per second; None of a condition, whose rate is a mean.
+    """The fix for ``rate(x)``, a value per second. None if x is a condition: its rate is a mean.
 
-    A formula or a condition names a metric that the fix defines.
+    In a formula or a condition, the fix defines a metric and names it.
     """
     of = node.args[0]
     value = scope.resolve(of.id) if isinstance(of, ast.Name) else None
@@ -372,7 +369,7 @@ def _of_rate(node: ast.Call, fix: str, text: str, scope: Scope) -> str | None:
 
 
 def refuse_statistic(node: ast.Attribute, text: str, span: Span, scope: Scope) -> None:
-    """Refuse ``length.p95`` in a formula or a condition where nobody defined that metric."""
+    """Refuse ``length.p95`` in a formula or a condition if no such metric is defined."""
     metric = ast.unparse(node.value)
     written = None if scope.noun == "signal" else _of_rows(metric, node.attr, scope)
     if written is not None and scope.definition(written) is not None:
@@ -380,7 +377,7 @@ def refuse_statistic(node: ast.Attribute, text: str, span: Span, scope: Scope) -
 
 
 def _of_rows(metric: str, word: str, scope: Scope) -> str | None:
-    """What names a reduction of the rows of a metric, `max` of `kl`; None where there is no such thing."""
+    """The name of a reduction of a metric's rows, `max` of `kl`. None if the metric cannot have such a reduction."""
     name = idioms.reduction(word)
     if not is_reduction(name, 1):
         return None
@@ -388,7 +385,7 @@ def _of_rows(metric: str, word: str, scope: Scope) -> str | None:
 
 
 def _of_other_rows(metric: str, reduction: str, scope: Scope) -> str | None:
-    """The definition of another reduction of a metric's rows; None where it has none."""
+    """The definition of a metric with another reduction of a metric's rows; None if that is not possible."""
     entry = scope.metrics.get(metric)
     if not isinstance(entry, Mapping) or not isinstance(entry.get("expr"), str) or scope.of_steps(metric):
         return None
@@ -401,7 +398,7 @@ def _of_other_rows(metric: str, reduction: str, scope: Scope) -> str | None:
 
 
 def _with_metrics(text: str, scope: Scope) -> str:
-    """The fix that names metrics in place of calls and attributes, and defines those that nobody did."""
+    """The fix that names metrics in place of calls and attributes, and defines the metrics that are undefined."""
     definitions: list[str] = []
 
     def named(match: re.Match[str]) -> str:
@@ -421,7 +418,7 @@ def _with_metrics(text: str, scope: Scope) -> str:
 
 
 def _smoothed(name: str, scope: Scope) -> str | None:
-    """The definition of ``kl_ema`` and ``kl_rolling_50``, smooth curves of a metric; None for another name."""
+    """The definition of a smooth curve of a metric, named ``kl_ema`` or ``kl_rolling_50``. None for another name."""
     if (match := _CURVE.fullmatch(name)) is None:
         return None
     metric = in_formula(match[1], scope.metrics[match[1]]) if match[1] in scope.metrics else scope.of_tracker(match[1])
@@ -430,12 +427,12 @@ def _smoothed(name: str, scope: Scope) -> str | None:
 
 
 def is_time(name: str) -> bool:
-    """Whether a name may be that of how long a step took."""
+    """Whether a name may mean the duration of a step."""
     return _TIMES.fullmatch(name) is not None
 
 
 def with_seconds(tree: ast.expr, signals: Container[str]) -> ast.expr:
-    """An expression that calls the time of a step by another name than `seconds`, which is no signal."""
+    """Replace names that mean the duration of a step, and are no signals, by `seconds`."""
     names = {part.id for part in ast.walk(tree) if isinstance(part, ast.Name) and part.id not in signals}
     times = "|".join(name for name in names if is_time(name))
     text = ast.unparse(tree)

@@ -1,7 +1,7 @@
-"""``validate``: plain data in, a ``LogSpec`` out, or everything that is wrong with its shape.
+"""``validate``: it turns plain data into a ``LogSpec``, or reports every mistake in the data's shape.
 
-Turns what pydantic says into declog's problems: paths of the YAML, did-you-means, one problem for each place. A
-``null`` entry or leaf is dropped, so that it deletes an entry and resets a leaf. Imports models and errors only.
+Errors of pydantic become declog's problems, with paths of the YAML and did-you-means, one problem for each path. A
+``null`` is dropped: it deletes an entry, or resets a key.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def validate(data: Mapping[str, Any]) -> LogSpec:
     """The config as models; raises ``ConfigError`` with every mistake of its shape.
 
     ``data`` is plain: resolved, without interpolations, as ``declog.config_of`` returns it. An entry that is null,
-    such as ``metrics.kl``, was deleted: what reads it is told so.
+    such as ``metrics.kl``, counts as deleted: errors about its readers say so.
     """
     if not isinstance(data, Mapping):
         raise ConfigError([Problem.of("DL202.no_map", where=Where(name="config"), type=type(data).__name__)])
@@ -96,13 +96,14 @@ def _period(every: Any) -> list[Problem]:
 def _cut(
     data: Mapping[Any, Any], model: Any, signals: Collection[str], path: Path = ()
 ) -> Iterator[tuple[Problem, list[Path]]]:
-    """Values inside {...} that YAML ended at a comma: the text behind the comma became keys, mostly without a value.
+    """The problems of values inside {...} that YAML ended at a comma: the rest became keys, mostly without a value.
 
-    Each problem comes with the paths of the keys that are pieces of the value: other problems of these are not shown.
-    A word behind an expression belongs to it where it is one of the ``signals``; else it is an unknown key.
+    Each problem comes with the paths of the keys that are pieces of the value. Other problems of these keys are not
+    shown. A word behind an expression belongs to the expression if it is one of the ``signals``; otherwise it is an
+    unknown key.
     """
     allowed = keys(inside) if (inside := model_of(model)) is not None else None
-    parts: dict[str, str] = {}  # the value that was cut, and the keys that were made of its rest
+    parts: dict[str, str] = {}  # the value that was cut, and the keys that YAML made of its rest
     for key, value in [*data.items(), ("", "")]:
         texts = [text for word, text in value.items() if word in _TEXTS] if isinstance(value, Mapping) else []
         plain = texts[0] if texts and len(value) == 1 else value
@@ -117,7 +118,7 @@ def _cut(
             continue
         if len(parts) > 1 and not is_open:
             first, text = next(iter(parts)), ", ".join(parts.values())
-            # YAML read the end of `1,000` as a number
+            # YAML reads the end of `1,000` as a number
             text = re.sub(r"(?<=\d), (\d{1,3})\Z", lambda match: match[1].zfill(3), text)
             plain = all(map(IDENTIFIER.match, parts.values()))
             fix = f"{first}: [{text}]" if plain else f"{first}: {json.dumps(text, ensure_ascii=False)}"
@@ -130,11 +131,11 @@ def _cut(
             yield from _cut(value, below(model, str(key)), signals, (*path, str(key)))
 
 
-_TEXTS = ("expr", "when", "where")  # an entry with one of them alone was a text
+_TEXTS = ("expr", "when", "where")  # an entry with only one of these keys was written as a text
 
 
 def _bools(data: Mapping[str, Any]) -> Iterator[Problem]:
-    """true and false where a number belongs: pydantic would read 1 and 0."""
+    """The problems of true and false in place of numbers, which pydantic would read as 1 and 0."""
     for path, value, type_ in values(data):
         if isinstance(value, bool) and (kinds := {*atoms(type_)} & {bool, int, float}) and bool not in kinds:
             noun, example = _KINDS["float" if float in kinds else "int"]
@@ -142,7 +143,7 @@ def _bools(data: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _switches(data: Mapping[str, Any]) -> Iterator[Problem]:
-    """`kl: false`, which somebody writes to switch a metric off, and keys for a metric below the name that it logs."""
+    """The problems of `kl: false`, meant to switch a metric off, and of keys below a metric's name in trackers."""
     signals = entry_names(data, "signals", "derived")
     for path, entry in entries(data, "metrics"):
         name = str(path[-1])
@@ -161,11 +162,11 @@ def _switches(data: Mapping[str, Any]) -> Iterator[Problem]:
             yield Problem.of("DL201.output", path, name=name, id=id, fix=f"metrics: {{{id}: {in_flow(entry)}}}")
 
 
-_VALUES = ("expr", "formula", "observe", "reduce")  # keys by which a metric has values of its own
+_VALUES = ("expr", "formula", "observe", "reduce")  # keys that give a metric its values
 
 
 def named_nulls(data: Mapping[Any, Any], model: Any = LogSpec, path: Path = ()) -> Iterator[Path]:
-    """The paths of `null` in place of an entry that the user named: it takes the entry of another layer out."""
+    """The paths of `null` in place of an entry that the user named: such a `null` deletes another layer's entry."""
     for key, value in data.items():
         if value is None and path and model_of(model) is None:
             yield (*path, str(key))
@@ -174,7 +175,7 @@ def named_nulls(data: Mapping[Any, Any], model: Any = LogSpec, path: Path = ()) 
 
 
 def _with_text_keys(data: Any, path: Path = ()) -> Any:
-    """YAML's keys that are no text, such as 0 or on, as text: they are then unknown or refused like any other."""
+    """Turn YAML keys that are no texts, such as 0 or on, into texts, so that they are refused like any other key."""
     if not isinstance(data, Mapping):
         return data
     if path == RUN_CONFIG:
@@ -185,8 +186,8 @@ def _with_text_keys(data: Any, path: Path = ()) -> Any:
 def _without_nulls(data: Any, type_: Any = LogSpec, in_test: bool = False) -> Any:
     """The config without its nulls, each of which deletes an entry or resets a key.
 
-    A null at an unknown key stays: the models refuse it, or a kind of sink knows the option. So does one in the
-    expectations of a test, where it means that nothing is logged.
+    A null at an unknown key stays: the models refuse it, or a kind of sink knows the option. A null in the expectations
+    of a test stays, too: it means that nothing is logged.
     """
     if isinstance(data, list):
         return [_without_nulls(item, below(type_, 0), in_test) for item in data]
@@ -215,7 +216,7 @@ def _ids(data: Mapping[str, Any]) -> list[Problem]:
                     fix = f"{assigned[1]}: {in_flow(assigned[2])}"
                 elif section == "alerts" and (of := re.fullmatch(r"(\w+) *([<>]=? *\S.*)", str(key))) is not None:
                     fix = f'{of[1]}: "{of[2]}"'
-                elif section in ("alerts", "about") and key in entry_names(data, "metrics"):  # named anew there, too
+                elif section in ("alerts", "about") and key in entry_names(data, "metrics"):  # the metric's id changes
                     fix = f"{plain}: {in_flow(entry)}"
                 elif section == "alerts" and (of_metric := _of_metric(str(key), entry, data)) is not None:
                     fix = of_metric
@@ -230,7 +231,7 @@ def _ids(data: Mapping[str, Any]) -> list[Problem]:
 
 
 def _changed(section: str, name: str, entry: Any, data: Mapping[str, Any]) -> str | None:
-    """The metric that an entry with a tracker's name changes, or is about; None where it defines one."""
+    """The metric that an entry with a tracker's name changes or describes; None if the entry defines a metric."""
     metrics = map_at(data, "metrics")
     defines = isinstance(entry, str) or (isinstance(entry, Mapping) and entry.keys() & {"expr", "formula", "observe"})
     if section not in ("metrics", "about") or (section == "metrics" and defines):
@@ -242,7 +243,7 @@ def _changed(section: str, name: str, entry: Any, data: Mapping[str, Any]) -> st
 
 
 def _of_metric(name: str, alert: Any, data: Mapping[str, Any]) -> str | None:
-    """The fix for an alert with a tracker's name of a metric, `reward/mean` or `train/reward`, or of a label of one."""
+    """The fix for an alert with the name that trackers show of a metric or a label: `reward/mean`, `train/reward`."""
     metrics, parts = map_at(data, "metrics"), re.split(r"[/.]", name, maxsplit=1)
     if len(parts) < 2:
         return None
@@ -263,20 +264,20 @@ def _of_metric(name: str, alert: Any, data: Mapping[str, Any]) -> str | None:
 
 
 def _condition(metric: Shown, alert: Mapping[str, Any]) -> dict[str, Any] | None:
-    """An alert of one value of a metric: its bounds as a condition."""
+    """The entry of an alert on one value of a metric, with the bounds as a condition; None without bounds."""
     when, rest = bounds(metric.expression, alert), {key: item for key, item in alert.items() if key not in SIGNS}
     return {"when": when, **rest} if when else None
 
 
 def _id_of(name: str) -> str:
-    """A name as an id: `KLTooHigh` is `kl_too_high`, and `parts/share` `parts_share`."""
+    """A name as an id: `KLTooHigh` becomes `kl_too_high`, and `parts/share` becomes `parts_share`."""
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)
     plain = re.sub(r"[^a-z0-9_]+", "_", words.lower()).strip("_") or "id"
     return f"_{plain}" if plain[0].isdigit() else plain
 
 
 def _with_ids(entry: Any, section: Mapping[Any, Any]) -> Any:
-    """An entry whose formula names metrics beside it by the ids that they get."""
+    """Rename the metrics in the formula of an entry to the ids that they get."""
     if not isinstance(entry, Mapping) or not isinstance(formula := entry.get("formula"), str):
         return entry
     for name in sorted((str(key) for key in section if not IDENTIFIER.match(str(key))), key=len, reverse=True):
@@ -285,7 +286,7 @@ def _with_ids(entry: Any, section: Mapping[Any, Any]) -> Any:
 
 
 def _spelt_out(entry: Any) -> str:
-    """The inside of an entry, so that a name can be added: `p50(reward)` is `expr: reward, reduce: p50`."""
+    """The keys of an entry as YAML without braces, to which a name can be added: `expr: reward, reduce: p50`."""
     keys = reduced(entry) if isinstance(entry, str) else entry
     if (
         isinstance(keys, Mapping)
@@ -297,12 +298,12 @@ def _spelt_out(entry: Any) -> str:
 
 
 def _problem(item: Any) -> Problem:
-    """What pydantic says, as a problem."""
+    """Turn an error of pydantic into a problem."""
     kind, value, facts, loc = item["type"], item["input"], item.get("ctx", {}), item["loc"]
     if loc[-1:] == ("[key]",):
         return Problem.of("DL204.text", (*_key_path(loc[:-2]), str(value)), key=value)
     if kind == "extra_forbidden":
-        path = (*_key_path(loc[:-1]), loc[-1])  # whatever it looks like, it is a key
+        path = (*_key_path(loc[:-1]), loc[-1])  # the last part is always a key, even if it looks like a union tag
         return Problem.of("DL201.key", path, key=path[-1], fix=_nearest_key(path))
     path = _key_path(loc)
     if kind == "missing":
@@ -321,7 +322,7 @@ def _problem(item: Any) -> Problem:
 
 
 def _not_one_of(names: list[str], path: Path, value: Any) -> Problem:
-    """The problem of a value that is none of the words of its key."""
+    """The problem of a value that is none of the words that its key accepts."""
     close = nearest(str(value)[:80], names)
     fix = f"did you mean `{close}`?" if close is not None else None
     if isinstance(path[-1], int):
@@ -341,7 +342,7 @@ def _not_one_of(names: list[str], path: Path, value: Any) -> Problem:
 
 
 def _of_type(noun: str, example: str, path: Path, value: Any) -> Problem:
-    """The problem of a value of another type than its key takes."""
+    """The problem of a value with a wrong type for its key."""
     match path, value:
         case ["profile"], Mapping():
             return Problem.of("DL202.profiles", "profile")
@@ -373,26 +374,26 @@ def _of_type(noun: str, example: str, path: Path, value: Any) -> Problem:
     return Problem.of("DL202.value", path, cause=cause, fix=fix)
 
 
-_KINDS = {  # by how pydantic's error begins: what is wanted, and a value that any such key takes
+_KINDS = {  # by the beginning of pydantic's error: the noun for the type, and a value that any such key accepts
     "int": ("a whole number", "10"), "float": ("a number", "0.5"), "bool": ("true or false", "true"),
     "string": ("text", ""), "list": ("a list", ""), "dict": ("a map", ""), "model": ("a map", ""),
 }  # fmt: skip
 _SPAN_OF_TIME = re.compile(r"\s*\d+ *(ms|[smhd]|(sec|min|hr|hour|minute|second|day)s?)\s*")
-_CHOICE = re.compile(r"'([^']*)'|(\d+)")  # in what pydantic expects
+_CHOICE = re.compile(r"'([^']*)'|(\d+)")  # one choice in the text of pydantic's `expected`
 _UNION_TAGS = re.compile(
     r"^(bool|int|float|str|union\[.*|constrained-.*|literal\[.*|dict\[.*|list\[.*|function-.*|[A-Z]\w*)$"
 )
 
 
 def _key_path(loc: tuple[str | int, ...]) -> Path:
-    """pydantic's location without the names of union members and models."""
+    """The path for a location of pydantic, without the names of union members and models."""
     path: list[str | int] = []
     model: Any = LogSpec
     for part in loc:
         inside = model_of(model)
         is_key = part in keys(inside) if inside is not None else typing.get_origin(model) in (dict, list)
         tag = isinstance(part, str) and _UNION_TAGS.match(part) and not is_key
-        if not tag and not (inside is Length and part == "most"):  # what a plain number is
+        if not tag and not (inside is Length and part == "most"):  # `most` is no key: a plain number sets it
             path.append(part)
             model = below(model, part)
     return tuple(path)
@@ -411,7 +412,7 @@ def _nearest_key(path: Path) -> str | None:
 
 
 def _distinct(problems: list[Problem]) -> list[Problem]:
-    """One problem per path: of a union pydantic reports each member, and beside a map also the values inside of it."""
+    """One problem per path: pydantic reports each member of a union, and the values inside of a map beside the map."""
     kept: dict[Path, Problem] = {}
     for problem in problems:
         first = kept.setdefault(problem.path, problem)

@@ -1,7 +1,4 @@
-"""Calls with other arguments than a function has: the same call with those that it takes, in what was written.
-
-Syntax trees come in, texts of fixes go out.
-"""
+"""Fixes for calls with wrong arguments: the same call with arguments that the function takes."""
 
 from __future__ import annotations
 
@@ -20,34 +17,34 @@ from declog.language.reductions import Reduction
 
 Span = tuple[int, int]  # a half-open range of characters
 
-_EXAMPLES = {  # arguments of calls that compile
+_EXAMPLES = {  # example arguments, by the parameter's name
     "within": "within=group", "first": "missing", "edges": "32, 64", "low": "0", "high": "1", "pattern": "'why'",
     "k": "4", "n": "2", "b": "1",
 }  # fmt: skip
 
 
 def completed(call: ast.Call, function: Function) -> str:
-    """The fix for a call that misses arguments: their names behind those that there are."""
+    """The fix for a call that misses arguments: the call with examples for them behind its own arguments."""
     said = {item.arg for item in call.keywords}
     missing = [slot for slot in function.params[len(call.args) :] if slot.name not in said]
     required = [slot for slot in missing if slot.default is REQUIRED]
-    behind = "{}={}" if call.keywords else "{1}"  # a name, where others have theirs
+    behind = "{}={}" if call.keywords else "{1}"  # by name if the call has other named arguments
     further = [behind.format(slot.name, _EXAMPLES.get(slot.name, slot.name)) for slot in required]
     written = [*map(ast.unparse, call.args), *(f"{item.arg}={ast.unparse(item.value)}" for item in call.keywords)]
     return f"write `{function.name}({', '.join([*written, *further])})`"
 
 
 def swapped(call: ast.Call, function: Function) -> str:
-    """``pass_at(2, x > 0)`` with its arguments in the other order; of another call how it is written."""
+    """The fix for ``pass_at(2, x > 0)``: the arguments in the other order. Any other call gets its signature."""
     if len(call.args) != 2 or call.keywords or not isinstance(call.args[0], ast.Constant):
         return function.signature
     return f"write `{function.name}({', '.join(map(ast.unparse, call.args[::-1]))})`"
 
 
 def by_name(reduction: Reduction, call: ast.Call, arity: int) -> ast.Call:
-    """``top_mean(x, 0.1)`` and ``histogram(x, 10, 0, 1)`` with the names of their constants, behind ``arity`` values.
+    """Name the constants of ``top_mean(x, 0.1)`` and ``histogram(x, 10, 0, 1)``, which follow ``arity`` values.
 
-    Any other call as it is.
+    Any other call stays as it is.
     """
     further, params = call.args[arity:], [*(reduction.params or {})]
     if len(further) > len(params) or any(isinstance(item, ast.Name) for item in further):
@@ -60,7 +57,7 @@ def by_name(reduction: Reduction, call: ast.Call, arity: int) -> ast.Call:
 
 
 def without(call: ast.Call, keyword: ast.keyword) -> str:
-    """A call without one of its named arguments; ``ddof=0`` is `pstd`, whose square is the variance."""
+    """Remove a named argument from a call. Removing ``ddof=0`` turns `std` into `pstd`, and `var` into its square."""
     func, name = call.func, ast.unparse(call.func)
     of_all = keyword.arg in ("ddof", "correction", "unbiased") and ast.unparse(keyword.value) in ("0", "False")
     if of_all and name in ("std", "var") and call.args:
@@ -72,7 +69,7 @@ def without(call: ast.Call, keyword: ast.keyword) -> str:
 def along(call: ast.Call, plain: str, tried: Callable[[str], Node | Problem]) -> str | None:
     """The fix for a reduction of the last axis, ``max(x, axis=1)`` or ``mean(x, -1)``; None for another call.
 
-    That axis has the tokens of a completion, or the completions of a group. ``plain`` is the call without it.
+    The last axis has the tokens of a completion, or the completions of a group. ``plain`` is the call without the axis.
     """
     said = [ast.unparse(item.value) for item in call.keywords if item.arg in idioms.AXES]
     if ast.unparse(call.func).rpartition(".")[2] in library_calls.AGGREGATES:
@@ -84,9 +81,9 @@ def along(call: ast.Call, plain: str, tried: Callable[[str], Node | Problem]) ->
 
 
 def of_list(call: ast.Call, text: str, span: Span, tried: Callable[[str], Node | Problem]) -> str | None:
-    """The fix for a list among a call's arguments: its items in its place, or a call for each; None without one.
+    """The fix for a list among a call's arguments: its items as arguments, or one call for each item. None without one.
 
-    ``span`` is the call's range in the text, and ``tried`` compiles another text, or returns its problem.
+    ``span`` is the range of the call in the text. ``tried`` compiles another text, or returns its problem.
     """
     lists = (item for item in arguments(call) if isinstance(item, ast.List | ast.Tuple | ast.Set))
     listed = next((item for item in lists if item.elts), None)
@@ -95,7 +92,7 @@ def of_list(call: ast.Call, text: str, span: Span, tried: Callable[[str], Node |
 
     def compiles(text: str) -> bool:
         node = tried(text)
-        return isinstance(node, Node) or node.code == "DL310"  # labels of tokens stand elsewhere
+        return isinstance(node, Node) or node.code == "DL310"  # DL310: labels of tokens are valid in other places
 
     if compiles(spread := _spread(call, listed)):
         fix = instead(text, span, f"write `{spread}`")
@@ -117,7 +114,7 @@ def of_list(call: ast.Call, text: str, span: Span, tried: Callable[[str], Node |
 def digitized(call: ast.Call, tried: Callable[[str], Node | Problem]) -> str | None:
     """The fix for ``digitize(x, [10, 20])``: labels of the same rows; None for another call.
 
-    An edge is of the bucket above it: of the bucket of the next smaller number where values are ints.
+    In ``digitize`` an edge belongs to the bucket above it. For ints, an edge smaller by 1 means the same in `bucket`.
     """
     if ast.unparse(call.func).rpartition(".")[2] not in ("digitize", "bucket"):
         return None
@@ -137,7 +134,7 @@ def digitized(call: ast.Call, tried: Callable[[str], Node | Problem]) -> str | N
 
 
 def edges(function: str, fix: str) -> str:
-    """Which labels the edges of `bucket` in a fix make; nothing of another function."""
+    """A note on the labels that the edges of `bucket` in a fix make; empty for another function."""
     call = re.search(r"bucket\([^`]*\)", fix) if function == "bucket" else None
     body = None if call is None else tree_of(call[0]).body
     arguments = body.args if isinstance(body, ast.Call) else []
@@ -149,13 +146,13 @@ _OF_TEXTS = ("contains", "startswith", "endswith", "matches")
 
 
 def _with_argument(call: ast.Call, listed: ast.expr, item: ast.expr) -> str:
-    """A call with an item in place of the list."""
+    """A call with one item in place of the list."""
     named = [ast.keyword(word.arg, item if word.value is listed else word.value) for word in call.keywords]
     return ast.unparse(ast.Call(call.func, [item if value is listed else value for value in call.args], named))
 
 
 def _spread(call: ast.Call, listed: ast.List | ast.Tuple | ast.Set) -> str:
-    """``bucket(length, [32, 64])`` with the items of the list as arguments."""
+    """A call such as ``bucket(length, [32, 64])`` with the items of the list as arguments."""
     rest = [item for item in call.keywords if item.value is not listed]
     of_keyword = [listed] if len(rest) < len(call.keywords) else []
     arguments = [part for item in [*call.args, *of_keyword] for part in idioms.items(item)]
@@ -163,7 +160,7 @@ def _spread(call: ast.Call, listed: ast.List | ast.Tuple | ast.Set) -> str:
 
 
 def instead(text: str, span: Span, fix: str) -> str:
-    """A fix that says what to write for a part of an expression, with all of that; any other fix as it is."""
+    """Complete a fix for a part of an expression, "write `...`", to the whole expression. Any other fix stays."""
     written = re.fullmatch(r"write `(.+)`", fix)
     body = None if written is None else body_of(written[1])
     if written is None or body is None:
@@ -173,13 +170,14 @@ def instead(text: str, span: Span, fix: str) -> str:
     return f"write `{text[:start]}{f'({written[1]})' if operation else written[1]}{text[end:]}`"
 
 
-_ABSENT = frozenset({"none", "null", "nan", "nil"})  # words for a value that is not there
+_ABSENT = frozenset({"none", "null", "nan", "nil"})  # words for no value
 
 
 def of_none(node: ast.Compare, text: str, span: Span, noun: str) -> tuple[str, str | None]:
-    """What a comparison is with, and the fix if that is a word for no value; of rows `missing` is a value.
+    """One side of a comparison, and the fix if that side is a word for no value.
 
-    ``x is None`` is `not present(x)`, and ``x == nan`` is `isnan(x)`.
+    ``x is None`` becomes `not present(x)`, and ``x == nan`` becomes `isnan(x)`. In expressions over signals `missing`
+    is a value.
     """
     words = _ABSENT if noun == "signal" else {*_ABSENT, "missing", "absent"}
     value, last = node.left, node.comparators[-1]
@@ -195,9 +193,9 @@ def of_none(node: ast.Compare, text: str, span: Span, noun: str) -> tuple[str, s
 
 
 def of_prompt(text: str, axis: Span, call: Span, tried: Callable[[str], Node | Problem], *, within: bool) -> str:
-    """The fix for ``over=prompt``: the completions of each group, whose tokens go before; a rank is within one.
+    """The fix for ``over=prompt``: the completions of each group, after their tokens. A rank is within a group.
 
-    ``axis`` and ``call`` are the ranges of both in the text; ``tried`` compiles another text, or returns its problem.
+    ``axis`` and ``call`` are ranges in the text; ``tried`` compiles another text, or returns its problem.
     """
     here = f"{text[: axis[0]]}{'group' if within else 'completion'}{text[axis[1] :]}"
     of_group = re.search("`([^`]+)`, of those one per group", str(getattr(tried(here), "fix", "")))
@@ -205,7 +203,7 @@ def of_prompt(text: str, axis: Span, call: Span, tried: Callable[[str], Node | P
 
 
 def in_quotes(node: ast.expr, words: list[ast.expr], text: str, span: Callable[[ast.expr], Span]) -> str:
-    """A comparison or a call with its words in quotes; in place of a list they are one."""
+    """A comparison or a call with its words in quotes. A word in place of a list becomes a list of one text."""
     membership = isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn)
     listed = node.comparators[0] if isinstance(node, ast.Compare) and membership else None
     start, end = span(node)
@@ -217,5 +215,5 @@ def in_quotes(node: ast.expr, words: list[ast.expr], text: str, span: Callable[[
 
 
 def is_value(node: ast.expr) -> bool:
-    """Whether an argument names no axis."""
+    """Whether an argument is a value, and not the name of an axis."""
     return not isinstance(node, ast.Name) or not any(node.id == axis.label for axis in Axis)

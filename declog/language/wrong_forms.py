@@ -1,6 +1,6 @@
-"""Values in another form than their key takes, and that form: a list for a map, sinks with their options in one map.
+"""Fixes for values in the wrong form for their key, such as a list for a map, or sinks and options in one map.
 
-Data in, text of YAML out. Imports models and errors only.
+The functions take plain data and return YAML.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ AXES_OF_METRICS = frozenset({"token", "completion", "group", "prompt", "tokens",
 
 
 def of_each(name: str, entry: Mapping[str, Any], axis: str) -> dict[str, Any]:
-    """What a metric says of one value for each group, or completion, whose values lie along ``axis``."""
+    """The `expr` and `reduce` of a metric with one value per group or completion, aggregated over ``axis``."""
     expr, reduce = entry.get("expr", name), entry.get("reduce")
     one = isinstance(reduce, str) and not isinstance(expr, list) and is_reduction(reduce, 1)
     if isinstance(expr, list):
@@ -37,7 +37,7 @@ def of_each(name: str, entry: Mapping[str, Any], axis: str) -> dict[str, Any]:
 
 
 def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
-    """The fix for a value in another form than its key takes: a map for a list, or a list for a map."""
+    """The fix for a value in the wrong form for its key, such as a map for a list; None for an unknown mistake."""
     value = at(data, path)
     match [*map(str, path)], value:
         case ["alerts", _, "do"], [_, *_]:
@@ -108,12 +108,12 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
         case ["filters", name], str():
             return f"{name}: {{where: {in_flow(value)}}}"
         case ["metrics", name, "over"], str() if value in AXES_OF_METRICS:
-            axis = "token" if value.startswith("token") else "completion"  # the mean of a group is over its completions
+            axis = "token" if value.startswith("token") else "completion"  # a group's mean is over its completions
             entry = {key: item for key, item in data["metrics"][name].items() if key != "over"}
             edit = {**entry, **of_each(name, entry, axis)}
             way = idioms.reduction(str(edit.get("combine")))
             edit.pop("combine", None)
-            edit |= {"reduce": way} if is_reduction(way, 1) else {}  # how the values along the axis become one
+            edit |= {"reduce": way} if is_reduction(way, 1) else {}  # `combine` was meant to reduce along the axis
             return f"{name}: {in_flow(edit)}: `over` of a metric says which steps or ranks it covers"
         case ["metrics", _, "reduce"], int() | float() | [*_] if not isinstance(value, bool):
             levels = [*map(_level, listed(value))]
@@ -176,14 +176,14 @@ def _is_signal(name: str, data: Mapping[str, Any]) -> bool:
     return name in entry_names(data, "signals", "derived")
 
 
-_OPTIONS = keys_at(("sink_options", ""))  # of every sink
-_CHOICES = ("top", "bottom", "random", "fraction", "first", "unique")  # a filter makes one, or both of the first two
+_OPTIONS = keys_at(("sink_options", ""))  # the options of every sink
+_CHOICES = ("top", "bottom", "random", "fraction", "first", "unique")  # a filter has one, or both `top` and `bottom`
 
 _WAYS = {key: key for key in _CHOICES} | {"key": "top", "bottom": "top"}
 
 
 def in_one_way(key: str, rows: Mapping[str, Any], *, reset: bool = False) -> dict[str, Any]:
-    """A filter that chooses rows by one of its keys: without the other ways that it says, or with null for them."""
+    """A filter that chooses rows by ``key`` only. Keys for other choices are removed, or become null (``reset``)."""
     other = [word for word in rows if key in _WAYS and _WAYS.get(word, _WAYS[key]) != _WAYS[key]]
     return {word: None if word in other else value for word, value in rows.items() if reset or word not in other}
 
@@ -192,7 +192,7 @@ _ENDS = ("abort", "break", "end", "exit", "halt", "kill", "quit", "raise", "term
 
 
 def of_actions(actions: Any) -> str:
-    """The fix for what an alert cannot do, a word or a list: it ends the training, or it is told to every sink."""
+    """The fix for unknown actions of an alert, a word or a list: `stop`, or nothing, since every sink gets alerts."""
     words = [*map(in_flow, listed(actions))]
     ends = [word for word in words if "stop" in word or nearest(word, ["stop"]) or word in _ENDS]
     rest = [word for word in words if word not in ends]
@@ -206,12 +206,12 @@ def of_actions(actions: Any) -> str:
 
 
 def selector_of(word: str) -> str:
-    """The word of a profile for all metrics, or for all tables, where somebody says it in another one."""
+    """The selector for a word that means all metrics or all tables; any other word as it is."""
     return {"all": "*", "everything": "*", "metrics": "*", "tables": "table:*"}.get(word, word)
 
 
 def as_profile(name: str, value: Any) -> Any:
-    """A list of metrics as a profile: `slim` is there and shows them, too, any other one has nothing else."""
+    """A list of metrics as a profile. `slim` exists and shows them in addition; any other profile shows only them."""
     if isinstance(value, Mapping):
         return value
     items = value if isinstance(value, list) else re.split(r"[\s,]+", value) if isinstance(value, str) else [value]
@@ -222,7 +222,7 @@ def as_profile(name: str, value: Any) -> Any:
 
 
 def of_calls(items: list[Any]) -> dict[str, Any] | None:
-    """`[mean(x), max(x)]` as `expr` and `reduce`; None for anything else."""
+    """The `expr` and `reduce` for `[mean(x), max(x)]`; None for anything else."""
     calls = [call for item in items if isinstance(item, str) and (call := reduced(item)) is not None]
     exprs = {str(call["expr"]) for call in calls}
     same = len(calls) == len(items) and len(exprs) == 1
@@ -230,7 +230,7 @@ def of_calls(items: list[Any]) -> dict[str, Any] | None:
 
 
 def of_expressions(id: str, exprs: Mapping[str, str] | list[str], entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Metrics of one of several expressions each, ``parts_reward`` and ``parts_length``, with the keys of an entry."""
+    """One metric for each of several expressions, ``parts_reward`` and ``parts_length``, with the keys of an entry."""
     texts, rest = [*exprs.values()] if isinstance(exprs, Mapping) else exprs, dict(entry)
     for key in ("expr", "name", "alias"):
         rest.pop(key, None)
@@ -246,7 +246,7 @@ def of_expressions(id: str, exprs: Mapping[str, str] | list[str], entry: Mapping
 
 
 def of_share(path: Path, data: Mapping[str, Any]) -> str | None:
-    """The fix for `top: 10%` of the rows, a number of them or a share of each group; None for another value."""
+    """The fix for `top: 10%`: a number of rows, or a condition for a share of each group. None for another value."""
     rows = at(data, path[:-1])
     if not isinstance(rows, Mapping) or (share := _share(rows.get(path[-1]))) is None:
         return None
@@ -261,24 +261,24 @@ def of_share(path: Path, data: Mapping[str, Any]) -> str | None:
     return f"{fix}; or so many of each group, and one at least: {edit}"
 
 
-_RANKS = {"bottom": "< 1 + {:g}", "top": "> {:g}"}  # of the place of a row, ascending from 1
+_RANKS = {"bottom": "< 1 + {:g}", "top": "> {:g}"}  # conditions on the rank of a row, ascending from 1
 
 
 def _share(value: Any) -> float | None:
-    """The share of rows that `10%`, 0.1 or "0.1" says; None for anything else."""
+    """The share of rows for `10%`, 0.1 or "0.1"; None for anything else."""
     match = re.fullmatch(r"\s*(\d*\.?\d+)\s*(%?)\s*", str(value))
     share = None if match is None else float(match[1]) / (100 if match[2] else 1)
     return share if share is not None and 0 < share < 1 else None
 
 
 def _level(item: Any) -> Any:
-    """A level of a quantile, 0.95 or 95, as a reduction."""
+    """The reduction for the level of a quantile, 0.95 or 95; any other item as it is."""
     number = isinstance(item, int | float) and not isinstance(item, bool) and 0 < item <= 100
     return f"p{item * (100 if item < 1 else 1):g}" if number else item
 
 
 def _columns(items: Iterable[Any]) -> dict[str, Any]:
-    """The columns of a list of names and of maps, as a schema: a name alone is a signal's."""
+    """The schema for a list of names and maps. A name alone is a column with the signal of that name."""
     columns: dict[str, Any] = {}
     for item in items:
         columns.update([(item, {})] if isinstance(item, str) else filter(None, [_entry("schemas", item)]))
@@ -286,7 +286,7 @@ def _columns(items: Iterable[Any]) -> dict[str, Any]:
 
 
 def as_map(section: str, value: Any) -> str:
-    """A word, or a list of words or of maps that hold their names, as a map in flow style with an id for each."""
+    """A word, or a list of words or named maps, as a YAML map in flow style with an id for each item."""
     items = [value] if isinstance(value, str) and section in ("signals", "metrics", "alerts") else value
     entries = [_entry(section, item) for item in items] if isinstance(items, list) else []
     named = [entry for entry in entries if entry is not None]
@@ -295,9 +295,9 @@ def as_map(section: str, value: Any) -> str:
 
 
 def sinks_and_options(value: Any) -> tuple[list[str], dict[str, Any]]:
-    """The names of sinks in a list or a map that also holds their options, and those options by name.
+    """Split a list or a map of sinks with options into the names of the sinks and the options by name.
 
-    A sink that is switched off is not among them: one with `enabled: false`, `wandb: null` beside `console: {}`.
+    A sink that is switched off is left out, such as one with `enabled: false`, or `wandb: null` beside `console: {}`.
     """
     null = False if isinstance(value, Mapping) and any(item in ({}, True) for item in value.values()) else None
     items = map(_named, listed(value))
@@ -311,26 +311,26 @@ def sinks_and_options(value: Any) -> tuple[list[str], dict[str, Any]]:
 
 
 def _without_switches(options: Any) -> Any:
-    """Options of a sink without a word that it is used; a text alone is its profile."""
+    """Options of a sink without the keys that switch it on or off. A text alone is its profile."""
     if isinstance(options, Mapping):
         return {key: value for key, value in options.items() if key not in _SWITCHES}
     return {"profile": options} if isinstance(options, str) else options
 
 
 def _named(item: Any) -> Any:
-    """``{kind: wandb, project: x}`` as ``{wandb: {project: x}}``."""
+    """Rewrite ``{kind: wandb, project: x}`` as ``{wandb: {project: x}}``; any other item stays."""
     called = isinstance(item, Mapping) and not {"kind", "name", "type"}.isdisjoint(item)
     return dict([entry]) if called and (entry := _entry("sinks", item)) is not None else item
 
 
 def as_sinks(value: Any) -> str:
-    """Sinks in YAML: a list of names, and a map of their options."""
+    """Sinks in YAML: the list `sinks`, and the map `sink_options` if there are options."""
     names, options = sinks_and_options(value)
     return f"sinks: {in_flow(names)}" + (f"\nsink_options: {in_flow(options)}" if options else "")
 
 
 def of_prometheus(key: str, value: Any) -> tuple[str, str]:
-    """The level of `labels`, and the text of `annotations`."""
+    """The key and value for two keys of Prometheus' alerts: the level for `labels`, the text for `annotations`."""
     texts = [str(text) for text in value.values()] if isinstance(value, Mapping) else []
     if key == "labels":
         return "level", next((near for text in texts if (near := nearest(text, ("info", "warn", "error")))), "error")
@@ -338,20 +338,20 @@ def of_prometheus(key: str, value: Any) -> tuple[str, str]:
 
 
 def counted(text: Any) -> int | None:
-    """The number of ``5m`` and of ``50 steps``; None for anything else."""
+    """The number in ``5m`` or ``50 steps``; None for anything else."""
     match = re.fullmatch(r"\s*(\d+) *[a-z]+\s*", str(text))
     return None if match is None else int(match[1])
 
 
-_TEXTS = re.compile(  # names that signals of labels and texts have
+_TEXTS = re.compile(  # typical names of signals with labels or texts
     r"(\w+_)?(source|dataset|domain|task|topic|category|subset|split|language|difficulty|kind|type|label|text|prompt|"
     r"answer|response|question|solution)"
 )
-_NAMES = ("id", "name", "key", "metric", "signal", "kind", "type", "alert")  # keys by which entries of lists are called
+_NAMES = ("id", "name", "key", "metric", "signal", "kind", "type", "alert")  # keys that name an entry of a list
 
 
 def _entry(section: str, value: Any) -> tuple[str, Any] | None:
-    """An entry of a list as one of a map; None where nothing in it could be its id."""
+    """The id and the value of a list's entry, to put it into a map. None if the entry has no usable id."""
     if section == "modes":
         return (value, {"prefix": f"{value}/"}) if isinstance(value, str) else None
     if isinstance(value, str):
@@ -370,7 +370,7 @@ def _entry(section: str, value: Any) -> tuple[str, Any] | None:
         return next(((str(key), value) for key, value in value.items()), None) if len(value) == 1 else None
     renames = {"expr": "when"} if section == "alerts" else {}
     rest = {renames.get(key, key): item for key, item in value.items() if key != called}
-    for key in {"for", "every"} & rest.keys():  # steps are what is counted
+    for key in {"for", "every"} & rest.keys():  # both keys count steps or log events
         rest[key] = counted(rest[key]) or rest[key]
     for key in {"labels", "annotations"} & rest.keys() if section == "alerts" else ():
         rest.update([of_prometheus(key, rest.pop(key))])
@@ -379,13 +379,13 @@ def _entry(section: str, value: Any) -> tuple[str, Any] | None:
 
 
 def without_sink(name: str, data: Mapping[str, Any]) -> str:
-    """The fix for a sink that is switched off: the list of the others."""
+    """The fix for a sink that is switched off: the list `sinks` without it."""
     names, _ = sinks_and_options(data.get("sinks") or [])
     return as_sinks([sink for sink in names if sink != name]) if name in names else "drop it: no sink has this id"
 
 
 def of_never(path: Path, data: Mapping[str, Any]) -> str | None:
-    """The edit by which an entry is not logged, where its ``every`` is 0, which is "never" elsewhere; else None."""
+    """The edit that turns off an entry with ``every: 0``, which means "never" in other tools; None for other values."""
     if path[-1] != "every" or len(path) != 3:
         return None
     section, id = map(str, path[:2])
@@ -397,7 +397,7 @@ def of_never(path: Path, data: Mapping[str, Any]) -> str | None:
 
 
 def is_off(options: Any) -> bool:
-    """Whether options of a sink say that it is not used."""
+    """Whether the options of a sink switch it off."""
     if not isinstance(options, Mapping):
         return options is False
     return any(options.get(key) is on for key, on in _SWITCHES.items())
@@ -407,5 +407,5 @@ _SWITCHES = {"enabled": False, "enable": False, "active": False, "use": False, "
 
 
 def switched(value: Any) -> str:
-    """Names of sinks as a map that says yes to each."""
+    """Names of sinks as a YAML map with true for each."""
     return in_flow(value if isinstance(value, Mapping) else dict.fromkeys(sinks_and_options(value)[0], True))

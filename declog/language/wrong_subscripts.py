@@ -1,7 +1,4 @@
-"""Subscripts of Python, numpy and pandas in the words of the language: members, columns, and places as conditions.
-
-Syntax trees come in, texts of fixes go out.
-"""
+"""Fixes for subscripts of Python, numpy and pandas: members, columns, and positions as conditions."""
 
 from __future__ import annotations
 
@@ -19,11 +16,11 @@ from declog.language.wrong_calls import Span, instead
 
 Tried = Callable[[str], Node | Problem]  # compiles another text, or returns its problem
 
-_OF_FRAMES = re.compile(r"\.(?:i?loc|i?at|values)\Z")  # attributes of a frame, whose subscripts are its own
+_OF_FRAMES = re.compile(r"\.(?:i?loc|i?at|values)\Z")  # attributes of a frame that are subscripted in its place
 
 
 def of_syntax(node: ast.expr, text: str, span: Span, tried: Tried, noun: str) -> tuple[str, str]:
-    """The name of a construct of Python that the language does not have, and the fix; ``span`` is its range in text."""
+    """The name of a Python construct that the language lacks, and the fix. ``span`` is its range in the text."""
     what, fix = idioms.of_syntax(node, text[slice(*span)])
     if isinstance(node, ast.Subscript):
         of_metric = _of_metric(node, text, span) if noun == "metric" else None
@@ -32,7 +29,7 @@ def of_syntax(node: ast.expr, text: str, span: Span, tried: Tried, noun: str) ->
 
 
 def _of_metric(node: ast.Subscript, text: str, span: Span) -> str | None:
-    """The fix for ``reward[topic == 'math'] < 0.1`` of metrics: one of those rows; None where nothing is compared."""
+    """The fix for ``reward[topic == 'math'] < 0.1`` of metrics: a metric of those rows. None for other subscripts."""
     if not isinstance(node.slice, ast.Compare | ast.BoolOp | ast.Call) or not isinstance(node.value, ast.Name):
         return None
     of, condition = node.value.id, ast.unparse(node.slice)
@@ -43,7 +40,7 @@ def _of_metric(node: ast.Subscript, text: str, span: Span) -> str | None:
 
 
 def _of_subscript(node: ast.Subscript, text: str, span: Span, tried: Tried) -> str:
-    """A subscript is a member of a family, a column, or the `where` of a metric; ``E[x]`` is a mean."""
+    """The fix for a subscript: a member of a family, a column, or the `where` of a metric; a mean for ``E[x]``."""
     of, inside = _OF_FRAMES.sub("", ast.unparse(node.value)), node.slice
     parts = inside.elts if isinstance(inside, ast.Tuple) else [inside]
     if of == "E" or re.fullmatch(idioms.REDUCTIONS, of):
@@ -64,7 +61,7 @@ def _of_subscript(node: ast.Subscript, text: str, span: Span, tried: Tried) -> s
     places = [_condition(part, axis) for part, axis in zip(parts[-len(axes) :], axes, strict=True)]
     if len(parts) > 2 or None in places or not any(places) or type_.family:
         return "a member of a family is member(family, 'name')"
-    if len(places) == 2 and places[0]:  # no condition of tokens reads the place of a completion
+    if len(places) == 2 and places[0]:  # a condition on tokens cannot read the position of a completion
         tokens = f"{of} if {places[1]} else missing" if places[1] else of
         metric = {"expr": f"mean({tokens}, over=token)", "reduce": "mean", "where": places[0]}
         return f"the mean of each completion's tokens has its place: `{in_flow(metric)}`"
@@ -72,7 +69,7 @@ def _of_subscript(node: ast.Subscript, text: str, span: Span, tried: Tried) -> s
 
 
 def _is_column(of: str, name: str, tried: Tried) -> bool:
-    """Whether ``of['name']`` is a signal, and ``of`` the table that holds it: no value, and no misspelt family."""
+    """Whether ``of['name']`` means a signal ``name`` of a table ``of``: ``of`` is no value, and no misspelt family."""
     frame = tried(of)
     if isinstance(frame, Node) or not name.isidentifier():
         return False
@@ -80,7 +77,7 @@ def _is_column(of: str, name: str, tried: Tried) -> bool:
 
 
 def _condition(part: ast.expr, axis: str) -> str | None:
-    """The condition of a place, or of a slice of places, along an axis, empty for all; None for anything else."""
+    """The condition for a position, or a slice, along an axis; empty for a full slice. None for anything else."""
     if not isinstance(part, ast.Slice):
         at = _counted(part, axis)
         return None if at is None else f"index({axis}) == {at}"
@@ -96,13 +93,16 @@ def _condition(part: ast.expr, axis: str) -> str | None:
 
 
 def _counted(end: ast.expr, axis: str) -> str | None:
-    """A number of a place, counted from the first; None for anything else."""
+    """A position counted from the first; a negative one becomes ``size(axis) - n``. None for anything else."""
     written = ast.unparse(end)
     return f"size({axis}) - {written[1:]}" if re.fullmatch(r"-\d+", written) else written if written.isdigit() else None
 
 
 def _as_metric(what: str, of: str, condition: str, text: str, span: Span) -> str:
-    """The metric of the chosen values with the reduction that was written; within an aggregate others are missing."""
+    """The fix for a subscript with a condition: a metric with it as `where`, and the reduction around the subscript.
+
+    Inside an aggregate, the values that are not chosen become missing.
+    """
     lead = len(text) - len(text.lstrip())
     here, start = f"{text[lead : span[0]]}{of}{text[span[1] :]}".rstrip(), span[0] - lead
     around = [

@@ -1,7 +1,4 @@
-"""Values of another type than their key takes: how they would be written of that type.
-
-Data in, text of YAML out. Imports models and errors; numpy where buckets have labels.
-"""
+"""Fixes for values with a wrong type for their key: the same value in YAML with the right type."""
 
 from __future__ import annotations
 
@@ -18,16 +15,16 @@ from declog.language.tree import listed
 
 
 def of_type(noun: str, example: str, key: str, value: Any, depth: int) -> str:
-    """The fix for a value that must be of a type, with what it says; ``example`` is used where that is nothing.
+    """The fix for a value that must have another type: the converted value, or else ``example``.
 
-    Words that a value does not have are not made up: then the key is dropped.
+    Without an example the fix is to drop the key: no value is invented.
     """
     said = _as_type(noun, key, value, depth) or example
     return f"{key}: {said}" if said else f"drop `{key}`, or say it as {noun}"
 
 
 def _as_type(noun: str, key: str, value: Any, depth: int) -> str | None:
-    """A value as it should be written to be of a type; None where nothing of it shows how."""
+    """The YAML of a value converted to a type; None if the value does not show how."""
     if noun == "text" and isinstance(value, bool | int | float):
         return f'"{value}"'
     if key in ("where", "when") and isinstance(value, Mapping) and not {*value} & {*_VALUES}:
@@ -59,7 +56,7 @@ def _as_type(noun: str, key: str, value: Any, depth: int) -> str | None:
 
 
 def _condition(name: str, item: Any) -> str | None:
-    """``topic: math`` and ``length: "> 512"`` as conditions; None where the item is no scalar."""
+    """The condition for ``topic: math`` or ``length: "> 512"``; None if the item is no scalar."""
     if isinstance(item, bool):
         return name if item else f"not {name}"
     if isinstance(item, str) and re.match(r"\s*([<>]=?|[!=]=)", item):
@@ -68,7 +65,7 @@ def _condition(name: str, item: Any) -> str | None:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """The texts inside of a value."""
+    """The texts inside of a value, at any depth."""
     inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
     for item in inside:
         if isinstance(item, str):
@@ -83,7 +80,7 @@ _MOST = frozenset({"top", "max", "limit", "max_labels", "head", "n", "k"})
 
 
 def of_labels(labels: Any) -> str | None:
-    """The fix for labels that are maps: ``by: {key: lag, buckets: [1, 3]}``; None where they name nothing."""
+    """The fix for labels that are maps: ``by: {key: lag, buckets: [1, 3]}``; None if they name no value."""
     items = listed(labels)
     texts = [text for item in items for text in _label(item)]
     if not texts:
@@ -97,7 +94,7 @@ def of_labels(labels: Any) -> str | None:
 
 
 def _label(item: Any) -> Iterator[str]:
-    """The expressions of labels that a map, or a text, means."""
+    """The expressions of the labels that a map or a text means."""
     if isinstance(item, str):
         yield item
     if not isinstance(item, Mapping):
@@ -115,12 +112,12 @@ def _label(item: Any) -> Iterator[str]:
 
 
 def bucketed(label: str, edges: Any) -> str:
-    """A label by its upper edges; by some edge where a number of buckets says none."""
+    """The call of `bucket` for a value and its upper edges; a number of buckets gets an example edge."""
     return f"bucket({label}, {', '.join(map(str, _numbers(edges) or [100]))})"
 
 
 def _numbers(edges: Any) -> Sequence[int | float]:
-    """The upper edges among numbers: no row of counts is below 0, and the last bucket is open."""
+    """The finite upper edges among numbers, without a leading 0: counts have no bucket below 0."""
     items = edges.values() if isinstance(edges, Mapping) else edges if isinstance(edges, list) else []
     flat = [number for item in items for number in listed(item)]
     numbers = {item for item in flat if isinstance(item, int | float) and not isinstance(item, bool)}
@@ -129,7 +126,7 @@ def _numbers(edges: Any) -> Sequence[int | float]:
 
 
 def edges_of(label: str) -> str:
-    """What becomes of edges in a label; nothing where it has none."""
-    from declog.language.wrong_calls import edges  # numpy, which composing alone needs not
+    """A note on the labels that the edges of a `bucket` make; empty without edges."""
+    from declog.language.wrong_calls import edges  # imports numpy, which composing alone does not need
 
     return edges("bucket", label).removeprefix("; ")

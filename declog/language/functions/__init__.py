@@ -1,14 +1,14 @@
-"""The functions of the language. To add one: its implementation and a ``@BUILTIN`` line in the right file, and a test.
+"""The functions of the language. To add one, write it with a ``@BUILTIN`` line in the right file, and a test.
 
     operators.py   operators and elementwise functions, on numpy and on torch
     structure.py   aggregates with ``over=``, ranks, sizes, members of families, pass@k
     reduced.py     reductions of one column, with ``over=``
     text.py        functions of texts, and labels
-    user.py        ``@declog.function``: what users and installed packages add
-    rules.py       typing rules that these share
-    base.py        what a function is, and the registry
+    user.py        ``@declog.function``, for functions of users and installed packages
+    rules.py       the shared typing rules
+    base.py        the class of a function, and the registry
 
-Nothing here knows of plans or recorders.
+Nothing here knows plans or recorders.
 """
 
 from declog.language.functions import operators, structure, text

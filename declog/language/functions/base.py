@@ -1,4 +1,4 @@
-"""The entry of a function of the language, and the registry of functions."""
+"""The class of a function of the language, and the registry of functions."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from declog.registry import REQUIRED, Registry
 
 @dataclass(frozen=True)
 class Param:
-    """A parameter: a ``value`` is an expression, a ``constant`` and an ``axis`` are known at compile time."""
+    """A parameter. A ``value`` takes an expression; a ``constant`` and an ``axis`` are known at compile time."""
 
     name: str
     role: Literal["value", "constant", "axis"] = "value"
     default: Any = REQUIRED
     types: tuple[type, ...] = (int, float)
     variadic: bool = False
-    takes_none: bool = False  # of a function of rows: a missing value comes as None
-    by_name: bool = False  # of a function of rows: it is called with it by name
+    takes_none: bool = False  # of a function of rows: a missing value is passed as None
+    by_name: bool = False  # of a function of rows: the argument is passed by name
 
 
 OVER = Param("over", "axis", default=None)  # the axis that a function removes
@@ -43,27 +43,27 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class View(Protocol):
-    """A window, as functions of the stage ``rows`` see it: how its axes nest, and the members and gaps of arguments."""
+    """A window as functions of the stage ``rows`` see it: the nesting of axes, and members and absence of arguments."""
 
     def segments(self, fine: Axis, coarse: Axis) -> Segments:
-        """How the entries of an axis fall into those of a coarser one."""
+        """The partition of an axis' entries by the entries of a coarser axis."""
 
     def members(self, node: Node) -> tuple[str, ...]:
         """The members of a family's value."""
 
     def absent(self, node: Node) -> Kind:
-        """Where a value is absent, on its own axis: ``[rows]`` or ``[members, rows]``."""
+        """The entries in which a value is absent, on its own axis: ``[rows]`` or ``[members, rows]``."""
 
 
 @dataclass(frozen=True)
 class Function:
     """A function of the language.
 
-    ``stage`` says how ``run`` is called: ``elementwise`` ``run(xp, *arrays)``; ``aggregate``
+    ``stage`` decides the call of ``run``: ``elementwise`` ``run(xp, *arrays)``; ``aggregate``
     ``run(array, segments)``; ``rows`` ``run(view, node, *arrays)`` on the host, with the window's structure.
-    ``takes``: an elementwise one of a user's gets torch ``tensors``, or the plain ``values`` of one row.
-    ``least``: of fewer values of a group it is absent; a text names the parameter that says how many.
-    ``reduces``: the reduction that it is made of; a call without ``over=`` does not mean it.
+    ``takes``: a user's elementwise function gets torch ``tensors``, or the plain ``values`` of one row.
+    ``least``: with fewer values in a group the result is absent; a text names the parameter with the number.
+    ``reduces``: the reduction behind an aggregate; a call without ``over=`` does not mean the aggregate.
     """
 
     name: str
@@ -78,28 +78,28 @@ class Function:
 
     @property
     def compiled(self) -> Function:
-        """The function as a plan has it, which goes to other processes: without the rule that typed its calls."""
+        """The function for a plan, without its typing rule: plans go to other processes."""
         return replace(self, rule=_typed)
 
     def fewest(self, node: Node) -> int:
-        """How many values of a group a call of it takes at least."""
+        """The fewest values of a group with which a call has a result."""
         return self.least if isinstance(self.least, int) else dict(node.params).get(self.least) or 1
 
     def aggregate(self, node: Node) -> Callable[[Any, Segments], Any]:
-        """``run`` of an aggregate with the constants of a call of it."""
+        """``run`` of an aggregate, with the constants of a call bound."""
         names = [item.name for item in self.params if item.role == "constant"]
         constants = {name: value for name, value in node.params if name in names}
         return partial(self.run, **constants) if constants else self.run
 
     def of_constants(self, *values: Any) -> Any:
-        """The value of an elementwise function of constants."""
+        """The value of an elementwise function for constants."""
         return np.asarray(self.run(np, *values)).item()
 
     def of_row(self, dtype: DType, values: Sequence[Any]) -> Any:
-        """The value of a function of plain values for one row, as ``dtype``; None: it is missing.
+        """The value of a function of plain values for one row, as ``dtype``; None means missing.
 
-        It is not called where a value is missing that it does not take. Raises ``RuntimeFailure`` if it raises, or
-        returns another type.
+        The function is not called if a value is missing and its parameter does not take None. Raises
+        ``RuntimeFailure`` if the function raises, or returns another type.
         """
         if any(item is None and not param.takes_none for param, item in zip(self.params, values, strict=True)):
             return None
@@ -107,7 +107,7 @@ class Function:
             named = {param.name: item for param, item in zip(self.params, values, strict=True) if param.by_name}
             value = self.run(*values[: len(values) - len(named)], **named)
         except BaseException as error:
-            inside = error.__traceback__ and error.__traceback__.tb_next  # None: it could not even be called
+            inside = error.__traceback__ and error.__traceback__.tb_next  # None if the call itself failed
             file = inside and PurePath(inside.tb_frame.f_code.co_filename).name
             at = f" ({file}:{inside.tb_lineno})" if inside else ""
             raise RuntimeFailure.of("DL605.row", function=self.name, error=error_text(error), at=at) from error
@@ -121,7 +121,7 @@ class Function:
 
     @property
     def signature(self) -> str:
-        """How it is written: ``clip(x, low, high)``."""
+        """The call as a user writes it: ``clip(x, low, high)``."""
         parts = []
         for item in self.params:
             text = f"*{item.name}" if item.variadic else item.name
@@ -138,11 +138,12 @@ def _typed(call: Call) -> Type:
 
 
 def of_user(run: Callable[..., Any], name: str, returns: str | None = None) -> Function:
-    """A user's elementwise function under a name.
+    """The entry for a user's elementwise function under a name.
 
-    It is of the plain values of one row where a parameter that is needed is annotated `str`, else of torch tensors,
-    without parameters that have a default. ``returns`` is the type of its value; without, it is what a function of rows
-    is annotated with, or a float. Raises ``UsageError``.
+    The function takes the plain values of one row if a parameter without a default is annotated `str`; if all have
+    defaults, one of them counts. Otherwise the function takes torch tensors, and parameters with a default are left
+    out. ``returns`` is the type of the result; by default it is the annotated type of a function of rows, or float.
+    Raises ``UsageError``.
     """
     if returns not in (None, *_RETURNS):
         raise UsageError.of("DL314.returns", returns=returns, types=", ".join(_RETURNS))
@@ -173,7 +174,7 @@ def of_user(run: Callable[..., Any], name: str, returns: str | None = None) -> F
 
 
 def _no_value(node: Node) -> bool:
-    """Whether it is the constant `missing`."""
+    """Whether a node is the constant `missing`."""
     return node.op == CONST and node.leaf != node.leaf
 
 
@@ -182,7 +183,7 @@ def _is_text(item: inspect.Parameter) -> bool:
 
 
 def _is_written(item: inspect.Parameter) -> bool:
-    """Whether a config can write a value of a parameter in place of its default; others keep it."""
+    """Whether a config can write a value for a parameter. Other parameters keep their default."""
     default = item.default
     return default is item.empty or default is None or (isinstance(default, int | float | str) and default == default)
 
@@ -192,7 +193,7 @@ def _by_name(item: inspect.Parameter) -> bool:
 
 
 def _param(item: inspect.Parameter) -> Param:
-    """The parameter of a function of rows; a default that is None says that None may come, too."""
+    """The ``Param`` for a parameter of a function of rows. A default of None means that None may be passed."""
     default = REQUIRED if item.default is item.empty else item.default
     return Param(
         item.name, "value", default, takes_none=takes_none(item.annotation) or default is None, by_name=_by_name(item)
@@ -200,14 +201,14 @@ def _param(item: inspect.Parameter) -> Param:
 
 
 def _annotated(written: inspect.Signature, name: str, texts: Sequence[str], returns: type | None = None) -> str:
-    """A function's first line, with parameters that are texts: `def repetition(completion: str) -> float`."""
+    """A function's first line with ``texts`` annotated as `str`: `def repetition(completion: str) -> float`."""
     parameters = [item.replace(annotation=str) if item.name in texts else item for item in written.parameters.values()]
     if returns is None:
         returns = written.return_annotation if dtype_of(written.return_annotation) in _RETURNS else float
     return f"def {name}{written.replace(parameters=parameters, return_annotation=returns)}"
 
 
-_RETURNS = (DType.FLOAT, DType.INT, DType.BOOL, DType.TEXT)  # the types of values
+_RETURNS = (DType.FLOAT, DType.INT, DType.BOOL, DType.TEXT)  # the types that a user's function may return
 
 
 class Functions(Registry[Function]):
@@ -221,12 +222,12 @@ class Functions(Registry[Function]):
         return self.add(of_user(run, name))
 
     def stage(self, name: str) -> Stage | None:
-        """Where the function of a name runs; None for a name that is none's."""
+        """The stage of the function with a name; None for an unknown name."""
         function = self.get(name)
         return None if function is None else function.stage
 
     def as_text(self, name: str) -> str | None:
-        """The first line of a user's function of texts that gives a text; None for another function."""
+        """The first line of a user's function of rows, annotated to return a text; None for another function."""
         function = self.get(name)
         if function is None or function.takes != "values":
             return None
@@ -248,7 +249,7 @@ class Functions(Registry[Function]):
         return register
 
 
-FunctionOf = Callable[[str], Function | None]  # the function of an operation's name
+FunctionOf = Callable[[str], Function | None]  # from the name of an operation to its function
 
 BUILTIN = Functions()
 

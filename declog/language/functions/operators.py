@@ -15,7 +15,7 @@ from declog.language.functions.rules import Rule, choice, equality, logic, numbe
 
 
 def _fitting(xp: Any, run: Callable[..., Any], *args: Any) -> Any:
-    """Integers make an integer where it fits 64 bits, else a float; per token, they are floats already."""
+    """Compute integers as an integer if it fits 64 bits, else as a float. Per-token values are floats already."""
     if xp is not np or [arg for arg in args if np.asarray(arg).dtype.kind != "i"]:
         return run(*args)
     floats = run(*(np.asarray(arg, np.float64) for arg in args))
@@ -23,7 +23,7 @@ def _fitting(xp: Any, run: Callable[..., Any], *args: Any) -> Any:
 
 
 def _bounded(xp: Any, extreme: Any, bound: str, a: Any, b: Any) -> Any:
-    """The extreme of two; torch takes a constant as a bound of the other only."""
+    """The extreme of two values. torch accepts a constant only as a bound in ``clamp``."""
     if xp is not np and isinstance(a, float | int):
         a, b = b, a
     return xp.clamp(a, **{bound: b}) if xp is not np and isinstance(b, float | int) else extreme(a, b)
@@ -38,13 +38,13 @@ def _exact(run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _rounded_down(run: Callable[..., Any]) -> Callable[..., Any]:
-    """A division with a whole quotient: by zero it is missing, of integers too."""
+    """A division with a whole quotient. Division by zero gives missing, for integers too."""
 
     def divided(xp: Any, a: Any, b: Any) -> Any:
         zero = b == 0
         if xp is np:
             b = np.where(zero, np.nan, b) if np.any(zero) else b
-        else:  # without a look at the device's values
+        else:  # do not read values of the device: that would wait for it
             b = xp.where(zero, np.nan, b) if hasattr(b, "dtype") else b or np.nan
         return _fitting(xp, run, a, b)
 
@@ -52,10 +52,10 @@ def _rounded_down(run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _comparison(run: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    """A comparison that takes the float32 of a constant for the constant, as torch does with a float32 tensor."""
+    """A comparison in which the float32 of a constant equals the constant, as for a float32 tensor of torch."""
 
     def compared(xp: Any, a: Any, b: Any) -> Any:
-        if xp is np:  # what has no rows is a constant
+        if xp is np:  # a value without rows is a constant
             a, b = (
                 (a if np.ndim(b) else segmented.of_constant(a, b)),
                 (b if np.ndim(a) else segmented.of_constant(b, a)),
@@ -136,7 +136,7 @@ def _text_equal(a: Any, b: Any) -> Any:
 def _truth(xp: Any, x: Any) -> Any:
     if xp is np:
         return segmented.truth(np.asarray(x))
-    return x if x.dtype is xp.bool else (x != 0) & (x == x)  # of a value that is absent in places
+    return x if x.dtype is xp.bool else (x != 0) & (x == x)  # NaN marks absent entries, and is false
 
 
 @BUILTIN.elementwise("not", "x", rule=logic, help="negation; of a missing bool it is false")
@@ -151,7 +151,7 @@ def _not(xp: Any, x: Any) -> Any:
 def _if(xp: Any, condition: Any, yes: Any, no: Any) -> Any:
     if xp is np:
         return np.where(segmented.truth(np.asarray(condition)), yes, no)
-    if not hasattr(yes, "dtype") and not hasattr(no, "dtype"):  # two constants, with all their digits
+    if not hasattr(yes, "dtype") and not hasattr(no, "dtype"):  # two constants keep all digits in float64
         yes = xp.full((), yes, dtype=xp.float64, device=condition.device)
     return xp.where(_truth(xp, condition), yes, no)
 

@@ -17,11 +17,11 @@ from declog.language.segmented import Segments
 
 
 class FunctionsAndReductions(Functions):
-    """Functions, and an aggregate of each reduction of one column of numbers, for calls with ``over=``."""
+    """Functions, and for calls with ``over=`` an aggregate for each reduction of one column of numbers."""
 
     def __init__(self, functions: Functions, reductions: Reductions) -> None:
         super().__init__(functions._parent)
-        self._entries = functions._entries  # what a package provides is adopted there
+        self._entries = functions._entries  # shared: functions of packages are added there
         self._reductions = reductions
 
     def get(self, name: str) -> Function | None:
@@ -32,7 +32,7 @@ class FunctionsAndReductions(Functions):
         return None if function is not None and function.reduces is not None else function
 
     def of_reduction(self, name: str) -> Function | None:
-        """The aggregate of the reduction of a name; None where there is none that gives a number of one column."""
+        """The aggregate for the reduction of a name; None if no such reduction turns one column into a number."""
         reduction = self._reductions.get(name)
         if reduction is None or not reduction.aggregates:
             return None
@@ -58,12 +58,12 @@ def _rule(reduction: Reduction, call: Call) -> Type:
 
 
 def _of_segments(reduction: Reduction, values: NDArray[Any], segments: Segments, **params: Any) -> NDArray[Any]:
-    """The reduction of the values of each segment that are not missing, ``[..., rows]`` to ``[..., count]``."""
+    """Reduce each segment's values that are not missing, ``[..., rows]`` to ``[..., count]``."""
     values = values.astype(np.float64)
     if reduction.level is None:
         return segments.per_segment(values, lambda column: finish(reduction, [column], params))
     reduced = np.empty((*values.shape[:-1], segments.count))
-    for size in np.unique(segments.counts).tolist():  # those of as many rows at once
+    for size in np.unique(segments.counts).tolist():  # all segments of one size at once
         equal = np.flatnonzero(segments.counts == size)
         rows = segments.offsets[equal, None] + np.arange(size)
         reduced[..., equal] = quantiles(segments.sorted(values)[..., rows], [reduction.level])[0]

@@ -1,4 +1,4 @@
-"""Typing rules: from the types of a call's arguments to the type of its value, or a refusal."""
+"""Typing rules: they compute the type of a call from the types of its arguments, or refuse the call."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Stage = Literal["elementwise", "aggregate", "rows"]
 
 
 class Functions(Protocol):
-    """What typing rules ask of the functions that operations name."""
+    """The part of the registry of functions that typing rules use."""
 
     def stage(self, name: str) -> Stage | None:
-        """How the function of an operation is called; None: it is none."""
+        """The stage of the function with a name; None for an unknown name."""
 
     def as_text(self, name: str) -> str | None:
-        """The first line of a user's function of texts that gives a text; None for another function."""
+        """The first line of a user's function of rows, annotated to return a text; None for another function."""
 
 
 @dataclass
@@ -30,10 +30,10 @@ class Call:
     name: str
     args: list[Node]
     params: dict[str, Any]
-    groups: bool  # does the config say what a group is?
-    token_mask: frozenset[Node]  # the token axis' mask; empty where none is declared
+    groups: bool  # whether the config defines groups
+    token_mask: frozenset[Node]  # the mask of the token axis; empty if the config declares none
     functions: Functions
-    said: Callable[[Node], Node]  # an object as a text
+    said: Callable[[Node], Node]  # turns an object into a text
     fail: Callable[..., NoReturn]  # refuses the call: `fail(key, arg=0, **facts)`; `arg` points at one argument
 
 
@@ -41,7 +41,7 @@ Rule = Callable[[Call], Type]
 
 
 def broadcast(call: Call) -> Type:
-    """The shape of values combined by axis name; their dtype is left to the rule."""
+    """The shape of arguments that are combined by axis name. The rule sets the dtype."""
     nodes = call.args
     phases = {node.type.phase for node in nodes if node.type.phase is not None}
     if len(phases) > 1:
@@ -56,7 +56,7 @@ def broadcast(call: Call) -> Type:
 
 
 def _on_device(call: Call, index: int, node: Node) -> None:
-    """Refuse an argument of a per-token expression that the fold of tokens, on the device, cannot compute."""
+    """Refuse an argument of a per-token expression that the token fold on the device cannot compute."""
     fix = "reduce the tokens first, with over=token"
     if node.type.family:
         call.fail("DL205.fold", arg=index, item="a family", fix=fix)
@@ -71,7 +71,7 @@ def _on_device(call: Call, index: int, node: Node) -> None:
 
 
 def need(call: Call, *dtypes: DType, args: Sequence[int] | None = None, fix: str | None = None) -> None:
-    """Refuse arguments of other dtypes; ``fix`` has `{node}` for the argument. An object is taken as a text."""
+    """Refuse arguments of other dtypes. ``fix`` contains `{node}` for the argument. An object may serve as a text."""
     for index in range(len(call.args)) if args is None else args:
         node = call.args[index]
         if node.type.dtype is DType.OBJECT and DType.TEXT in dtypes and DType.OBJECT not in dtypes:
@@ -89,14 +89,14 @@ def need(call: Call, *dtypes: DType, args: Sequence[int] | None = None, fix: str
 
 
 def of_text(node: Node, dtypes: Sequence[DType], functions: Functions) -> str | None:
-    """The fix for a user's function that is registered as one of numbers, where a text is taken; None for another."""
+    """The fix for a user's function that is used as a text but declares no text as its result; None for any other."""
     if DType.TEXT not in dtypes or (written := functions.as_text(node.op)) is None:
         return None
     return f"say that it gives a text: `{written}: ...`"
 
 
 def of_type(node: Node, dtypes: Sequence[DType]) -> str | None:
-    """The fix for an expression of a type that its place does not take."""
+    """The fix for an expression whose type its place does not accept."""
     if list(dtypes) == [DType.BOOL]:
         if node.op in _OF_BOOLS and node.over is not None and node.args[0].type.dtype is DType.BOOL:
             return f"{_OF_BOOLS[node.op]}{str(node).removeprefix(node.op)}"
@@ -123,7 +123,7 @@ def of_quotient(node: Node, dtypes: Sequence[DType]) -> str | None:
         parts = [arg.param("value") for arg in inner.args[0].args if arg.op == CONST and inner.args[0].op == "mul"]
         if inner.type.axis is not Axis.TOKEN:
             return f"write `{quotient}`"
-        if parts and 1 < parts[0] <= 20:  # tokens have ranges alone as labels: one for each of so many parts
+        if parts and 1 < parts[0] <= 20:  # tokens can only have ranges as labels: one range for each part
             return f"write `bucket({quotient}, {', '.join(map(str, range(parts[0] - 1)))})`"
     divisor = inner.args[1].param("value") if inner.op in ("div", "floordiv") and inner.args[1].op == CONST else None
     if not isinstance(divisor, int) or divisor < 2 or DType.TEXT not in dtypes or node.op == "div":
@@ -135,7 +135,7 @@ def of_quotient(node: Node, dtypes: Sequence[DType]) -> str | None:
 
 
 def readable_pattern(call: Call) -> None:
-    """Refuse a regular expression that cannot be read, or not be searched in linear time."""
+    """Refuse a regular expression that cannot be read, or cannot be searched in linear time."""
     try:
         pattern(call.params["pattern"])
     except PatternError as error:
@@ -143,7 +143,7 @@ def readable_pattern(call: Call) -> None:
 
 
 def typed(dtype: DType, *accepts: DType) -> Rule:
-    """Values of these dtypes in, or of any; a value of ``dtype`` out, of their shapes combined."""
+    """A rule: arguments have one of the dtypes ``accepts`` (default: any); the value is a ``dtype`` of their shape."""
 
     def rule(call: Call) -> Type:
         need(call, *(accepts or DType))
@@ -158,14 +158,14 @@ logic = typed(DType.BOOL, DType.BOOL)
 
 
 def same(call: Call) -> Type:
-    """Numbers in; an int out where all are ints."""
+    """Arguments are numbers; the value is an int if all arguments are ints, else a float."""
     need(call, *NUMERIC)
     dtype = DType.INT if all(node.type.dtype is DType.INT for node in call.args) else DType.FLOAT
     return broadcast(call).with_dtype(dtype)
 
 
 def product(call: Call) -> Type:
-    """Numbers in, of which some may be bools: a mask as a factor."""
+    """Arguments are numbers, and bools beside at least one number: a mask is a factor."""
     numbers = [index for index, node in enumerate(call.args) if node.type.dtype is not DType.BOOL]
     need(call, *NUMERIC, args=numbers or None)
     integer = all(node.type.dtype in (DType.INT, DType.BOOL) for node in call.args)
@@ -173,7 +173,7 @@ def product(call: Call) -> Type:
 
 
 def _alike(call: Call) -> str:
-    """The fix for ``done == 1``, and for any other comparison of unlike things."""
+    """The fix for ``done == 1``, and for any other comparison of unlike types."""
     truths = [node for node in call.args if node.type.dtype is DType.BOOL]
     numbers = [node.param("value") for node in call.args if node.op == CONST]
     dtypes = [node.type.dtype for node in call.args]
@@ -186,7 +186,7 @@ def _alike(call: Call) -> str:
 
 
 def equality(call: Call) -> Type:
-    """Numbers with numbers, texts with texts, bools with bools."""
+    """Compare numbers with numbers, texts with texts, bools with bools."""
     if any(node.type.dtype is DType.TEXT for node in call.args):
         call.args[:] = [call.said(node) if node.type.dtype is DType.OBJECT else node for node in call.args]
     dtypes = {_broad(node.type.dtype) for node in call.args}
@@ -201,7 +201,7 @@ def _broad(dtype: DType) -> DType:
 
 
 def choice(call: Call) -> Type:
-    """``if``: a bool, and two values of one dtype."""
+    """The rule of ``if``: the arguments are a bool and two values of one dtype."""
     need(call, DType.BOOL, args=[0])
     dtypes = {_broad(node.type.dtype) for node in call.args[1:]}
     if len(dtypes) > 1:

@@ -21,13 +21,13 @@ from declog.language.patterns import pattern
 
 
 def _names(node: Node) -> str | None:
-    """The axis of a value's members, or of its labels, by name; None for a value that has neither."""
+    """The name of the axis of a value's labels or members; None for a value without either."""
     labelled = any(LABELLED in dict(leaf.params) for leaf in aligned(node))
     return LABEL if labelled else MEMBER if node.type.family else None
 
 
 def _without_axis(call: Call, node: Node) -> str:
-    """The fix for an aggregate without `over`: the finest axis, or all rows, which are reduced by a metric."""
+    """The fix for an aggregate without `over`: reduce the finest axis, or all rows by a metric."""
     axis = node.type.axis
     if axis in (None, Axis.BATCH):
         return f"`{call.name}({node}, over={over})`" if (over := _names(node)) else f"`{node}`: it is one value"
@@ -41,7 +41,10 @@ def _without_axis(call: Call, node: Node) -> str:
 
 
 def _of_all_rows(function: str, node: Node) -> str | None:
-    """What reduces all completions of a batch, group by group; None for other values, and what has no such parts."""
+    """The expression that reduces all completions of a batch by reducing groups.
+
+    Returns None for values that are not per completion, and for functions that cannot be computed from groups.
+    """
 
     def sum_of(inner: str) -> str:
         return f"sum({inner}({node}, over=completion), over=group)"
@@ -54,11 +57,11 @@ def _of_all_rows(function: str, node: Node) -> str | None:
     return f"{outer}({function}({node}, over=completion), over=group)" if function in _BY_PARTS else None
 
 
-_BY_PARTS = ("sum", "count", "min", "max", "any", "all")  # reductions that are computed of those of parts
+_BY_PARTS = ("sum", "count", "min", "max", "any", "all")  # reductions that can be computed from those of parts
 
 
 def _readings(call: Call, node: Node, axis: Axis, over: Axis) -> str:
-    """The fix for an axis that is not the finest: what it may mean, from the finest axis on to that one itself."""
+    """The fix for an `over` that is not the finest axis: its possible meanings, from the finest axis up to ``over``."""
     inner = call.name if call.name in ("sum", "min", "max", "any", "all") else "mean"
     text, answers = str(node), list[str]()
     for finer in (Axis.TOKEN, Axis.COMPLETION, Axis.GROUP):
@@ -74,7 +77,7 @@ def _readings(call: Call, node: Node, axis: Axis, over: Axis) -> str:
 
 
 def remove_axis(call: Call, *, accept: Sequence[DType]) -> Type:
-    """The argument's shape without the axis ``over``, which must be its finest (or the members of a family)."""
+    """The argument's shape without the axis ``over``, which must be its finest axis, or its members or labels."""
     need(call, *accept)
     (node,) = call.args
     over = call.params.get("over")
@@ -115,7 +118,7 @@ def _aggregate(dtype: DType | None, *accept: DType) -> Rule:
 
 
 def _counted(call: Call) -> Type:
-    """Numbers in and out; bools are 0 and 1."""
+    """Arguments are numbers or bools, which count as 0 and 1; the value is a number."""
     result = remove_axis(call, accept=_NUMBERS)
     return result.with_dtype(DType.FLOAT if result.dtype is DType.FLOAT else DType.INT)
 
@@ -154,7 +157,7 @@ def _segments(view: View, node: Node) -> Any:
 
 
 def _of_tokens(call: Call, axis: Axis) -> Type:
-    """An int per token, or per completion of its tokens: in the phase of the mask that says which there are."""
+    """The type of `index(token)` and `size(token)`: an int in the phase of the token mask."""
     if not call.token_mask:
         call.fail("DL306.tokens")
     return Type(DType.INT, axis, phase=next(iter(call.token_mask)).type.phase)
@@ -244,7 +247,7 @@ BUILTIN.rows(
 )(lambda view, node, metric: metric)  # fmt: skip
 
 
-SELECTIONS: dict[str, bool] = {"only": True, "without": False}  # of members, by whether their names must match
+SELECTIONS: dict[str, bool] = {"only": True, "without": False}  # whether the names of kept members match
 
 
 def _selected(call: Call) -> Type:
@@ -254,7 +257,7 @@ def _selected(call: Call) -> Type:
 
 
 def selected(node: Node, members: Sequence[str]) -> list[int]:
-    """The places of the members that `only` and `without` leave."""
+    """The indices of the members that `only` or `without` keeps."""
     match = pattern(node.param("pattern")).matches
     return [index for index, member in enumerate(members) if bool(match(member)) is SELECTIONS[node.op]]
 
@@ -270,7 +273,7 @@ K = Param("k", "constant", types=(int,))
 
 
 def _drawn(*dtypes: DType) -> Rule:
-    """Values per completion, as many as `dtypes`; one value per group, of `k` of its completions."""
+    """A rule: one argument per completion for each of ``dtypes``; the value is per group, over draws of `k`."""
 
     def rule(call: Call) -> Type:
         for index, dtype in enumerate(dtypes):
@@ -286,7 +289,7 @@ def _drawn(*dtypes: DType) -> Rule:
 
 
 def _by_counts(one: Callable[[int, int, int], float]) -> Callable[..., Any]:
-    """A function of how many of a group are known, how many of those are true, and k."""
+    """Wrap ``one(n, c, k)``: n values of a group are not missing, and c of these are true."""
 
     def run(view: View, node: Node, correct: Any) -> Any:
         segments, k = view.segments(Axis.COMPLETION, Axis.GROUP), node.param("k")
@@ -319,7 +322,7 @@ def _best_at(view: View, node: Node, x: Any) -> Any:
         n = len(values)
         if n < k:
             return math.nan
-        ways = [math.comb(rank, k - 1) / math.comb(n, k) for rank in range(k - 1, n)]  # of those below it
+        ways = [math.comb(rank, k - 1) / math.comb(n, k) for rank in range(k - 1, n)]  # the share of draws won
         return float(np.sort(values)[k - 1 :] @ np.array(ways))
 
     return groups.per_segment(np.asarray(x, np.float64), one)
@@ -336,7 +339,7 @@ def _voted(call: Call) -> Type:
 )  # fmt: skip
 def _majority_at(view: View, node: Node, answer: Any, correct: Any) -> Any:
     groups, k = view.segments(Axis.COMPLETION, Axis.GROUP), dict(node.params).get("k")
-    absent = np.asarray(view.absent(node.args[0]), bool)  # which is no vote
+    absent = np.asarray(view.absent(node.args[0]), bool)  # an absent answer is no vote
     votes_here = segmented.present(correct) & ~absent
     answers, right = segmented.present(answer), segmented.truth(correct)
     shares = []
@@ -353,10 +356,12 @@ def _majority_at(view: View, node: Node, answer: Any, correct: Any) -> Any:
 
 @lru_cache(4096)
 def _elected(counts: tuple[tuple[int, float], ...], n: int, k: int) -> float:
-    """How often the winner of ``k`` of ``n`` votes is right; ``counts``: each answer's votes, and how right it is.
+    """The probability that the winner of ``k`` votes drawn from ``n`` is right.
 
-    By the winner's votes t: the ways to draw ``drawn`` votes with ``ties`` answers of t votes and no more of any, and
-    over these ways the sum of how right the winners are. Who gives no answer has no vote.
+    ``counts`` holds, for each answer, its votes and the share of these that are right. For each number t of the
+    winner's votes, ``ways[ties, drawn]`` counts the ways to draw ``drawn`` votes with ``ties`` answers of t votes and
+    no answer with more. ``sums`` adds up the shares of the tied winners over these ways. A completion without an answer
+    has no vote.
     """
     right = 0.0
     for t in range(1, max((count for count, _ in counts), default=0) + 1):

@@ -1,7 +1,7 @@
-"""The text functions of the language, and labels. Numpy only; they run where the texts are.
+"""The text functions of the language, and labels. They run on the rank that has the texts.
 
-Texts are object arrays with None for a missing text. A number that is computed from a missing text is missing, a
-bool is false. n-grams are of whitespace-separated words, and never cross from one completion to the next.
+Texts are object arrays with None for a missing text. For a missing text, a number is missing and a bool is false.
+n-grams consist of whitespace-separated words, and never cross from one completion to the next.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _tested(texts: Array, test: Callable[[str], bool]) -> Array:
     return np.array([item is not None and test(item) for item in texts.ravel()], bool).reshape(texts.shape)
 
 
-_COUNT = "how many there are is `count({node})`"  # what `len` is elsewhere
+_COUNT = "how many there are is `count({node})`"  # for `len` in the sense of other languages
 BUILTIN.rows("len", "text", rule=_of_text(DType.INT, _COUNT), help="how many characters a text has")(
     lambda view, node, texts: _counted(texts, len)
 )
@@ -72,7 +72,7 @@ BUILTIN.rows("matches", "text", PATTERN, rule=_matching, help="whether a regular
 
 
 def _of_group(dtype: DType) -> Rule:
-    """Text per completion; with ``over=completion`` one value per group, else one per completion."""
+    """A rule: the argument is a text; the value is per group with ``over=completion``, else per text."""
 
     def rule(call: Call) -> Type:
         need(call, DType.TEXT)
@@ -193,18 +193,18 @@ def _bucket(view: View, node: Node, x: Array) -> Array:
 
 
 def bucket_labels(edges: Sequence[float]) -> list[str]:
-    """The labels of the buckets between some edges, the lowest first."""
-    integers = all(float(edge).is_integer() for edge in edges)  # of lengths, which many a trainer has as floats
+    """The labels of the buckets between some edges, from the lowest to the highest."""
+    integers = all(float(edge).is_integer() for edge in edges)  # edges count things, also for floats such as lengths
     text = [label_text(edge) for edge in edges]
     starts = [label_text(edge + 1 if integers else edge) for edge in edges]
     first = "0" if edges[0] >= 0 else "-inf"
     return [f"{low}-{high}" for low, high in zip([first, *starts[:-1]], text, strict=True)] + [f"{starts[-1]}+"]
 
 
-# ---- labels of several values, and of lists: what `by` makes, and no expression can name
+# ---- labels of several values, and of lists: `by` makes them, and no expression can name them
 
 OTHER = "_other"  # the label of the rows beyond max_labels; it gets more underscores if a real label has this name
-BETWEEN = "\x1f"  # the parts of one label; shown as a slash
+BETWEEN = "\x1f"  # separates the parts of one label; shown as a slash
 
 
 def label_text(value: Any, *, truth: bool = False) -> str:
@@ -217,7 +217,7 @@ def label_text(value: Any, *, truth: bool = False) -> str:
 
 
 def tags(value: Any) -> list[str]:
-    """The labels of a row: each of a list once, or the one that it has; none where it is missing."""
+    """The labels of a row: the distinct items of a list, or its single value. A missing value gives no label."""
     items = value if isinstance(value, list | tuple | set | frozenset) else [value]
     wrong = next((item for item in items if not isinstance(item, str | bool | int | float | np.generic | None)), None)
     if wrong is not None:
@@ -246,7 +246,7 @@ BUILTIN.elementwise(WRITTEN[DType.BOOL], "x", rule=typed(DType.TEXT), help="a bo
 
 @BUILTIN.elementwise(COMBINED, Param("x", variadic=True), rule=typed(DType.TEXT), help="one label of several values")
 def _combined(xp: Any, *values: Any) -> Array:
-    """One label of all, or, where tags are among them, a list of labels: one for each choice of tags."""
+    """Combine several values into one label. With lists of tags among them, return one label per choice of tags."""
     parts = np.broadcast_arrays(*(np.asarray(part, object) for part in values))
     labels = np.full(parts[0].shape, None, object)
     for index in np.ndindex(labels.shape):

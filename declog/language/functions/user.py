@@ -1,4 +1,4 @@
-"""``@declog.function``: how users add elementwise functions."""
+"""``@declog.function``, with which users add elementwise functions."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ def function(
 ) -> Any:
     """Register an elementwise function, for YAML to use by name.
 
-    With a parameter that is annotated ``str`` it is a function of texts: called once per row, in the background, with
-    plain Python values. A row of which a value is missing has none, and the function is not called, unless the
-    annotation is ``str | None``. A parameter with a default can be left out. It returns what its annotation says,
-    ``float`` by default, or None for no value. Checks and plans call it once, with the text ``text``.
+    A function with a parameter annotated ``str`` is a function of texts. declog calls it once per row, in the
+    background, with plain Python values. declog does not call it for a row with a missing value, unless the annotation
+    is ``str | None``: such a row has no value. A parameter with a default can be left out. The function returns the
+    annotated type, ``float`` by default, or None for no value. Checks and plans call it once, with the text ``text``.
 
     >>> @declog.function                    # doctest: +SKIP
     ... def repetition(completion: str) -> float:
     ...     words = completion.split()
     ...     return 1 - len(set(words)) / max(len(words), 1)
 
-    Else it is one of tensors: called with as many torch tensors as it has parameters, all broadcast to one shape, it
-    returns a tensor of that shape and of the type ``returns``: on the training device for per-token values, on the
-    CPU in float64 for the rest.
+    Any other function is a function of tensors. declog calls it with one torch tensor per parameter, all broadcast to
+    one shape. The function returns a tensor of that shape and of the type ``returns``. It runs on the training device
+    for per-token values, and on the CPU in float64 for all others.
 
     >>> @declog.function                    # doctest: +SKIP
     ... def softplus(x):
