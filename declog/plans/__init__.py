@@ -1,4 +1,1 @@
-"""The logging plan: frozen ops, their fingerprint, and the plan in words.
-
-Imports the language; nothing that composes, compiles or runs.
-"""
+"""The logging plan: frozen ops, their fingerprint, and the plan in words."""

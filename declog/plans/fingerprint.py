@@ -1,8 +1,7 @@
 """The plan as flat text, which ranks compare, and its digest.
 
-The text is made from the fields of the ops, so a new field of an op is included without further work. ``OWN`` are the
-fields that may differ between ranks. Imports the tree and the origins of functions; the plan's classes
-are only read by their fields.
+The text is made from the fields of the ops, so it includes a new field of an op without further work. ``OWN`` are the
+fields that may differ between ranks. This module reads the plan's classes by their fields only.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from declog.language.functions import Function
 from declog.language.nodes import Node, definition, walk
 from declog.language.origins import origin
 
-# By the reason, the fields that may differ between ranks.
+# The fields that may differ between ranks, by the reason.
 _OWN = {
     "rank 0 opens them, and those that each rank writes to are in the table": "Plan.sinks",
     "rank 0 tells the others where the run's folder is": "Plan.output_dir Plan.append",
@@ -40,7 +39,7 @@ _OWN = {
     "the order in which this process met the expressions": "Node.index",
     "what the config calls an expression": "Node.names",
 }
-# By the reason, the fields that may differ between a run and its continuation, too: rows and states stay the same.
+# The fields that may also differ between a run and its continuation, by the reason. Rows and states stay the same.
 _SHOWN = {
     "a name": "ModeOp.prefix MetricOp.names TableOp.name ColumnOp.template",
     "computed from finished metrics": "Plan.formulas Plan.alerts MetricOp.empty",
@@ -65,9 +64,9 @@ THERE, ABSENT = "there", "not there"
 
 
 def canonical(plan: Any, besides: Set[str] = frozenset()) -> dict[str, str]:
-    """The plan as text by path, such as ``metrics.reward.every``: equal on two ranks if their plans are.
+    """The plan as text by path, such as ``metrics.reward.every``. Equal plans on two ranks have equal texts.
 
-    Fields in ``besides`` are left out, as those in ``OWN`` are.
+    Fields in ``besides`` are left out, like the fields in ``OWN``.
     """
     collected = _Parts(OWN | besides)
     for name in dict.fromkeys((*_FIRST, *_fields(plan))):  # the user's own entries come first
@@ -76,14 +75,14 @@ def canonical(plan: Any, besides: Set[str] = frozenset()) -> dict[str, str]:
 
 
 def digest(parts: Mapping[str, str]) -> str:
-    """16 hexadecimal digits, which differ if the parts do."""
+    """A digest of the parts: 16 hexadecimal digits."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def difference(plans: Sequence[Mapping[str, str]]) -> str | None:
     """The first difference between the plans of ranks: ``every is 1 on rank 0 and 2 on rank 1``.
 
-    None: they are equal.
+    Returns None if the plans are equal.
     """
     for path in dict.fromkeys(path for parts in plans for path in parts):
         values: dict[str, list[int]] = {}
@@ -95,7 +94,7 @@ def difference(plans: Sequence[Mapping[str, str]]) -> str | None:
 
 
 def expressions(value: Any) -> Iterator[Node]:
-    """Every expression of a plan, including token masks, with the fields of its op."""
+    """Every expression inside of a plan or an op, including token masks, in the order of fields."""
     stack = [value]
     while stack:
         one = stack.pop()
@@ -112,14 +111,14 @@ def expressions(value: Any) -> Iterator[Node]:
 
 
 def _fields(op: Any) -> tuple[str, ...]:
-    """The names of its fields; empty for a value without."""
+    """The names of an op's fields; empty for a value that is no dataclass."""
     kind: Any = type(op)
     return _fields_of(kind)
 
 
 @cache
 def _fields_of(kind: Any) -> tuple[str, ...]:
-    """The names of the fields of a class; empty for one without."""
+    """The names of a class's fields; empty for a class that is no dataclass."""
     return tuple(item.name for item in fields(kind)) if is_dataclass(kind) else ()
 
 
@@ -137,14 +136,14 @@ class _Parts:
         self._types: dict[Node, str] = {}
 
     def add_field(self, path: str, op: Any, name: str) -> None:
-        """Add a field of an op, unless it may differ between ranks."""
+        """Add a field of an op, unless the field is left out."""
         label = f"{type(op).__name__}.{name}"
         if label not in self._without:
             word = _WORDS.get(label, name)
             self.add(f"{path}.{word}" if path else word, getattr(op, name))
 
     def add(self, path: str, value: Any, *, listed: bool = False) -> None:
-        """Add a value: an op by its fields, a collection by the names of its items, an expression as it is written."""
+        """Add a value: an op by its fields, a collection by the names of its items, an expression by its text."""
         if isinstance(value, Node):
             self.parts[path] = definition(value)
             self.parts[f"{path} (types)"] = self._typed(value)
@@ -169,7 +168,7 @@ class _Parts:
             self.parts[path] = _text(value)
 
     def _typed(self, node: Node) -> str:
-        """A digest of an expression beyond its text: the types, token masks and parts of all its nodes."""
+        """A digest of the types, token masks and parts of an expression's nodes, which its text does not show."""
         if node not in self._types:
             values = {name: getattr(node, name) for name in _fields(node) if f"Node.{name}" not in OWN}
             values["args"] = list(map(self._typed, node.args))
@@ -187,7 +186,7 @@ def _plain(value: Any) -> bool:
 
 
 def _keys(values: tuple[Any, ...]) -> list[str]:
-    """The keys of a collection's items: their names if these differ, else their positions."""
+    """The keys of a collection's items: their names if all names differ, else their positions."""
     if len(values) == 1 and isinstance(values[0], Node):
         return [""]
     for name in _IDENTITY:

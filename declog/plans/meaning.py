@@ -1,7 +1,7 @@
-"""The meaning of a metric as text: if it is equal in two plans, the value over the run can continue.
+"""The meaning of a metric as text. If the text is equal in two plans, the value over the run can continue.
 
-The text has the expressions of folds, joins and columns, not the names that one compilation gives them. Names,
-conditions and windows only decide how the value is shown, and are not in the text. Imports the tree and the plan's ops.
+The text contains the expressions of folds, joins and columns, not the names that one compilation gives them. Names,
+conditions and windows only decide how the value is shown, so the text does not contain them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def meanings(plan: Plan) -> dict[str, str]:
 
 
 def pieces(op: MetricOp | FormulaOp) -> str:
-    """Which pieces a metric has, and how they become one."""
+    """The text of a metric's pieces of a window, and how their values are combined."""
     smoothing = (
         "ema=None" if op.smoothing is None else f"{op.smoothing.way}{op.smoothing.reduction}={op.smoothing.number}"
     )
@@ -37,7 +37,7 @@ class Meanings:
         self._columns = {op.name: op for op in columns}
 
     def of(self, op: MetricOp | FormulaOp) -> str:
-        """The expression of a metric or formula, and how its pieces are combined."""
+        """The meaning of a metric or formula: its expression, and how its pieces are combined."""
         if isinstance(op, FormulaOp):
             return f"{pieces(op)} {self.text(op.expr)}"
         read = (*op.args, op.where, op.by, op.weight)
@@ -48,7 +48,7 @@ class Meanings:
         return " ".join((pieces(op), *map(str, words), *texts))
 
     def text(self, node: Node) -> str:
-        """An expression in terms of observed signals."""
+        """The text of an expression in terms of observed signals."""
         if node.op == FOLD:
             return f"{node.param('stat')}({self._fold(node.param('name'))})"
         if node.op == METRIC:

@@ -1,4 +1,4 @@
-"""The modes in which metrics have values, as far as their conditions on `mode` decide it. Imports ops and the tree."""
+"""The modes in which metrics can have values, according to their conditions on `mode`."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class ModesOfMetrics:
         self._all = frozenset(modes)
 
     def of(self, key: str, label: str | None = None) -> Modes:
-        """The modes in which a metric can have a value, or one label of it."""
+        """The modes in which a metric, or one label of it, can have a value."""
         op = self._ops[key]
         if isinstance(op, FormulaOp):
             return self.of_expr(op.expr)
-        if op.total or op.empty is not None:  # totals are of all modes, and so is what stands for no rows
+        if op.total or op.empty is not None:  # a total covers all modes; `empty` gives a value in every mode
             return self._all
         labelled = self._all if label is None or op.by is None or not _is_mode(op.by) else frozenset({label})
         return labelled if op.where is None else labelled & self._where(op.where)
 
     def of_expr(self, node: Node, *, holds: bool = False) -> Modes:
-        """The modes in which an expression over metrics can have a value; ``holds``: in which a condition can hold."""
+        """The modes in which an expression over metrics can have a value, or (``holds``) a condition can hold."""
         if node.op == METRIC:
             key = str(node.leaf)
             return self._all if ":" in key else self.of(key, label_of(node))
@@ -38,12 +38,12 @@ class ModesOfMetrics:
         parts = [self.of_expr(arg, holds=holds and node.op in ("or", "and")) for arg in node.args]
         if node.op == "if":
             return parts[0] & (parts[1] | parts[2])
-        if node.op == "or" or (node.op == "and" and not holds):  # one side is enough where it decides
+        if node.op == "or" or (node.op == "and" and not holds):  # one side can decide alone
             return parts[0] | parts[1]
         return self._all.intersection(*parts)
 
     def _where(self, node: Node) -> Modes:
-        """The modes whose rows a condition can take."""
+        """The modes whose rows can fulfil a `where`."""
         if node.op in ("and", "or"):
             one, other = map(self._where, node.args)
             return one & other if node.op == "and" else one | other

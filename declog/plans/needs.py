@@ -1,7 +1,4 @@
-"""The inputs of metrics: other metrics, in an order in which inputs come first, and signals.
-
-Imports the plan and the tree only.
-"""
+"""The inputs of metrics: other metrics, in an order in which inputs come first, and signals."""
 
 from __future__ import annotations
 
@@ -23,24 +20,24 @@ class Need(NamedTuple):
     name: str
 
 
-Source = tuple[str, str | None]  # the key of a metric, and the label of it that is read; None: all that it has
-Clause = tuple[Need, ...]  # signals of which at least one must come
+Source = tuple[str, str | None]  # the key of a metric, and the label of it that is read; None: all labels
+Clause = tuple[Need, ...]  # signals of which at least one must be observed
 Clauses = frozenset[Clause]
 NOTHING: Clauses = frozenset()
-ROW_ID = "row_id"  # what ids of rows are called where a config names none
+ROW_ID = "row_id"  # the suggested name for ids of rows, if a config has none
 IDS_OF_ROWS = f"axes: {{completion: {{ids: {ROW_ID}}}}}, signals: {{any: {{{ROW_ID}: completion int}}}}"
 MOST = 64  # the most clauses of one expression; metrics with more are never called inactive
 
 
 def marks(plan: Plan) -> frozenset[str]:
-    """The signals that say which rows, groups and tokens count, and are no values themselves."""
+    """The signals that identify rows and groups or mask tokens, and are no values themselves."""
     masks = (mask for fold in plan.folds.values() for mask in fold.masks)
     return frozenset((*masks, *filter(None, [plan.ids]), *(() if plan.grouping is None else plan.grouping.of)))
 
 
-@lru_cache(maxsize=4096)  # cached, since each log event asks this for all formulas, conditions and alerts
+@lru_cache(maxsize=4096)  # each log event asks this for all formulas, conditions and alerts
 def sources(*nodes: Node) -> tuple[Source, ...]:
-    """The metrics that expressions read, also those of which they read a property, each with the one label of it."""
+    """The metrics that expressions read, or of which they read a property, each with the one label that they read."""
     leaves = (node for node in walk(*nodes) if node.op == METRIC)
     return tuple(dict.fromkeys((str(node.leaf).rpartition(":")[2], label_of(node)) for node in leaves))
 
@@ -51,25 +48,28 @@ def read(*nodes: Node) -> tuple[str, ...]:
 
 
 def read_by_label(node: Node) -> tuple[str, ...]:
-    """The keys of the metrics whose labels an expression has: not of one label only, nor reduced over labels."""
+    """The keys of the metrics from which an expression gets its labels.
+
+    Metrics of which it reads one label only, or which it reduces over labels, are left out.
+    """
     return tuple(key for key, label in sources(*(leaf for leaf in aligned(node) if leaf.op == METRIC)) if label is None)
 
 
 def judged(plan: Plan, alert: AlertOp) -> set[int]:
-    """The periods with whose windows an alert is judged: those of the metrics in its condition."""
+    """The periods of the metrics in an alert's condition: the alert is judged at the ends of their windows."""
     every = {op.key: op.every for op in plan.outputs}
     return {every[key] for key in read(alert.when)}
 
 
 def inputs(op: MetricOp | FormulaOp) -> set[str]:
-    """The keys of the metrics whose values a metric is computed from, is replaced by or is shown by."""
+    """The keys of the metrics that a metric reads: in its formula, in its condition, and by `prefer`."""
     nodes = (op.expr if isinstance(op, FormulaOp) else None, op.when)
     preferred = {op.prefer} if isinstance(op, MetricOp) and op.prefer is not None else set()
     return preferred.union(read(*(node for node in nodes if node is not None)))
 
 
 def needs(outputs: Iterable[MetricOp | FormulaOp]) -> dict[str, set[str]]:
-    """The ids of the metrics that each metric needs, by id; a condition may read its own metric."""
+    """The ids of the other metrics that each metric needs, by id. A condition may also read its own metric."""
     ops = list(outputs)
     ids = {op.key: op.id for op in ops}
     needed: dict[str, set[str]] = {op.id: set() for op in ops}
@@ -79,11 +79,11 @@ def needs(outputs: Iterable[MetricOp | FormulaOp]) -> dict[str, set[str]]:
 
 
 def ordered(needed: Mapping[str, set[str]]) -> tuple[list[str], list[str]]:
-    """The ids in an order in which inputs come first, and the ids of a circle, in its order, if there is one."""
+    """The ids in an order in which inputs come first, and the ids of a circle in its order; empty without a circle."""
     done: dict[str, None] = {}
 
     def circle(id: str, above: tuple[str, ...] = ()) -> list[str]:
-        """The circle to which an id leads. If there is none, the id is added to the order, after its inputs."""
+        """The circle to which an id leads. Without a circle, add the id to the order, after its inputs."""
         if id in above:
             return [*above[above.index(id) :]]
         for other in sorted(needed[id]) if id not in done else ():
@@ -97,7 +97,7 @@ def ordered(needed: Mapping[str, set[str]]) -> tuple[list[str], list[str]]:
 
 
 def signals_of(plan: Plan) -> dict[str, Clauses]:
-    """By id of a metric, the signals without which it has no value, also through folds, joins and other metrics."""
+    """The signals without which each metric has no value, by id, also through folds, joins and other metrics."""
     clauses: dict[str, Clauses] = dict.fromkeys((op.id for op in plan.outputs), NOTHING)
     columns = _columns(plan)
     for op in plan.metrics:
@@ -129,7 +129,7 @@ def tables_of(plan: Plan, phase: str) -> Iterator[Clauses]:
 
 
 def groups_of(plan: Plan, phase: str) -> Clause:
-    """The signals that identify groups, of which one is enough; empty if groups are known without."""
+    """The signals that identify groups, of which one is enough; empty if groups need no signal."""
     grouping = plan.grouping
     return () if grouping is None or grouping.size is not None else tuple(Need(phase, name) for name in grouping.of)
 
@@ -154,7 +154,7 @@ def tables_of_groups(plan: Plan, phase: str) -> list[TableOp]:
 
 
 def with_readers(plan: Plan, ids: Iterable[str]) -> set[str]:
-    """The ids of some metrics, and of those that need one of them."""
+    """The ids of some metrics, and of all metrics that need one of them."""
     readers, needed = set(ids), needs(plan.outputs)
     for id in ordered(needed)[0]:
         if not readers.isdisjoint(needed[id]):
@@ -163,7 +163,7 @@ def with_readers(plan: Plan, ids: Iterable[str]) -> set[str]:
 
 
 def readers_of_joins(plan: Plan) -> dict[str, list[object]]:
-    """By the name of a join, what reads its column: metrics, tables and other columns."""
+    """The readers of each join's column, by name of the join: metrics, tables and other columns."""
     of_phases = [op for phase in plan.phases.values() for op in phase.locals]
     ops = [*plan.metrics, *plan.tables, *plan.previous, *plan.joins, *of_phases] if plan.joins else []
     readers = [(op, carried(op)) for op in ops]
@@ -171,7 +171,7 @@ def readers_of_joins(plan: Plan) -> dict[str, list[object]]:
 
 
 def needs_of_joins(plan: Plan) -> dict[str, list[Clauses]]:
-    """By the name of a join, what each metric that reads it needs of the rows' phase; of other readers nothing."""
+    """The needs of each join's readers in the rows' phase, by name of the join. Only metrics have needs here."""
     columns, targets = _columns(plan), {join.name: join.target for join in plan.joins}
 
     def needs(op: object, phase: str) -> Clauses:
@@ -182,7 +182,7 @@ def needs_of_joins(plan: Plan) -> dict[str, list[Clauses]]:
 
 
 def stand_ins(plan: Plan) -> dict[str, list[MetricOp]]:
-    """By the name of a join that only metrics with `prefer` read: the metrics that stand for these where they come."""
+    """The preferred metrics of each join's readers, by name of the join, if all readers are metrics with `prefer`."""
     by_key = {op.key: op for op in plan.metrics}
     stand: dict[str, list[MetricOp]] = {}
     for name, readers in readers_of_joins(plan).items():
@@ -208,12 +208,12 @@ def _columns(plan: Plan) -> dict[str, Clauses]:
 
 
 def _of_metric(op: MetricOp, columns: Mapping[str, Clauses]) -> Clauses:
-    """The needs of a metric, without those of groups."""
+    """The needs of a metric, without the signals of groups."""
     return _of(op, op.phase, columns).union(*(columns[name] for name in (op.fold, op.tokens) if name))
 
 
 def _of(value: object, phase: str, columns: Mapping[str, Clauses]) -> Clauses:
-    """The needs of expressions in a phase."""
+    """The needs of all expressions of an op in a phase."""
     return NOTHING.union(*(_clauses(node, phase, columns) for node in expressions(value)))
 
 

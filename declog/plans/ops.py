@@ -1,6 +1,6 @@
 """The plan of a config: frozen data that is equal on every rank, and that the runtime executes.
 
-Imports neither the models of the YAML nor the compiler. ``words.py`` prints it.
+``words.py`` prints a plan.
 """
 
 from __future__ import annotations
@@ -47,29 +47,29 @@ class SignalOp:
     recorded: bool = False  # its rows are recorded
     folded: bool = False  # a token fold reads it
     packed: bool = False  # per token; the tokens of all completions are in one row
-    unmasked: bool = False  # per token; nothing says which tokens exist
-    any: bool = False  # a family that takes every name that is no other signal
+    unmasked: bool = False  # per token; no mask says which tokens exist
+    any: bool = False  # a family that takes every name that no other signal has
     members: tuple[str, ...] = ()  # the only members that the family may have
     homes: tuple[str, ...] = ()  # the phases under which it is declared
 
     @cached_property
     def key(self) -> tuple[str, None]:
-        """The key of its column."""
+        """The key of the signal's column."""
         return self.name, None
 
     @cached_property
     def shape_name(self) -> str:
-        """The name of its shape in the config's words."""
+        """The name of the signal's shape in the words of the config."""
         return "packed" if self.packed else self.axis.label
 
     @cached_property
     def counted(self) -> str:
-        """The noun for its rows."""
+        """The noun for the signal's rows."""
         return "groups" if self.axis is Axis.GROUP else "tokens" if self.packed else "completions"
 
     @cached_property
     def number(self) -> bool:
-        """Whether it is a plain float per step, which is recorded without a check."""
+        """Whether the signal is a plain float per step, which is recorded without a check."""
         return self.axis is Axis.STEP and self.dtype is DType.FLOAT and self.recorded and not self.folded
 
 
@@ -77,8 +77,8 @@ class SignalOp:
 class FoldOp:
     """A per-token expression that is folded on the device to statistics per completion.
 
-    With ``expr`` None it counts the tokens of the mask, without those where ``of`` is absent. Its columns are
-    ``{name}.{stat}``. With ``trace`` it keeps the first and the last values instead, in a column of rows.
+    If ``expr`` is None, the fold counts the tokens of the mask, without tokens where ``of`` is absent. The columns are
+    ``{name}.{stat}``. With ``trace``, the fold keeps the first and the last values instead, in a column of rows.
     """
 
     name: str
@@ -87,7 +87,7 @@ class FoldOp:
     mask: tuple[Node, ...]
     stats: tuple[str, ...]  # among n, total, m2, min, max, first, last, and hist (a sketch of the whole batch)
     of: Node | None = None
-    trace: tuple[int, int] | None = None  # how many first and last values are kept; then `trace` is the only statistic
+    trace: tuple[int, int] | None = None  # the numbers of first and last values to keep, as the only statistic
 
     def column(self, stat: str) -> str:
         """The column that holds a statistic."""
@@ -95,12 +95,15 @@ class FoldOp:
 
     @cached_property
     def keys(self) -> Mapping[str, tuple[str, None]]:
-        """The keys of its columns, by statistic."""
+        """The keys of the fold's columns, by statistic."""
         return {stat: (self.column(stat), None) for stat in self.stats}
 
     @cached_property
     def sums(self) -> tuple[str | None, str] | None:
-        """The names of its value and mask, if it only counts a mask, or counts and sums a signal of floats."""
+        """The names of value and mask, if the fold only counts a mask, or only counts and sums a signal of floats.
+
+        The name of the value is None if the fold only counts. None for any other fold.
+        """
         read = [node for node in (*self.mask, self.expr) if node is not None]
         stats = ("n",) if self.expr is None else ("n", "total")
         floats = self.expr is None or self.expr.type.dtype is DType.FLOAT
@@ -113,25 +116,25 @@ class FoldOp:
 
     @cached_property
     def reads(self) -> frozenset[str]:
-        """The signals that it needs, including those of its masks."""
+        """The signals that the fold needs, including the signals of its masks."""
         return frozenset(_signals((*self.mask, *(node for node in (self.expr, self.of) if node is not None))))
 
     @cached_property
     def complete(self) -> bool:
-        """Whether none of its values can be absent once its signals came."""
+        """Whether no value can be absent once the signals are observed."""
         return not any(too_few(node) for node in (*self.mask, self.expr, self.of) if node is not None)
 
     @cached_property
     def masks(self) -> frozenset[str]:
-        """The signals that say which of its tokens exist."""
+        """The signals in the masks."""
         return frozenset(_signals(self.mask))
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalOp:
-    """A value that each rank computes from its own rows before the window is sent: a column of numbers or labels.
+    """A value that each rank computes from its own rows before it sends the window: a column of numbers or labels.
 
-    It reads text, or the rows of a later phase, ``source``, that belong to the same samples.
+    The expression reads texts, or rows of a later phase ``source`` that belong to the same completions.
     """
 
     name: str
@@ -141,15 +144,15 @@ class LocalOp:
 
     @cached_property
     def reads(self) -> frozenset[str]:
-        """The signals that it is computed from, including those of its masks."""
+        """The signals that the value is computed from, including the signals of masks."""
         return frozenset(_signals([self.expr]))
 
 
 @dataclass(frozen=True, kw_only=True)
 class JoinOp:
-    """A value per completion of one phase, looked up for the rows of a later one; becomes a column of the target.
+    """A value per completion of one phase, looked up for the rows of a later phase, where it becomes a column.
 
-    If the source has only values per step, the column has one value for every batch of the target.
+    If the source phase has only values per step, the column has one value for every batch of the target phase.
     """
 
     name: str
@@ -161,7 +164,7 @@ class JoinOp:
 
 @dataclass(frozen=True, kw_only=True)
 class PreviousOp:
-    """The value that an expression had at the previous step; becomes a column of its phase."""
+    """The value that an expression had at the previous step. It becomes a column of its phase."""
 
     name: str
     phase: str
@@ -179,19 +182,19 @@ class NameOp:
 
 @dataclass(frozen=True, kw_only=True)
 class AboutOp:
-    """The meaning of a value, for its readers; it affects no number."""
+    """The meaning of a value, for its readers. It affects no number."""
 
     help: str = ""
     title: str = ""
     unit: str = ""
     good: str | None = None  # `up` or `down`
-    healthy: tuple[float, float] | None = None  # both bounds are healthy values; infinite: there is no bound
+    healthy: tuple[float, float] | None = None  # both bounds are healthy values; infinite: no bound
     runbook: str = ""
-    chart: str = ""  # the chart on which its curve is drawn with others
+    chart: str = ""  # the chart that shows the curve with others
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The meaning in words, a line for each part that the config has."""
+        """The meaning in words, one line for each part that the config gives."""
         better = {"up": "higher is better", "down": "lower is better", None: ""}[self.good]
         bounds = between(*self.healthy) if self.healthy else ""
         facts = (self.unit and f"in {self.unit}", better, bounds and f"healthy: {bounds}")
@@ -217,12 +220,12 @@ class OutputOp:
     shown: bool = True
     when: Node | None = None
     smoothing: Smoothing | None = None  # the smooth curve over its pieces
-    max_labels: int = 64  # of a formula: the greatest limit of the metrics that it reads
+    max_labels: int = 64  # for a formula: the greatest limit among the metrics that it reads
     about: AboutOp = AboutOp()
 
     @property
     def over_run(self) -> Literal["moments", "first", "last", "ema", "rolling", "lag"] | None:
-        """The state between log events: the moments of all rows, the latest value, or what a smooth curve keeps."""
+        """The kind of state between log events: moments of all rows, the first or latest value, or a smooth curve."""
         return None if self.smoothing is None else self.smoothing.way
 
 
@@ -247,18 +250,18 @@ class MetricOp(OutputOp):
     nan: str
     cumulative: bool = False
     ranks: str = "all"
-    prefer: str | None = None  # the metric whose values replace this one's if it has any
-    tokens: str | None = None  # the fold that counts the metric's tokens, if missing ones must be counted
+    prefer: str | None = None  # the metric whose values, if any, replace this metric's values
+    tokens: str | None = None  # the fold that counts the metric's tokens, if missing tokens must be counted
 
     @property
     def clauses(self) -> dict[str, Node]:
-        """The metric's `where`, `by` and `weight`, as far as it has them."""
+        """The metric's `where`, `by` and `weight`, if given."""
         nodes = {"where": self.where, "by": self.by, "weight": self.weight}
         return {key: node for key, node in nodes.items() if node is not None}
 
     @property
     def over_run(self) -> Literal["moments", "first", "last", "ema", "rolling", "lag"] | None:
-        """As that of any output; a metric over the run keeps moments, or the latest value if it has no moments."""
+        """As for any output. A metric over the run keeps moments, or a first or latest value if it has no moments."""
         if self.smoothing is not None or not self.cumulative:
             return super().over_run
         if self.pool != "window":
@@ -280,11 +283,11 @@ class FormulaOp(OutputOp):
 
 @dataclass(frozen=True, kw_only=True)
 class FilterOp:
-    """Which rows of ``axis`` are taken; ``source`` is a filter that runs before.
+    """A choice of rows of ``axis``. ``source`` is a filter that runs before.
 
-    It chooses ``within`` the window, or each step, batch or group of it, and in each value of ``label``. ``keyed`` says
-    which rows have a key and a label, if one is a text that may stay on its rank. ``ids`` identify rows, for filters
-    that choose by id.
+    The filter chooses ``within`` the window, or each step, batch or group of it, and within each value of ``label``.
+    ``keyed`` marks the rows that have a key and a label, if one of these is a text that may stay on its rank. ``ids``
+    identify rows, for filters that choose by id.
     """
 
     id: str
@@ -303,18 +306,18 @@ class FilterOp:
     axis: Axis = Axis.COMPLETION
     keyed: tuple[Node, ...] = ()
     ids: Node | None = None
-    take: str = "row"  # or `group`: then its axis is groups, and it takes their completions
+    take: str = "row"  # or `group`: then the axis is groups, and the filter takes their completions
 
     @property
     def reads(self) -> dict[str, Node]:
-        """The expressions of the filter, by key of the config."""
+        """The expressions of the filter, by their keys in the config."""
         key = "unique" if self.kind == "unique" else "key"
         nodes = {key: self.key, "where": self.where, "within": self.label}
         return {name: node for name, node in nodes.items() if node is not None}
 
     @property
     def keys(self) -> tuple[Node, ...]:
-        """The expressions that a row must have a value of."""
+        """The expressions for which a row must have a value."""
         return tuple(node for node in (self.key, self.label) if node is not None)
 
     @cached_property
@@ -325,10 +328,10 @@ class FilterOp:
 
 @dataclass(frozen=True, kw_only=True)
 class TokensOp:
-    """The tokens of a column: the first ``head`` and the last ``tail`` of them, and ``values`` per token by name.
+    """The tokens of a column: the first ``head`` and the last ``tail`` tokens, and ``values`` per token by name.
 
-    The column's own expression gives their ids, or pieces of text. If texts are redacted, ``margin`` more tokens are
-    recorded at each cut. ``pieces`` turns ids into texts.
+    The expression of the column gives the tokens' ids, or pieces of text. If texts are redacted, ``margin`` more tokens
+    are recorded at each cut. ``pieces`` turns ids into texts.
     """
 
     DEFAULT: ClassVar[tuple[int, int]] = (128, 384)
@@ -342,7 +345,7 @@ class TokensOp:
 
     @property
     def recorded(self) -> tuple[int, int]:
-        """How many first and last tokens are recorded."""
+        """The numbers of first and last tokens that are recorded."""
         return self.head + self.margin, self.tail + self.margin
 
 
@@ -356,7 +359,7 @@ class ColumnOp:
     expr: Node | None = None
     family: bool = False
     required: bool = False
-    max_chars: int | tuple[int, int] | None  # a pair: characters of the head and of the tail
+    max_chars: int | tuple[int, int] | None  # a pair: the characters of head and tail
     redact: tuple[tuple[str, str], ...]
     undeclared: str | None = None
     call: RowFunction | None = None
@@ -372,7 +375,7 @@ class ColumnOp:
 
     @property
     def keeps(self) -> bool:
-        """Whether columns of ``log_extra`` are kept here."""
+        """Whether the op keeps undeclared columns of ``log_extra``."""
         return self.undeclared == "keep"
 
 
@@ -399,9 +402,9 @@ class TableOp:
 class ProfileOp:
     """The contents of a profile: outputs by (key, alias), tables by id.
 
-    ``names`` choose among the members and labels of an output: globs of names, and whether these are shown; the last
-    one counts that fits. ``conditions`` hide names at a log event: (names, a condition, whether they are hidden if it
-    holds or if it does not). ``idle``: its `show` adds nothing.
+    ``names`` choose among the members and labels of an output: globs of names, each with whether it shows or hides. The
+    last glob that fits counts. ``conditions`` hide names at a log event: (names, a condition, whether the names are
+    hidden if the condition holds or if it does not). ``idle``: the profile's `show` adds nothing.
     """
 
     name: str
@@ -415,7 +418,7 @@ class ProfileOp:
 
 
 STOP = "stop"  # the action of an alert that stops the run
-NAME = "name"  # the format of a value in an alert's text that is its name: `{by_level:name}`
+NAME = "name"  # the format, in an alert's text, that prints the name of a value: `{by_level:name}`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -433,7 +436,7 @@ class AlertOp:
 
     @property
     def reads(self) -> tuple[Node, ...]:
-        """The expressions of its condition and of its text."""
+        """The expressions in the condition and in the text."""
         return (self.when, *(node for _, node in self.fields))
 
 
@@ -477,8 +480,8 @@ class ModeOp:
 class PhaseOp:
     """A phase's signals, folds and local columns, in the order in which they are recorded.
 
-    ``unread`` are declared signals of which no metric or table reads rows here. If they are ``recorded``, their columns
-    are kept with the run's rows.
+    ``unread`` are declared signals whose rows no metric or table reads in this phase. If they are ``recorded``, their
+    columns are kept with the run's rows.
     """
 
     name: str
@@ -486,33 +489,33 @@ class PhaseOp:
     folds: tuple[FoldOp, ...]
     locals: tuple[LocalOp, ...]
     unread: tuple[SignalOp, ...] = ()
-    lengths: str | None = None  # the signal that says to which completion packed tokens belong
+    lengths: str | None = None  # the signal with the number of packed tokens of each completion
     sent: frozenset[str] = frozenset()  # columns of texts that every rank sends in full, because they are labels
     groups_of: str | None = None  # the earlier phase in which the same rows have their groups
 
     @cached_property
     def declared(self) -> frozenset[str]:
-        """The signals of this phase alone."""
+        """The names of this phase's signals, without a family that takes any name."""
         return frozenset(signal.name for signal in self.signals if not signal.any)
 
     @cached_property
     def integers(self) -> frozenset[str]:
-        """The signals of integers, those that nothing reads too."""
+        """The names of integer signals, including signals that nothing reads."""
         return frozenset(signal.name for signal in (*self.signals, *self.unread) if signal.dtype is DType.INT)
 
     @cached_property
     def reads(self) -> frozenset[str]:
-        """The signals that its folds read."""
+        """The signals that the folds read."""
         return frozenset(name for fold in self.folds for name in fold.reads)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Grouping:
-    """How rows are grouped: ``size`` consecutive rows, or equal values of the first signal in ``of`` that came."""
+    """The grouping of rows: ``size`` consecutive rows, or equal values of the first signal of ``of`` in a batch."""
 
     size: int | None = None
     of: tuple[str, ...] = ()
-    split: str = "none"  # over what a group may be spread: none | batches | ranks
+    split: str = "none"  # how far a group may be spread: none | batches | ranks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -531,10 +534,10 @@ class Plan:
     alerts: tuple[AlertOp, ...] = ()
     logged: SignalOp | None = None  # the signal that log_metric feeds
     extra: str | None = None  # the phase to whose rows log_extra adds columns
-    ids: str | None = None  # the signal that identifies rows, if phases are joined by it
+    ids: str | None = None  # the signal of row ids, if phases are joined by them
     joins: tuple[JoinOp, ...] = ()
     previous: tuple[PreviousOp, ...] = ()
-    # the phase of each observed name that has only one, also of signals that the plan does not need
+    # the phase of each observed name that has only one phase, including signals that the plan does not need
     homes: Mapping[str, str] = field(default_factory=dict)
     modes: Mapping[str, ModeOp] = field(default_factory=dict)
     inactive: tuple[tuple[str, str], ...] = ()  # entries that are not compiled, with the reason
@@ -543,7 +546,7 @@ class Plan:
     warnings: tuple[str, ...] = ()  # probable mistakes
     signal_names: frozenset[str] = frozenset()  # all names that may be observed
     renamed: Mapping[str, str] = field(default_factory=dict)  # former names of signals, with the new ones
-    extras: frozenset[str] = frozenset()  # signals that may come as columns of log_extra
+    extras: frozenset[str] = frozenset()  # signals that columns of log_extra may feed
     known_phases: frozenset[str] = frozenset()  # all phases of the config
     project: str = "run"
     run_config: Mapping[str, Any] = field(default_factory=dict)
@@ -553,21 +556,21 @@ class Plan:
     append: bool = False  # the folder may hold an earlier run
     strict: bool = False
     blocking: bool = False
-    first: int = 0  # the first log event comes after so many steps; 0: after `every`
-    keep_bytes: int = 2 * 10**9  # the limit of rows that are kept in the run's folder, in bytes; 0: none are kept
-    late: bool = False  # metrics may be asked for while the run goes on
-    window_bytes: int = 256 * 2**20  # the size at which an open window is folded
-    backlog_bytes: int = 2**30  # the limit of the worker's queue
+    first: int = 0  # the number of steps before the first log event; 0: `every`
+    keep_bytes: int = 2 * 10**9  # the most bytes of rows that are kept in the run's folder; 0: none are kept
+    late: bool = False  # metrics may be added while the run goes on
+    window_bytes: int = 256 * 2**20  # the size in bytes at which an open window is folded
+    backlog_bytes: int = 2**30  # the limit of the worker's queue in bytes
     capture: CaptureOp | None = None
     redactions: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)  # patterns by captured text
     offered: Mapping[str, Any] = field(default_factory=dict)  # constants that an integration may set
     requested: frozenset[str] = frozenset()  # profiles of sinks that were passed in Python
-    functions: Mapping[str, Function] = field(default_factory=dict)  # those that are not declog's own
+    functions: Mapping[str, Function] = field(default_factory=dict)  # the functions that are not declog's own
 
     @cached_property
     def kept(self) -> str | None:
-        """The phase to whose completions `log.keep` adds columns; None if no rows are kept or no phase has any."""
-        # a signal that is recorded gives the number of completions in a batch
+        """The phase to whose completions `log.keep` adds columns. None if no rows are kept, or no phase has rows."""
+        # a recorded signal gives the number of completions in a batch
         described = (op.phase for op in self.signals if op.axis is Axis.COMPLETION and op.recorded)
         return (self.extra or next(described, None)) if self.keep_bytes else None
 
@@ -577,7 +580,7 @@ class Plan:
         return (*self.metrics, *self.formulas)
 
     def taken(self, signals: Mapping[str, Any]) -> dict[str, Any]:
-        """The signals among these that may be observed; if a family takes any name, all of them."""
+        """The given signals that may be observed: all of them if a family takes any name."""
         every = any(op.any for op in self.signals)
         return {name: value for name, value in signals.items() if every or name in self.signal_names}
 
@@ -588,7 +591,7 @@ class Plan:
 
     @cached_property
     def sources(self) -> dict[str, tuple[SignalOp, ...]]:
-        """The needed signals by the name under which they are observed; a name may be needed in several phases."""
+        """The needed signals by the name under which they are observed. Several phases may need one name."""
         return _by_source(self.signals)
 
     @cached_property
@@ -617,17 +620,17 @@ class Plan:
 
     @cached_property
     def periods(self) -> tuple[int, ...]:
-        """The lengths of all windows in optimizer steps, ascending, with the config's own."""
+        """The lengths of all windows in optimizer steps, ascending, including the config's `every`."""
         return tuple(sorted({self.every, *(op.every for op in self.outputs), *(op.every for op in self.tables)}))
 
     @cached_property
     def fingerprint(self) -> str:
-        """A digest of what every rank must agree on: 16 hexadecimal digits."""
+        """A digest of the parts of the plan that must be equal on every rank: 16 hexadecimal digits."""
         return fingerprint.digest(self.canonical)
 
     @cached_property
     def windows(self) -> str:
-        """A digest of the rows and states of an open window: if it is equal, a run can continue inside one."""
+        """A digest of the parts that decide rows and states: if it is equal, a run can continue inside of a window."""
         return fingerprint.digest(fingerprint.canonical(self, fingerprint.SHOWN))
 
     @cached_property
@@ -647,7 +650,7 @@ class Plan:
         return ((op, item) for op in self.outputs if op.shown for item in op.names)
 
     def names(self) -> list[str]:
-        """The templates of all names that trackers see; a family's contains ``{member}``."""
+        """The templates of all names that trackers see. The name of a family contains ``{member}``."""
         return list(dict.fromkeys(item.template for _, item in self.shown_names))
 
 
@@ -659,7 +662,7 @@ def _by_source(signals: Iterable[SignalOp]) -> dict[str, tuple[SignalOp, ...]]:
 
 
 def _signals(roots: Iterable[Node]) -> Iterator[str]:
-    """The names of all signals below these nodes and below their masks."""
+    """The names of all signals in some expressions and in their masks."""
     for node in walk(*roots):
         if node.op == SIGNAL:
             yield str(node.param("name"))

@@ -1,7 +1,7 @@
-"""A plan in words: ``described`` is the one description, plain data; ``explain`` prints it, ``facts`` compares it.
+"""A plan in words: ``described`` returns it as plain data, ``explain`` prints it, ``facts`` prepares a comparison.
 
-The same words for the same plan. The run's folder keeps the data, so that a report needs neither the config's files
-nor the compiler.
+Equal plans have equal words. The run's folder keeps the data, so a report needs neither the config's files nor the
+compiler.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Facts = Mapping[str, tuple[str, ...]]  # by name: words, then the details that d
 
 
 def explain(plan: Plan) -> str:
-    """The plan as a text: signals, what is recorded and folded, metrics, what each profile and sink takes."""
+    """The plan as a text: signals, folds, metrics, tables, alerts, and the contents of each profile and sink."""
     plain = described(plan)
     lines = [f"plan {plan.name} ({plan.fingerprint}): {plan.ops} operations, a log event {every(plan.every)}"]
     for phase in plain["phases"]:
@@ -59,7 +59,7 @@ def explain(plan: Plan) -> str:
 
 
 def _titled(title: str, entries: Iterable[str]) -> list[str]:
-    """A title and its entries; nothing where there are none."""
+    """A title and its entries; empty without entries."""
     lines = [f"  {entry}" for entry in entries]
     return [title, *lines] if lines else []
 
@@ -84,7 +84,7 @@ def _column(op: ColumnOp) -> str:
 
 
 def every(n: int) -> str:
-    """How often something is logged, in words."""
+    """The period of a window in words; 0 means when the trainer logs."""
     return "when the trainer logs" if not n else "every step" if n == 1 else f"every {n} steps"
 
 
@@ -96,11 +96,11 @@ def _many(noun: str) -> str:
     return f"{noun}es" if noun == "batch" else f"{noun}s"
 
 
-_BYTES = {DType.FLOAT: 4, DType.INT: 8, DType.BOOL: 1}  # floats are recorded as they come, mostly float32
+_BYTES = {DType.FLOAT: 4, DType.INT: 8, DType.BOOL: 1}  # floats are recorded as observed, mostly float32
 
 
 def completion_bytes(phase: PhaseOp) -> int:
-    """The bytes that a phase records per completion; texts and further members of a family are not counted."""
+    """The bytes that a phase records per completion, without texts and without further members of a family."""
     signals = [signal for signal in phase.signals if signal.recorded and signal.axis is Axis.COMPLETION]
     size = sum(_BYTES.get(signal.dtype, 0) for signal in signals)
     size += sum(4 * (sum(fold.trace) + 1) for fold in phase.folds if fold.trace is not None)
@@ -117,7 +117,7 @@ def _size(phase: PhaseOp) -> str:
 
 
 def _shared(plan: Plan) -> Iterator[str]:
-    """The parts of several expressions, which the worker computes once."""
+    """The subexpressions that several expressions share, which the worker computes once."""
     uses: dict[Node, int] = {}
     for root in dict.fromkeys(_roots(plan)):
         uses[root] = uses.get(root, 0) + 1
@@ -188,7 +188,10 @@ def _alert(op: AlertOp) -> str:
 
 
 def described(plan: Plan, places: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The plan as plain data, each thing in words. ``places`` says by metric, `metrics.kl`, its file and line."""
+    """The plan as plain data, with words for each part.
+
+    ``places`` holds the file and line of each metric, by path such as `metrics.kl`.
+    """
     return {
         "name": plan.name,
         "fingerprint": plan.fingerprint,
@@ -218,7 +221,7 @@ def described(plan: Plan, places: Mapping[str, str] | None = None) -> dict[str, 
 
 
 def _output(op: MetricOp | FormulaOp, item: NameOp, plan: Plan, places: Mapping[str, str]) -> dict[str, Any]:
-    """A metric, and who shows a name of it."""
+    """One name of a metric, with the metric's description and the profiles and sinks that show the name."""
     profiles = [profile.name for profile in plan.profiles.values() if (op.key, item.alias) in profile.outputs]
     takers = [sink.id for sink in plan.sinks if sink.profile in profiles and sink.accepts & {"scalar", "histogram"}]
     return {
@@ -231,7 +234,7 @@ def _output(op: MetricOp | FormulaOp, item: NameOp, plan: Plan, places: Mapping[
 
 
 def _phase(phase: PhaseOp) -> dict[str, Any]:
-    """The signals of a phase, and the columns that are computed where its rows are."""
+    """The signals of a phase, and the columns that each rank computes from its rows."""
     columns = {fold.name: _fold(fold) for fold in phase.folds}
     for op in phase.locals:
         where = "where its text is" if op.source is None else f"of the same rows in {op.source}"
@@ -259,7 +262,7 @@ def _fold(op: FoldOp) -> str:
 
 
 def as_data(about: AboutOp) -> dict[str, Any]:
-    """The meaning of a value as JSON: null for a side of `healthy` without a bound."""
+    """The meaning of a value as JSON data. In `healthy`, null means no bound."""
     healthy = about.healthy and [bound if isfinite(bound) else None for bound in about.healthy]
     return {**asdict(about), "healthy": healthy}
 
@@ -281,17 +284,17 @@ def _clauses(op: MetricOp, show: Callable[[Node], str]) -> str:
 
 
 def _of(op: MetricOp | FormulaOp, plan: Plan) -> str:
-    """The expressions, clauses and windows of a metric: equal for two reductions of the same values."""
+    """The expressions, clauses and windows of a metric as text. Two reductions of the same values have equal texts."""
     return "" if isinstance(op, FormulaOp) else f"{_definition(op, plan)} every {op.every} over {op.pool} of {op.phase}"
 
 
 def _definition(op: MetricOp | FormulaOp, plan: Plan) -> str:
-    """Expressions down to what is observed: derived signals of one name may be computed in two ways."""
+    """The expressions in terms of observed signals, since two plans may define a derived signal differently."""
     return definition(op.expr) if isinstance(op, FormulaOp) else _reduced(op, plan, definition)
 
 
 def _formula(op: MetricOp | FormulaOp, plan: Plan) -> Iterator[str]:
-    """The formula as one would write it, then what its derived signals are."""
+    """The formula as a user would write it, then the definitions of its derived signals."""
     if isinstance(op, FormulaOp):
         yield str(op.expr)
         return
@@ -358,7 +361,7 @@ def facts(plan: Plan, other: Plan) -> dict[str, Facts]:
 
 
 def _rows(op: TableOp) -> str:
-    """Which rows a table takes, how often, and what becomes of them."""
+    """The rows that a table takes in words, with its period and its limits."""
     chain = op.filter.chain if op.filter is not None else ()
     words = [" of ".join(map(_filter, reversed(chain))) or f"every {op.axis.label}"]
     words += ["as conversations"] if op.as_trace else []
@@ -378,7 +381,7 @@ def _filter(one: FilterOp) -> str:
 
 
 def _decisive(op: MetricOp | FormulaOp, meanings: Meanings) -> str:
-    """All facts that decide a metric's values, down to observed signals; numbers of folds and columns are not in it."""
+    """All facts that decide a metric's values, in terms of observed signals, without names of folds and columns."""
     when = "always" if op.when is None else definition(op.when)
     facts = {"every": op.every, "empty": op.empty, "when": when, "labels": op.labels, "most": op.max_labels}
     if isinstance(op, FormulaOp):
