@@ -1,4 +1,4 @@
-"""Metrics that somebody asks for while a run goes on or after it: declog computes them from the rows that it kept.
+"""Late metrics: a user asks for them during or after a run, and declog computes them from the rows that the run kept.
 
     late = declog.late.ask("outputs/run", {"by_source": "{expr: reward, by: source}"})
     late.events                                           # [(step, Records), ...] from step 0 on
@@ -59,15 +59,15 @@ ASKED = "late.yaml"
 
 @dataclass
 class Late:
-    """The history of the metrics: their log events, from the first that the run kept, and failures."""
+    """The history of late metrics: their log events, from the first that the run kept, and failures."""
 
     lines: Mapping[str, str]  # the YAML of each metric, by id
-    plan: Plan  # of the metrics; `write` sends the values to its sinks, besides the run's folder
-    first: int  # the number of log events before the first that is kept
+    plan: Plan  # the plan of the metrics; `write` sends the values to its sinks, besides the run's folder
+    first: int  # the number of log events before the first kept one
     events: list[tuple[int, Records]] = field(default_factory=list)
     failures: Mapping[str, int] = field(default_factory=dict)
-    through: int = 0  # the number of log events of the folder that they cover
-    state: bytes = b""  # of the metrics after those log events
+    through: int = 0  # the number of log events in the folder that the history covers
+    state: bytes = b""  # the state of the metrics after the last of these log events
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -92,10 +92,10 @@ def ask(
     files: Mapping[str, Path] = MappingProxyType({}),
     goes_on: bool = False,
 ) -> Late:
-    """The history of some metrics: ``lines`` are the YAML of each, by id.
+    """Compute the history of some metrics. ``lines`` holds the YAML of each metric, by id.
 
-    ``to`` names sinks that get the values, too, with the options in the run's config. ``files`` are the files whose
-    `metrics` contain a line, by id: errors give the place there. In a job that ``goes_on`` a metric may have no value
+    ``to`` names sinks that also get the values, with their options in the run's config. ``files`` holds, by id, the
+    file whose `metrics` contain a line: errors point into it. While the job ``goes_on``, a metric may have no value
     yet, for instance because its filter held for no row. Raises ``UsageError`` DL607 if the run kept no rows,
     ``ConfigError`` and ``CompositionError`` for wrong lines, and ``ConfigError`` DL612 for lines that the rows cannot
     answer.
@@ -125,20 +125,20 @@ def ask(
 
 
 class Answer:
-    """The evaluation of some lines: their plan, and how they read the rows of each process."""
+    """The evaluation of some lines: their plan, and a reader of the rows of each process."""
 
     def __init__(self, folder: Path, lines: Sequence[Line], to: Sequence[str], routes: Sequence[Route]) -> None:
         self.kept = _rows(folder)
         segments = [segment for rows in self.kept for segment in rows.segments]
         with places(lines):
             self.plan, self.columns = _Question(folder, segments[-1], lines, to).answerable(segments)
-        self.failures = Failures(unlogged=[UNMATCHED])  # that is the answer
+        self.failures = Failures(unlogged=[UNMATCHED])  # not logged, since `ask` raises it
         self.inactive: dict[str, str] = {}
         self._dispatcher = Dispatcher(self.plan, routes, self.failures.report, self.inactive.update)
         self.evaluation = Evaluation(self.plan, self._dispatcher, self.failures.report)
 
     def history(self, start: int | None = None, until: float = inf) -> Iterator[tuple[RowEvent, Columns]]:
-        """The run's log events, each with the reader of its rows; by number, from ``start`` on and below ``until``."""
+        """The run's log events, each with the reader of its rows: numbers from ``start`` on and below ``until``."""
         latest = replace(self.kept[-1], until=until)
         if start is None:
             return _events([*self.kept[:-1], latest], self.plan.grouping, self.columns)
@@ -157,9 +157,9 @@ class Answer:
 
 
 def write(run: str | Path, late: Late) -> Path:
-    """Write the metrics below the run's folder, in place of earlier answers to the same lines; returns their folder.
+    """Write the metrics below the run's folder, and replace earlier answers to the same lines. Returns their folder.
 
-    A tracker gets them as a second run beside the run's, at the run's steps. Raises ``OSError`` and ``SinkError``.
+    A tracker gets the metrics as a second run, at the run's steps. Raises ``OSError`` and ``SinkError``.
     """
     folder = Path(run)
     path = folder / LATE / late.names[0]
@@ -184,7 +184,7 @@ def write(run: str | Path, late: Late) -> Path:
 
 
 def info_of(folder: Path, path: Path, plan: Plan, lines: Mapping[str, str]) -> RunInfo:
-    """The facts for a sink of metrics that are written below the run's folder."""
+    """The ``RunInfo`` for a sink of metrics that are written below the run's folder."""
     run = rows_of(folder)["runs"][-1]
     return RunInfo(
         name=path.name, run_id=run["run_id"], output_dir=path, fingerprint=plan.fingerprint,
@@ -193,12 +193,12 @@ def info_of(folder: Path, path: Path, plan: Plan, lines: Mapping[str, str]) -> R
 
 
 def _bring(op: SinkOp, info: RunInfo, late: Late) -> None:
-    """Write all values to a sink. If it can, it first drops the values of an earlier answer."""
+    """Write all values to a sink. A sink that can rewind first drops the values of an earlier answer."""
     options = dict(op.options)
     name, group = options.get("name") or info.run_id, options.get("group") or info.run_id
     beside = {"run": "new", "name": f"{name} {late.names[0]}", "group": group, "resume": "allow"}
     options |= {key: value for key, value in beside.items() if key in option_names(op.kind)}
-    options.pop("id", None)  # the run's, whose steps are further
+    options.pop("id", None)  # the id of the run, which has logged later steps already
     sink = make_sink(op.kind, options)
     sink.open(replace(info, name=late.plan.name, project=late.plan.project))
     if isinstance(sink, Rewindable) and late.events:
@@ -212,13 +212,13 @@ def _bring(op: SinkOp, info: RunInfo, late: Late) -> None:
 
 
 def asked(folder: Path) -> Iterator[tuple[Path, Mapping[str, str]]]:
-    """The files of the questions to a run, each with the YAML of its metrics, by id."""
+    """The files of the answered questions to a run, each with the YAML of its metrics, by id."""
     for file in sorted((folder / LATE).glob(f"*/{ASKED}")):
         yield file, yaml.safe_load(file.read_text(encoding="utf-8"))["metrics"]
 
 
 def rows_of(folder: Path) -> dict[str, Any]:
-    """The facts of a run's rows in its folder; raises ``UsageError`` DL607 if it kept none."""
+    """The facts about the rows in a run's folder. Raises ``UsageError`` DL607 if the run kept no rows."""
     try:
         facts: dict[str, Any] = json.loads((folder / FOLDER / FACTS).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -230,8 +230,8 @@ def rows_of(folder: Path) -> dict[str, Any]:
 class _Rows:
     """The rows of a run in a folder, or of its parent before the branch.
 
-    ``segments`` are its processes, each with the number of its first log event. Log events with numbers inside a pair
-    of ``cuts`` do not count: the run was resumed before them. ``first`` is the first number that is kept.
+    ``segments`` are the run's processes, each with the number of its first log event. Log events with numbers inside a
+    pair of ``cuts`` do not count: the run was resumed before them. ``first`` is the number of the first kept one.
     """
 
     folder: Path
@@ -242,13 +242,13 @@ class _Rows:
 
 
 def _rows(folder: Path, run_id: str | None = None, until: float = inf) -> list[_Rows]:
-    """The rows of a run, by default the last one of the folder, after the rows of the runs that it is a branch of."""
+    """The rows of a run, by default the folder's last run, preceded by the rows of the runs that it branches from."""
     facts = rows_of(folder)
     run_id = run_id or str(facts["runs"][-1]["run_id"])
     segments = [segment for segment in facts["runs"] if segment["run_id"] == run_id]
     rows = folder / FOLDER
     numbers = (event.facts.number for chunk in chunks(rows) for event in read_chunk(rows, chunk, None, ()))
-    # a later cut was made after the branch began
+    # the run made later cuts only after the branch began
     cuts = [[low, high] for low, high in facts["cuts"] if high <= until]
     rows_here = _Rows(rows, segments, cuts, until, next(numbers, 0))
     parent, after = (run_of(folder) or {}).get("parent"), segments[0]["after"]
@@ -281,7 +281,7 @@ class _Question:
         self._imports = load_imports()
 
     def answerable(self, segments: Sequence[Mapping[str, Any]]) -> tuple[Plan, list[Columns]]:
-        """The plan of the lines, and the readers of each process's rows; raises with all problems."""
+        """The plan of the lines, and a reader of each process's rows. Raises ``ConfigError`` with all problems."""
         self._refuse(Problem.of("DL612.logged", ("metrics", name), name=name)
                      for name in self._lines if name in self._logged)  # fmt: skip
         self._refuse(
@@ -295,7 +295,7 @@ class _Question:
             for op in plan.outputs if op.id in self._lines
             for item in op.names if item.template in self._logged
         )  # fmt: skip
-        if any([*missing_rows(plan, segment, "")] for segment in segments):  # which line reads them
+        if any([*missing_rows(plan, segment, "")] for segment in segments):  # find the lines that read the missing rows
             plans = {name: self._compiled([name]) for name in self._lines}
             self._refuse(
                 problem
@@ -333,7 +333,7 @@ class _Question:
 
 
 def _logged(plan: Path) -> set[str]:
-    """The names that the run's own plan gives its metrics."""
+    """The names of the metrics that the run logs itself."""
     try:
         outputs = json.loads(plan.read_text(encoding="utf-8")).get("outputs", [])
     except (OSError, ValueError):
@@ -344,7 +344,7 @@ def _logged(plan: Path) -> set[str]:
 def missing_rows(plan: Plan, segment: Mapping[str, Any], name: str) -> Iterator[Problem]:
     """The problems of a metric whose plan reads columns that the rows of a process do not have.
 
-    For ids that are objects, such as a prompt's messages, rows have the group of each completion.
+    Ids of groups that are objects, such as a prompt's messages, are no problem: rows have each completion's group.
     """
     ids = () if plan.grouping is None else plan.grouping.of
     for phase in plan.phases.values():
@@ -363,14 +363,14 @@ def missing_rows(plan: Plan, segment: Mapping[str, Any], name: str) -> Iterator[
                 reason = columns["signals"].get(
                     signal.name, NO_SIGNAL if phase.name in segment["columns"] else NO_PHASE
                 )
-                if reason not in (KEPT, NEVER):  # a signal that never came may still come
+                if reason not in (KEPT, NEVER):  # a signal that was never observed may still be observed
                     why, _, kept = reason.partition(": `log.keep")
                     edit = f"`log.keep{kept}, in the next run" if kept else "ask for what `rows/rows.json` says is kept"
                     yield Problem.of("DL612.signal", ("metrics", name), name=signal.name, reason=why, fix=edit)
 
 
 def _columns(segment: Mapping[str, Any], phase: str) -> Mapping[str, Mapping[str, Any]]:
-    """The columns of a phase in the rows of a process, as ``rows.json`` has them."""
+    """The columns of a phase in the rows of a process, as ``rows.json`` describes them."""
     columns: Mapping[str, Mapping[str, Any]] = segment["columns"].get(phase, {"signals": {}, "folds": {}, "locals": {}})
     return columns
 
@@ -380,8 +380,8 @@ class Columns:
     """The reader of one process's rows for a plan: the columns to read, and their names in the plan."""
 
     read: frozenset[str]
-    names: Mapping[str, str]  # of the plan, by those of the rows
-    computed: Plan  # the plan with those local columns that have to be computed from labels
+    names: Mapping[str, str]  # from names in the rows to names in the plan
+    computed: Plan  # the plan with only those local columns that must be computed from labels
 
     @classmethod
     def of(cls, plan: Plan, segment: Mapping[str, Any]) -> Columns:
@@ -421,7 +421,7 @@ class Columns:
 def _events(
     kept: Sequence[_Rows], grouping: Grouping | None, columns: Sequence[Columns]
 ) -> Iterator[tuple[RowEvent, Columns]]:
-    """The log events of the run in order, each with the reader of its process's rows; ``columns`` are the readers."""
+    """The log events of the run in order, each with the reader of its process's rows from ``columns``."""
     names = frozenset[str]().union(*(reader.read for reader in columns))
     readers = iter(columns)
     for rows in kept:
@@ -435,7 +435,7 @@ def _events(
 
 
 def _came(frames: Mapping[str, Frame], plan: Plan) -> dict[str, dict[str, Span]]:
-    """The steps at which signals came, by phase and signal, as ranks report them during a run."""
+    """The steps at which signals were observed, by phase and signal, as ranks report them during a run."""
     arrivals = {}
     for phase, frame in frames.items():
         if not len(frame.batches):

@@ -1,6 +1,6 @@
-"""Lines that ask for metrics: the overrides that they stand for, and the places of their problems.
+"""Lines that ask for late metrics: their overrides, and the places of their problems.
 
-A line is the YAML of a metric, typed in a command or an entry of a YAML file.
+A line is the YAML of a metric, typed in a command or written as an entry of a YAML file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from declog.errors import CompositionError, ConfigError, Problem, Where, in_flow
 
 @dataclass(frozen=True)
 class Line:
-    """The YAML of a metric, ``text``, and the file whose `metrics` contain it, if there is one."""
+    """The YAML of a metric, ``text``, and the file whose `metrics` contain it, if any."""
 
     name: str
     text: str
@@ -58,7 +58,7 @@ class Line:
         return replace(problem, where=where, fix=None if problem.fix is None else self._as_line(problem.fix))
 
     def _as_line(self, fix: str) -> str:
-        """A fix in which the override of this metric is the line that asks for it."""
+        """Replace the override of this metric in a fix by the line that asks for the metric."""
         key = re.escape(f"declog.metrics.{self.name}=")
         match = re.search(rf"'\+*{key}.*'|\+*{key}\S+", fix)
         override = None if match is None else parsed(shlex.split(match[0])[0])
@@ -83,7 +83,7 @@ class Line:
 
 @contextmanager
 def places(lines: Iterable[Line]) -> Iterator[None]:
-    """A block in which problems get their places in the lines."""
+    """Give the problems that a block raises their places in the lines."""
     try:
         yield
     except ConfigError as error:

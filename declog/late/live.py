@@ -1,9 +1,9 @@
-"""New metrics for a running job: its rank 0 computes them beside the run's metrics, from the next log event on.
+"""Late metrics in a running job: its rank 0 computes them beside the run's metrics, from the next log event on.
 
 ``declog add`` computes the history and writes it to `late/NAME/`, with the state of the metrics after it and the number
 of its log events. The job's worker looks there, checks the lines again, computes the log events since then from the
-rows that it kept, and answers in that folder. A resumed run continues the metrics that its run had accepted, and a
-branch those of its parent.
+rows that it kept, and answers in that folder. A resumed run continues the metrics that it had accepted before. A branch
+continues the metrics of its parent.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from declog.sinks.runner import SinkRunner
 from declog.sinks.waiting import until
 
 REQUEST, STATE, ANSWER = "ask.json", "state.bin", "answer.json"
-LOOK_S = 0.2  # how often the worker looks for requests, at most
-SINK_S = 30.0  # how long the files of a metric may take to open and to close
-BEFORE_ALL = -(2**62)  # a step
+LOOK_S = 0.2  # the shortest time between two looks for requests
+SINK_S = 30.0  # the time limit for opening and closing the files of a metric
+BEFORE_ALL = -(2**62)  # a step before all others
 
 
 def hand_over(folder: Path, late: Late, wait_s: float) -> dict[str, Any] | None:
-    """Ask the job that writes to a folder to continue metrics; returns its answer, or None if none comes in time."""
+    """Ask the job that writes to a folder to continue metrics. Returns its answer, or None after ``wait_s``."""
     folder = folder / LATE / late.names[0]
     (folder / STATE).write_bytes(late.state)
     step = late.events[-1][0] if late.events else BEFORE_ALL
@@ -53,7 +53,7 @@ def hand_over(folder: Path, late: Late, wait_s: float) -> dict[str, Any] | None:
 
 @dataclass
 class Live:
-    """The questions to a job. On the worker thread; ``told`` gets the lines of all metrics that it continues."""
+    """The late metrics of a job, on its worker thread. ``told`` is called with the lines of all continued metrics."""
 
     plan: Plan
     run: Callable[[], RunInfo | None]
@@ -86,10 +86,10 @@ class Live:
     def _take_up(self, run: RunInfo, folder: Path, event: RowEvent) -> None:
         answer = folder / ANSWER
         if answer.exists() and "taken" not in _read(answer):
-            return  # refused, before the run was resumed
+            return  # the job refused the request before it was resumed
         try:
             metrics = _Metrics(self.plan, run, folder, self.routes, event)
-        except Exception as error:  # noqa: BLE001  (whatever a request of another version makes of it)
+        except Exception as error:  # noqa: BLE001  (a request of another version may raise anything)
             if not isinstance(error, DeclogError):
                 self.failures.report(error, f"the request in {folder} cannot be answered")
             replace_text(answer, json.dumps({"refused": error_text(error)}))
@@ -100,7 +100,7 @@ class Live:
 
     @property
     def folders(self) -> set[Path]:
-        """The folders of the metrics that it continues."""
+        """The folders of the continued metrics."""
         return {metrics.folder for metrics in self._metrics}
 
     def close(self) -> None:
@@ -153,16 +153,16 @@ class _Metrics:
             self._files.go_back(ResumePoint(back))
 
     def close(self) -> None:
-        """Write the rest, and close the files."""
+        """Write the remaining values, and close the files."""
         self._files.close(SINK_S)
 
     def _when_live(self, submit: Callable[[int, Records], None]) -> Callable[[int, Records], None]:
-        """A ``submit`` for trackers, whose steps must rise: only for log events that are new."""
+        """A ``submit`` that skips log events of the history: the steps of trackers must rise."""
         return lambda step, records: None if self._catches_up else submit(step, records)
 
 
 def _inherit(folder: Path) -> None:
-    """In a branch: ask for the metrics that its parent's job continued, from the parent's first step on."""
+    """In a branch, request the metrics that the parent's job continued, from the parent's first step on."""
     parent = (run_of(folder) or {}).get("parent")
     if parent is None or parent["output_dir"] is None or (folder / LATE).exists():
         return

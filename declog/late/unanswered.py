@@ -1,4 +1,4 @@
-"""Metrics that the rows of a run give no value of: why, and what the next run has to observe for them."""
+"""Errors for late metrics without a value in a run's rows: the reason, and the change that would give a value."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 
 from declog.errors import Coded, ConfigError, Problem
 
-UNMATCHED = "DL511"  # rows of two phases, of which nobody said which belong together
-CONDITIONS = ("where", "when", "by", "weight")  # keys of a metric by which rows, or log events, do not count
+UNMATCHED = "DL511"  # the code for rows of two phases that cannot be matched
+CONDITIONS = ("where", "when", "by", "weight")  # keys of a metric that may exclude rows or log events
 
 
 def refuse_empty(
     metrics: Mapping[str, Mapping[str, Any]], inactive: Mapping[str, str], failure: BaseException | None, *,
     has_logged: bool, goes_on: bool,
 ) -> None:  # fmt: skip
-    """Raise for metrics without a single value, with the reason; of a job that goes on, for those that are inactive.
+    """Raise ``ConfigError`` for metrics without a single value. While the job goes on, only inactive metrics count.
 
-    ``metrics`` are their keys by id, ``inactive`` has the reasons of entries, ``failure`` is what was wrong with the
-    rows, if anything was. ``has_logged``: the run kept the rows of a log event.
+    ``metrics`` holds the keys of these metrics by id, ``inactive`` the reasons for inactive entries. ``failure`` is the
+    first failure of the evaluation, if any. ``has_logged`` says whether the run kept the rows of a log event.
     """
     problems = []
     for name, keys in metrics.items():
@@ -32,7 +32,7 @@ def refuse_empty(
 def _problem(
     name: str, keys: Mapping[str, Any], why: str | None, failure: BaseException | None, *, has_logged: bool
 ) -> Problem:
-    """Why a metric has no value, and what gives it one."""
+    """The problem of a metric without a value: the reason, and the change that would give a value."""
     path = ("metrics", name)
     if why is not None and "enabled" in keys:
         return Problem.of("DL612.off", path, name=name, why=why)

@@ -1,7 +1,7 @@
-"""A run whose config uses functions and reductions that its own program registered, and that are not registered here.
+"""Late metrics of runs whose config uses functions or reductions that only the run's own program registered.
 
-Metrics and derived signals of the run that cannot be compiled here are left out, where no line reads them. Otherwise
-the problem says how the functions come here.
+Metrics and derived signals of the run that cannot be compiled in this process are left out if no line reads them.
+Otherwise the problem says how to register the functions.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ _NAME = re.compile(r"`(\w+)`")
 
 
 def compiled(data: Mapping[str, Any], lines: Collection[str], compile: Callable[[Mapping[str, Any]], Plan]) -> Plan:
-    """The plan of some lines with the run's config, both in ``data``, as ``compile`` makes it.
+    """Compile the run's config with some lines, both in ``data``, and leave out entries that need unknown functions.
 
-    Raises ``ConfigError``: DL612 for functions of the run that are not registered here, other problems as they are.
+    Raises ``ConfigError``: DL612 for functions of the run that are not registered, other problems as they are.
     """
     asked = {("metrics", line) for line in lines}
-    left_out: dict[Path, list[Problem]] = {}  # by entry of the run's config
-    names: set[str] = set()  # of functions of the run that are not registered here
+    left_out: dict[Path, list[Problem]] = {}  # by path of the entry in the run's config
+    names: set[str] = set()  # the run's functions that are not registered in this process
     while True:
         try:
             return compile(data)
         except ConfigError as error:
-            # problems of the profile that shows the lines follow from the others
+            # problems of the profile that shows the lines follow from other problems
             problems = [problem for problem in error.problems if problem.path[:1] != ("profiles",)]
         of_run = [problem for problem in problems if problem.path[:2] not in asked]
         names |= {_function(problem) for problem in of_run} - {""}
-        # the run's config was right: its further problems follow from the entries that were left out
+        # the run's config was valid: its further problems follow from the entries that were left out
         foreign = [problem for problem in of_run if _function(problem) or left_out]
         entries = {problem.path[:2] for problem in foreign}
         if not entries or not all(_removable(data, entry) for entry in entries):
@@ -50,15 +50,15 @@ def compiled(data: Mapping[str, Any], lines: Collection[str], compile: Callable[
 
 
 def _removable(data: Mapping[str, Any], entry: Path) -> bool:
-    """Whether an entry is a metric or a derived signal, and what reads it does not compile without it."""
+    """Whether an entry is a metric or a derived signal that can be left out: its readers then fail to compile."""
     section, id = (*entry, "")[:2]
     value = (data.get(str(section)) or {}).get(id)
-    declares = isinstance(value, Mapping) and value.get("observe") is not None  # a signal, which other rows may have
+    declares = isinstance(value, Mapping) and value.get("observe") is not None  # it declares a signal that others read
     return section in _SECTIONS.values() and value is not None and not declares
 
 
 def _roots(problem: Problem, left_out: Mapping[Path, list[Problem]]) -> Iterator[Problem]:
-    """The problem, or the problems for which the entry that it reads was left out."""
+    """The problem, or the problems because of which the entry that it misses was left out."""
     match = _UNKNOWN.match(problem.message)
     causes = [] if match is None else left_out.get((_SECTIONS[match[1]], match[2]), [])
     for cause in causes:
@@ -68,7 +68,7 @@ def _roots(problem: Problem, left_out: Mapping[Path, list[Problem]]) -> Iterator
 
 
 def _explained(problem: Problem, names: Collection[str]) -> Problem:
-    """The problem; one of a function that is not registered here says how it comes here, at its place."""
+    """The problem at its place. If it is about an unregistered function, its text says how to register it."""
     name = _NAME.search(problem.message)
     if name is None or name[1] not in names:
         return problem
@@ -77,6 +77,6 @@ def _explained(problem: Problem, names: Collection[str]) -> Problem:
 
 
 def _function(problem: Problem) -> str:
-    """The name of the function that is not registered; empty where that is not the problem."""
+    """The name of the unregistered function in a problem; empty for any other problem."""
     match = _UNREGISTERED.match(problem.message)
     return "" if match is None else match[1]
