@@ -1,4 +1,4 @@
 """Captured calls and config tests, played on real recorders.
 
-Sits above ``api``: it composes, compiles and starts as a stranger would.
+This room is above ``api``: it composes, compiles and starts runs as a user would.
 """

@@ -2,7 +2,7 @@
 
     events = declog.capture.replay("outputs/run/capture", "grpo")      # {"console": [(step, Records), ...], ...}
 
-Sees the runtime and the way from a configuration to its plan.
+The config is compiled as for a run, and real recorders play the captured calls.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Capture:
-    """The files of a run's ranks. ``parts`` are the steps, blocks and flushes that are complete in all of them."""
+    """The files of a run's ranks. ``parts`` are the steps, blocks and flushes that are complete in every file."""
 
     folder: Path
     run: Mapping[str, Any]
@@ -41,17 +41,17 @@ class Capture:
 
     @property
     def world_size(self) -> int:
-        """How many ranks the run had."""
+        """The number of ranks of the run."""
         return int(self.run["world_size"])
 
     @property
     def missing(self) -> list[int]:
-        """The ranks whose files are not here."""
+        """The ranks without a file in the folder."""
         return [rank for rank in range(self.world_size) if rank not in self.files]
 
     @property
     def gaps(self) -> int:
-        """How many parts are absent because the disk was slower than training; 0 unless the run kept every part."""
+        """The number of parts that were lost because the disk was slower than training; 0 unless all should be kept."""
         if self.run["every"] != 1 or self.run["mode"] is not None or not self.parts:
             return 0
         return self.parts[-1] + 1 - len(self.parts)
@@ -70,7 +70,10 @@ class Capture:
 
 
 def load(path: str | Path) -> Capture:
-    """A capture, from its folder or the folder of its run. Raises ``UsageError`` DL607 if there is none."""
+    """Load the capture in a folder, in a run's folder, or beside a file.
+
+    Raises ``UsageError`` DL607 if there is not exactly one capture, or if its files do not belong together.
+    """
     folders = _folders(Path(path))
     if not folders:
         raise UsageError.of("DL607.none", path=path)
@@ -100,10 +103,10 @@ def load(path: str | Path) -> Capture:
 def replay(path: str | Path, config: Any = None, **registries: Any) -> dict[str, Events]:
     """The log events that each sink of a config would have got from a captured run: (step, records) by the sink's id.
 
-    ``config`` is what ``start`` takes: an application's configuration, a mapping, or a preset's name; None stands for
-    the config that the run had. ``registries`` are ``functions``, ``reductions`` and ``columns``, as ``start`` takes
-    them. Where the config has no sink, or the run had one that was given in code, the default profile's records are
-    under ``<code>``. Raises what ``start`` and the run would raise.
+    ``config`` is a config as for ``start``: an application's configuration, a mapping, or a preset's name. None means
+    the run's own config. ``registries`` are ``functions``, ``reductions`` and ``columns``, as for ``start``. If the
+    config has no sink, or code passed a sink to the run, the default profile's records are under ``<code>``. Raises the
+    errors that ``start`` and the run would raise.
     """
     capture = load(path)
     composed = config_of(capture) if config is None else compose(config)
@@ -112,7 +115,7 @@ def replay(path: str | Path, config: Any = None, **registries: Any) -> dict[str,
 
 
 def config_of(capture: Capture) -> Composed:
-    """The config of the run. Values from the environment are not in the capture, and may be missing now."""
+    """The config of the run. The capture does not hold values from the environment, so these may be missing now."""
     return replace(compose(capture.run["profile"]), problems=())
 
 
@@ -142,7 +145,7 @@ def holds_capture(path: Path) -> bool:
 
 
 def _folders(path: Path) -> list[Path]:
-    """The folders of captures at a path: of a file, the folder itself, or those in a run's folder."""
+    """The folders of captures at a path: the folder of a file, the folder itself, or folders below a run's folder."""
     if path.is_file() and path.suffix == SUFFIX:
         return [path.parent]
     if any(path.glob(f"*{SUFFIX}")):
@@ -151,13 +154,13 @@ def _folders(path: Path) -> list[Path]:
 
 
 def _parts(file: Path) -> Iterator[tuple[int, list[Container]]]:
-    """The complete parts of a file, in order, up to a cut end."""
+    """The complete parts of a file, in order. The file may be cut at its end."""
     with file.open("rb") as stream:
         read(stream)
         calls: list[Container] = []
         while (one := read(stream)) is not None:
             if calls and calls[0].header["part"] != one.header["part"]:
-                calls = []  # the end of this part is absent
+                calls = []  # the previous part has no end
             calls.append(one)
             if one.header["last"]:
                 yield one.header["part"], calls

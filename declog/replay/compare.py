@@ -10,7 +10,7 @@ from typing import Any
 from declog.language.spec_of_tests import Expectations, Expected, ExpectedTable
 from declog.records import NONFINITE, Histogram, Records, Scalar, Table
 
-MOST = 8  # differences of one column that are shown
+MOST = 8  # the most values of one column that are shown
 
 
 Events = Sequence[tuple[int, Records]]  # log events with their steps
@@ -25,7 +25,7 @@ class Difference:
     got: str
 
     def at(self, prefix: str) -> Difference:
-        """The same at a longer path."""
+        """The same difference at a longer path."""
         return replace(self, where=f"{prefix}.{self.where}" if self.where else prefix)
 
     def __str__(self) -> str:
@@ -34,7 +34,7 @@ class Difference:
 
 
 def compare(expectations: Expectations, events: Events, tol: float, mode: str = "train") -> Iterator[Difference]:
-    """The differences between expectations and their log events; ids are of metrics of ``mode``."""
+    """The differences between expectations and log events. Ids of metrics stand for the metrics' values in ``mode``."""
     for name, expected in expectations.expect.items():
         logged, problem = _logged(name, events, mode)
         if problem is not None:
@@ -60,7 +60,7 @@ def compare(expectations: Expectations, events: Events, tol: float, mode: str = 
 
 
 def _logged(name: str, events: Events, mode: str) -> tuple[list[tuple[int, Scalar | Histogram]], str | None]:
-    """The records of a name or a metric's id, and the reason if several match."""
+    """The records with a name or a metric's id, and a reason for refusing the id if its records differ."""
     named: list[tuple[int, Scalar | Histogram]] = []
     of_metric: dict[str, list[tuple[int, Scalar | Histogram]]] = {}  # by name
     for step, records in events:
@@ -68,7 +68,7 @@ def _logged(name: str, events: Events, mode: str) -> tuple[list[tuple[int, Scala
         for record in logged:
             if record.name == name:
                 named.append((step, record))
-            # how many of its values are NaN is logged beside it, and no value of it
+            # the record that counts a metric's NaN values is no value of the metric
             elif record.metric == name and records.mode == mode and not record.name.endswith(f"{NONFINITE}{name}"):
                 of_metric.setdefault(record.name, []).append((step, record))
     if named:
@@ -89,7 +89,7 @@ def _holds(expected: Expected, record: Scalar | Histogram, tol: float) -> bool:
 
 
 def close(value: float, expected: float, tol: float) -> bool:
-    """Whether two numbers are equal within a tolerance, absolute or relative; NaN is NaN."""
+    """Whether two numbers are equal within an absolute or relative tolerance. NaN equals NaN."""
     if math.isnan(value) or math.isnan(expected):
         return math.isnan(value) and math.isnan(expected)
     return math.isclose(value, expected, rel_tol=tol, abs_tol=tol)

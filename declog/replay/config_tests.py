@@ -1,7 +1,7 @@
-"""Config tests: real recorders execute the section ``tests``; logged values are compared with expected ones.
+"""Config tests: real recorders execute the section ``tests``, and logged values are compared with expected values.
 
-``declog test`` and ``declog.testing.run_config_tests`` call this module. A test gives only its own signals: all others
-are absent, even required ones.
+``declog test`` and ``declog.testing.run_config_tests`` call this module. All signals that a test does not give are
+absent, even required signals.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from declog.runtime.run.capture import Call
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a test: its differences; none if it passed. ``skipped``: the config has not what it is about."""
+    """The result of a test: its differences, none if it passed. ``skipped``: the config deleted the tested entries."""
 
     name: str
     differences: tuple[Difference, ...] = ()
@@ -50,10 +50,10 @@ class ConfigTest:
     spec: TestSpec
     profile: str
     plan: Any
-    skipped: bool = False  # it is a preset's, and names what the config deleted
+    skipped: bool = False  # a preset's test about entries that the config deleted
 
     def run(self) -> Result:
-        """Execute the test, and compare."""
+        """Execute the test, and compare the logged values."""
         return Result(self.name, () if self.skipped else tuple(self._differences()), self.skipped)
 
     def _differences(self) -> Iterator[Difference]:
@@ -83,9 +83,9 @@ def config_tests(
     select: str = "",
     **registries: Any,
 ) -> list[ConfigTest]:
-    """The tests of a config, those whose name contains ``select`` or matches it as a pattern.
+    """The tests of a config whose name contains ``select`` or matches it as a pattern.
 
-    ``config`` and ``overrides`` are those of ``declog.compose``, ``registries`` those of ``declog.start``. Raises
+    ``config`` and ``overrides`` are as for ``declog.compose``, ``registries`` as for ``declog.start``. Raises
     ``ConfigError`` with all errors of the config, or with all names in tests that the config does not have.
     """
     composed = compose(config, overrides)
@@ -106,11 +106,11 @@ def config_tests(
     return tests
 
 
-# -- what is excused, and what its steps do
+# -- the excused failures of a test, and the calls of its steps
 
 
 def _excused(test: TestSpec, plan: Any) -> tuple[str, ...]:
-    """The codes of failures that only come from signals that the test leaves out: ids of groups, and rows to join."""
+    """The codes of failures caused only by signals that the test leaves out: ids of groups, and rows to join."""
     sources = {name for _, item in givers(test) for call in item.calls for name in call}
     observed = [op for op in plan.signals if op.source in sources]
     here, phases, codes = {op.name for op in observed}, {op.phase for op in observed}, []
@@ -122,7 +122,7 @@ def _excused(test: TestSpec, plan: Any) -> tuple[str, ...]:
 
 
 def _numbered(test: TestSpec) -> Iterator[tuple[StepInput, int]]:
-    """The steps with their numbers; a block of another mode has the number of the step before."""
+    """The steps with their numbers. A block of another mode has the number of the step before it."""
     number = -1
     for step in test.inputs:
         if step.step is not None:
@@ -133,7 +133,7 @@ def _numbered(test: TestSpec) -> Iterator[tuple[StepInput, int]]:
 
 
 def _calls(test: TestSpec, rank: int, plan: Any) -> Iterator[Call]:
-    """The calls of one rank; every step takes a second."""
+    """The calls of one rank. Every step takes one second."""
     for at, (step, number) in enumerate(_numbered(test)):
         inputs = step.ranks[rank] if step.ranks else step
         mode = step.mode or "train"

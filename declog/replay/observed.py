@@ -1,8 +1,8 @@
-"""A config for a capture: it logs each signal that the training code observed in a plain way.
+"""A simple config for a capture, which logs each signal that the training code observed.
 
-The captured run's own config declares its signals. For other signals the values decide: one number is per step, a list
-or a vector per completion, a list of lists or a matrix per token, and a mapping is a family. The config logs the last
-value of numbers per step, mean and deviation of rows, and texts in a table.
+Declarations come from the captured run's own config. For an undeclared signal the values decide: one number is per
+step, a list or a vector per completion, a list of lists or a matrix per token, and a mapping is a family. The config
+logs the last value of numbers per step, mean and deviation of rows, and texts in a table.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from declog.language.keys import entries
 from declog.language.spec import ANY
 from declog.replay.capture_reader import Capture
 
-LOOKED_AT = 2_000  # calls: later ones are of the same kind
-ROWS = 4  # of a table
+LOOKED_AT = 2_000  # the number of calls that are read: later calls are of the same kinds
+ROWS = 4  # the number of rows of the table
 DTYPES = {"b": "bool", "i": "int", "u": "int", "f": "float", "U": "text"}
 
 
 @dataclass(frozen=True)
 class Observed:
-    """An observed signal: ``entry`` is its YAML, ``call`` the names that were observed with it."""
+    """An observed signal. ``entry`` is its declaration, ``call`` the names that were observed in the same call."""
 
     name: str
     entry: Mapping[str, Any]
@@ -50,7 +50,7 @@ def observed(capture: Capture) -> list[Observed]:
     """The signals that a run's training code observed, in order of arrival."""
     declared = _declared(capture.run["profile"])
     signals: dict[str, Observed] = {}
-    together: list[set[str]] = []  # names that came in one call, or in calls with a name in common
+    together: list[set[str]] = []  # sets of names that were observed in one call, or in calls that share a name
     for call in islice(capture.calls(min(capture.files)), LOOKED_AT):
         if call.name != "observe":
             continue
@@ -63,9 +63,9 @@ def observed(capture: Capture) -> list[Observed]:
         for source, value in values.items():
             name, entry, phases = declared.get(source, (source, shapes.get(source), (ANY,)))
             if entry is None or (source in shapes and entry["axis"] != "step" and _rows(value) != rows):
-                continue  # not the rows of this batch: its axis is unknown
+                continue  # the value does not have this batch's rows, so its axis is unknown
             signals.setdefault(name, Observed(name, entry, frozenset(values), phases))
-    if not declared and len(together) > 1:  # rows of their own each: a rollout's, an update's
+    if not declared and len(together) > 1:  # each set has different rows, such as a rollout's and an update's
         first = list(signals)
         together.sort(
             key=lambda names: min((first.index(name) for name in names if name in signals), default=len(first))
@@ -103,7 +103,7 @@ def config_text(capture: Capture, signals: Sequence[Observed]) -> str:
 
 
 def _section(name: str, entries: Mapping[str, Any]) -> list[str]:
-    """A key and its entries, each in one line; nothing where there is none."""
+    """The lines of a key and its entries, one line each; empty without entries."""
     return [f"{name}:", *(f"  {key}: {in_flow(entry)}" for key, entry in entries.items())] if entries else []
 
 
@@ -119,7 +119,7 @@ def _metrics(signals: Sequence[Observed]) -> Iterator[tuple[str, Mapping[str, An
 
 
 def _of_one_phase(one: Observed, other: Observed) -> bool:
-    """Whether two signals are of one phase: they came in one call, or say the same phase."""
+    """Whether two signals have the same phase: they were observed in one call, or their phases are equal."""
     return one.name in other.call or one.call == other.call or (one.phases == other.phases)
 
 
@@ -159,7 +159,7 @@ def _entry(value: Any) -> dict[str, Any] | None:
 
 
 def _rows(value: Any) -> int:
-    """How many rows a value has."""
+    """The number of rows of a value."""
     if isinstance(value, Mapping):
         return _rows(next(iter(value.values()), ()))
     with_rows = isinstance(value, Sequence) or (isinstance(value, torch.Tensor | np.ndarray) and value.ndim > 0)

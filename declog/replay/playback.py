@@ -1,6 +1,6 @@
-"""A plan executed over calls that were written down: real recorders, ranks as threads, sinks that only remember.
+"""Execution of a plan over recorded calls, with real recorders, threads as ranks, and sinks that only store records.
 
-The common part of ``declog preview`` and config tests. Nothing is opened, and nothing is written.
+``declog preview`` and config tests share this module. No sink is opened, and nothing is written.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from declog.runtime.run.capture import Call
 from declog.runtime.run.outlets import Outlets, route_to
 
 Script = Callable[[], Iterable[Call]]  # the calls of one rank
-Events = list[tuple[int, Records]]  # what one sink got, with the steps
+Events = list[tuple[int, Records]]  # the log events of one sink, with their steps
 
 ALL = frozenset({"scalar", "histogram", "table", "alert"})
 RECORDED = frozenset({"observe", "packet", "metric", "extra"})  # calls that add values to batches
-_LONG_S = 1e6  # nobody is late here
+_LONG_S = 1e6  # a time limit that is never reached
 
 
 @dataclass
 class Rehearsal:
-    """The log events of each sink (`files of rank 1`: the rows of that rank), the failures, and the unknown names."""
+    """The log events by sink (`files of rank 1` for that rank's own rows), the failures, and the unknown names."""
 
     events: dict[str, Events] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)
-    unknown: dict[str, str] = field(default_factory=dict)  # by name: signal or phase
+    unknown: dict[str, str] = field(default_factory=dict)  # `signal` or `phase`, by unknown name
 
 
 def rehearse(
@@ -47,10 +47,10 @@ def rehearse(
     profile: str | None = None,
     locate: Locate | None = None,
 ) -> Rehearsal:
-    """Execute the scripts of some ranks; a rank without a script does nothing. Raises what a run would raise.
+    """Execute the scripts of some ranks; a rank without a script does nothing. Raises the errors of a run.
 
-    ``profile`` is the profile of a sink ``<code>``, as a sink that is given in code would have it; None: there is no
-    such sink. Metrics of declog's own cost are left out: they would measure this execution.
+    ``profile`` is the profile of an additional sink ``<code>``, which stands for a sink that code passes; None adds no
+    sink. Metrics of declog's own cost are left out: they would measure this execution.
     """
     rehearsal = Rehearsal()
     profiles = {name: replace(op, self_metrics=False) for name, op in plan.profiles.items()}
@@ -82,7 +82,7 @@ def rehearse(
 
 
 def _routes(plan: Plan, rank: int, world_size: int, rehearsal: Rehearsal) -> list[Route]:
-    """The sinks of a rank, as ``start`` opens them: on other ranks than 0 those that get the rank's own rows."""
+    """The sinks of a rank, as ``start`` opens them. Ranks above 0 have only sinks that get the rank's own rows."""
     routes = []
     for op in plan.sinks:
         if rank == 0 or any(op.id in table.local for table in plan.tables):
@@ -97,7 +97,7 @@ def _keeper(rehearsal: Rehearsal, sink: str) -> Callable[[int, Records], None]:
 
 
 class _Written(Clock):
-    """Stands at the time of the call that is played."""
+    """A clock that shows the time of the played call."""
 
     at = 0.0
 
@@ -106,7 +106,7 @@ class _Written(Clock):
 
 
 class _Player:
-    """Makes the calls of a script on a recorder, in their order, whatever task or thread made them."""
+    """Makes the calls of a script on a recorder, in their order, for all tasks and threads that made them."""
 
     def __init__(self, recorder: Recorder, clock: _Written, rehearsal: Rehearsal) -> None:
         self._recorder = recorder
@@ -114,17 +114,17 @@ class _Player:
         self._clock = clock
         self._rehearsal = rehearsal
         self._scopes: dict[int, Scope] = {}
-        self._origins: dict[int, object] = {}  # each stands for a task or a thread of the run
+        self._origins: dict[int, object] = {}  # one object for each task or thread of the run
         self._session.main_task = self._origin(1)
 
     def play(self, call: Call) -> None:
-        """Make a call; an error that the run raised as well is ignored."""
+        """Make a call. An error is ignored if the call failed in the run, too."""
         self._clock.at = call.at
         try:
             with self._session.lock:
                 if call.name not in RECORDED:
                     getattr(self, f"_{call.name}")(call, *call.what)
-                elif not call.scope or call.scope in self._scopes:  # else it is of a part that was not captured
+                elif not call.scope or call.scope in self._scopes:  # else the capture lacks the beginning of its scope
                     batches = self._session.batches(self._scopes.get(call.scope), self._origin(call.origin))
                     getattr(self, f"_{call.name}")(batches, *call.what)
         except Exception:
@@ -159,7 +159,7 @@ class _Player:
     def _batch(self, call: Call, phase: str | None, rows: int | None, around: int) -> None:
         if phase is not None and phase not in self._recorder.plan.known_phases:
             self._unknown("phase", {phase})
-            self._scopes[call.scope] = self._scopes[around]  # its rows are of no batch of their own
+            self._scopes[call.scope] = self._scopes[around]  # its rows join the scope around it
         elif around in self._scopes:
             self._open(call, Scope.of_batch(self._recorder, phase, rows), self._scopes[around])
 
@@ -180,13 +180,13 @@ class _Player:
         self._session.intake.metrics(batches, {name: value})
 
     def _extra(self, batches: OpenBatches, column: str, *values: Any) -> None:
-        if values:  # else the column was nothing that can be kept
+        if values:  # empty if the capture could not keep the column
             self._session.intake.extra(batches, column, *values)
 
     # -- log events
 
     def _mark(self, call: Call) -> None:
-        """Nothing to do: here ended a part that the capture left out."""
+        """Do nothing: a part that the capture left out ended here."""
 
     def _cut(self, call: Call) -> None:
         self._session.cut_logged()

@@ -1,4 +1,4 @@
-"""Config tests before they run: the plan of each, and its unknown names. Loads no torch."""
+"""Preparation of config tests: the plan of each test, and its unknown names. Loads no torch."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from declog.language.tree import over, tree_of
 from declog.language.validation import validate
 from declog.records import names_of
 
-OF_DELETED = ("DL403", "DL501")  # codes of a test's names that the config does not have
+OF_DELETED = ("DL403", "DL501")  # codes for names in a test that the config does not have
 
 
 def faults(config: Composed, make: Callable[..., Any]) -> tuple[list[Problem], list[str]]:
-    """The errors of a config's tests, and the tests of its author that expect a deleted metric."""
+    """The errors of a config's tests, and the names of the author's own tests that expect a deleted metric."""
     spec = config.spec
     settings = Settings(config, make)
     problems: list[Problem] = []
     stale: list[str] = []
     for name, test in spec.tests.items():
         inherited = config.home(("tests", name)) is not None
-        # no name depends on a test's constants, which were tried where the package was made
+        # no name depends on a test's constants, and the author of the package has tried these
         tried = test.model_copy(update={"constants": {}, "profile": None}) if inherited else test
         errors = [problem.at("tests", name) for problem in wrong_names(test, *settings.of(tried))]
         problems += [problem for problem in errors if not (inherited and problem.code in OF_DELETED)]
@@ -37,13 +37,13 @@ def faults(config: Composed, make: Callable[..., Any]) -> tuple[list[Problem], l
 
 
 def is_about_deleted(name: str, test: TestSpec, config: Composed, wrong: Sequence[Problem]) -> bool:
-    """Whether a test that the config inherits names what the config deleted; ``wrong`` are the test's problems."""
+    """Whether an inherited test names entries that the config deleted. ``wrong`` are the problems of the test."""
     about = any(problem.code in OF_DELETED for problem in wrong) or _expects_deleted(test, config.spec)
     return about and config.home(("tests", name)) is not None
 
 
 class Settings:
-    """The configs and plans of a config's tests: one for all tests with equal settings. ``make`` compiles."""
+    """The configs and plans for a config's tests, shared by tests with equal settings. ``make`` compiles a plan."""
 
     def __init__(self, config: Composed, make: Callable[..., Any]) -> None:
         self._config = config
@@ -78,7 +78,7 @@ def _expects_deleted(test: TestSpec, config: LogSpec) -> bool:
 def prepared(settings: Settings, test: TestSpec) -> tuple[str, Any, list[Problem]]:
     """The profile whose output is compared, the plan, and the problems of the test.
 
-    The plan has the test's constants, requires nothing, and has no sinks and no tables that the test is not about.
+    The plan has the test's constants, no required signals, no sinks, and only tables that the test names.
     """
     spec, plan = settings.of(test)
     phases = {
@@ -91,7 +91,7 @@ def prepared(settings: Settings, test: TestSpec) -> tuple[str, Any, list[Problem
     return test.profile or spec.profile, about, list(wrong_names(test, spec, plan))
 
 
-# -- what a test names
+# -- the names in a test
 
 
 def wrong_names(test: TestSpec, config: LogSpec, plan: Any) -> Iterator[Problem]:
@@ -99,7 +99,7 @@ def wrong_names(test: TestSpec, config: LogSpec, plan: Any) -> Iterator[Problem]
     for name in test.constants:
         if name not in config.constants:
             yield Problem.of("DL403.none", ("constants", name), noun="constant", name=name, known=config.constants)
-    # what nobody declares may come, too
+    # a family with `any` takes undeclared names
     open_ = any(spec.any for signals in config.signals.values() for spec in signals.values())
     worlds = {len(step.ranks) for step in test.inputs if step.ranks}
     for path, step in _steps(test):
@@ -117,7 +117,7 @@ def wrong_names(test: TestSpec, config: LogSpec, plan: Any) -> Iterator[Problem]
 
 
 def givers(test: TestSpec) -> Iterator[tuple[Path, Input]]:
-    """The inputs of a test with their paths: one for each step, or for each rank of a step."""
+    """The inputs of a test with their paths: one input for each step, or for each rank of a step."""
     for path, step in _steps(test):
         if step.ranks:
             yield from (((*path, "ranks", rank), item) for rank, item in enumerate(step.ranks))
@@ -126,13 +126,13 @@ def givers(test: TestSpec) -> Iterator[tuple[Path, Input]]:
 
 
 def _steps(test: TestSpec) -> Iterator[tuple[Path, StepInput]]:
-    """The steps with their paths; of a test without `steps` the test itself."""
+    """The steps with their paths; the test itself if it has no `steps`."""
     for index, step in enumerate(test.inputs):
         yield (() if step is test else ("steps", index)), step
 
 
 def _unknown_signal(name: str, path: Path, config: LogSpec, plan: Any) -> Problem:
-    """The error of an observed name."""
+    """The problem of a signal in a test that the plan does not observe."""
     fix = did_you_mean(name, plan.signal_names, what="signals")
     spec = next((spec for path, spec in config.declared if path[-1] == name), None)
     if spec is not None:
@@ -141,9 +141,9 @@ def _unknown_signal(name: str, path: Path, config: LogSpec, plan: Any) -> Proble
 
 
 def _unexpected(item: Any, path: Path, config: LogSpec, plan: Any, metrics: re.Pattern[str]) -> Iterator[Problem]:
-    """Names of values, tables and alerts that the config does not have: they could never be logged.
+    """The problems of expected values, tables and alerts that the config does not have and so can never log.
 
-    A value has the name of a metric, with the prefix of a mode or without.
+    The name of a value is a metric's name, with or without the prefix of a mode.
     """
     tables = {*config.tables, *(spec.name for spec in config.tables.values() if spec.name)}
     for section, names in (("tables", tables), ("alerts", set(config.alerts))):
@@ -159,14 +159,14 @@ def _unexpected(item: Any, path: Path, config: LogSpec, plan: Any, metrics: re.P
 
 
 def _names_of_metrics(config: LogSpec, plan: Any, logged_names: Collection[str]) -> re.Pattern[str]:
-    """What matches the ids and the names of metrics, switched on or off; ``logged_names`` get to `log_metric`."""
+    """A pattern for the ids and names of all metrics, active or not. The test logs ``logged_names`` by `log_metric`."""
     templates = {"declog/{member}", *(entry.removeprefix("metrics.") for entry in config.deleted)}
     for op in plan.outputs:
-        # the names of what `log_metric` gets are those that the test logs, unless the config says what they are
+        # without a metric `logged` in the config, only the names that the test logs can occur
         open_ = op.id == LOGGED and LOGGED not in config.metrics
         members = logged_names if open_ else ("{member}",)
         names = {item.template.replace("{member}", member) for item in op.names for member in members}
         templates |= {op.id, op.key, *names}
     for name, spec in config.metrics.items():
         templates |= {name, spec.name or name, f"{name}.{{reduce}}", f"{name}/{{reduce}}"}
-    return re.compile("|".join(map(names_of, sorted(templates))))  # most tests of a config have one, which `re` keeps
+    return re.compile("|".join(map(names_of, sorted(templates))))  # equal for most tests of a config: `re` caches it

@@ -1,6 +1,6 @@
-"""``pytest --declog conf/``: the config tests of YAML files, and of the presets that installed packages bring.
+"""``pytest --declog conf/``: it runs the config tests of YAML files, and of the presets in installed packages.
 
-An entry point of pytest, so it is imported by every pytest of an environment with declog: it loads nothing before
+The plugin is an entry point: every pytest in an environment with declog imports it. So it loads nothing before
 ``--declog`` is given.
 """
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The one option."""
+    """Add the option ``--declog``."""
     text = "collect the tests of declog's configs: of YAML files, and of the presets of installed packages"
     parser.getgroup("declog").addoption("--declog", action="store_true", help=text)
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    """A YAML file that is a config."""
+    """Collect a YAML file that is a config."""
     if not parent.config.getoption("--declog") or file_path.suffix != ".yaml" or not _is_config(file_path):
         return None
     return ProfileFile.from_parent(parent, path=file_path)
 
 
-@pytest.hookimpl(tryfirst=True)  # before others select by name and by mark
+@pytest.hookimpl(tryfirst=True)  # before other plugins select tests by name and by mark
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     """Add the tests of the presets of installed packages."""
     if not config.getoption("--declog"):
@@ -43,7 +43,10 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
 
 
 def _is_config(file: Path) -> bool:
-    """A file in a folder ``declog`` is one, and one elsewhere that has tests of its own and is no other YAML."""
+    """Whether a YAML file is a config.
+
+    A config lies in a folder ``declog``, or has the key `tests` and one of `metrics`, `signals` and `defaults`.
+    """
     from declog.config.files import keys_at_top
 
     if file.parent.name == "declog":
@@ -88,19 +91,19 @@ class ConfigItem(pytest.Item):
         self._test = test
 
     def runtest(self) -> None:
-        """Run it on real recorders, and compare the logged values with the expected ones."""
+        """Run the test on real recorders, and compare the logged values with the expected values."""
         result = self._test.run()
         if not result.passed:
             raise _Differs(str(result))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """The differences alone: no line of code is at fault."""
+        """The differences only, without a traceback: no line of code is at fault."""
         if isinstance(excinfo.value, _Differs):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
-        """Its name, under that of its file or preset."""
+        """The name of the test, after the name of its file or preset."""
         return self.path, None, f"{self.parent.name if self.parent else ''}: {self.name}"
 
 
