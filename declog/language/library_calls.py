@@ -73,7 +73,7 @@ def of_library(name: str, arguments: Sequence[ast.expr], *, of_metrics: bool = F
 
 
 def of_yours(what: str) -> str:
-    """The fix for an unknown name: ``what`` registers it, in a module that is imported before configs are compiled."""
+    """The fix for an unknown name: register it by ``what``, in a module that is imported before configs are compiled."""
     return Problem.of("DL303.yours", what=what).message
 
 
@@ -126,7 +126,7 @@ def ranked(call: ast.Call, text: str, *, groups: bool) -> str | None:
     compared = re.search(rf"([\w.]+)\s*([<>])=?\s*{re.escape(source_of(text, call))}", text)
     if share is None or compared is None or compared[1] != ast.unparse(call.args[0]):
         return None
-    x, sign = compared[1], ">" if compared[2] == ">" else "< 1 +"  # at least one of a small group
+    x, sign = compared[1], ">" if compared[2] == ">" else "< 1 +"  # takes at least one row of a small group
 
     def here(within: str, count: str) -> str:
         return text.replace(compared[0], f"rank({x}, within={within}) {sign} {share:g} * {count}").strip()

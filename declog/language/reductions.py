@@ -62,7 +62,7 @@ class Reduction:
 
     @property
     def foldable(self) -> bool:
-        """Whether it has a mergeable state."""
+        """Whether the reduction has a mergeable state."""
         return bool(self.stats)
 
     def __reduce_ex__(self, protocol: Any) -> Any:

@@ -1,7 +1,4 @@
-"""The syntax of an expression: text in, a syntax tree of bounded size out. Nothing is typed here.
-
-Imports the parser, idioms and errors only.
-"""
+"""The syntax of expressions: ``parse`` turns a text into a syntax tree of bounded size. Nothing is typed here."""
 
 from __future__ import annotations
 
@@ -20,12 +17,12 @@ MAX_LENGTH = 4_000  # characters
 MAX_NODES = 600
 MAX_DEPTH = 60
 
-_ESCAPED = {"\a": "a", "\b": "b", "\v": "v", "\f": "f", "\x1b": "e", "\0": "0"}  # by YAML, in double quotes
+_ESCAPED = {"\a": "a", "\b": "b", "\v": "v", "\f": "f", "\x1b": "e", "\0": "0"}  # YAML's escapes in double quotes
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 class ExpressionError(Exception):
-    """What is wrong with an expression; the caller adds the path of the key that holds it."""
+    """The problem with an expression. The caller adds the path of the key that holds the expression."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -34,25 +31,25 @@ class ExpressionError(Exception):
 
 @dataclass(frozen=True)
 class Parsed:
-    """An expression's text and its syntax tree, not typed yet."""
+    """The text of an expression and its untyped syntax tree."""
 
     text: str
     body: ast.expr
 
     @property
     def call(self) -> str:
-        """The name of the function, where the whole expression is one call; else empty."""
+        """The name of the function if the whole expression is one call; otherwise empty."""
         return called(self.body)
 
 
 def refuse(key: str, source: str, span: tuple[int, int] | None = None, /, **facts: Any) -> NoReturn:
-    """Refuse a text; ``span`` is the half-open range of characters at fault."""
+    """Raise ``ExpressionError`` for a text. ``span`` is the half-open range of the wrong characters."""
     raise ExpressionError(Problem.of(key, source=source, span=span, **facts))
 
 
-@lru_cache(maxsize=512)  # ranks of a process, and its next plan, have the same expressions; nobody changes a tree
+@lru_cache(maxsize=512)  # several ranks or plans of a process have the same expressions; a tree is never changed
 def parse(text: str) -> Parsed:
-    """The syntax of an expression, checked for size; raises ``ExpressionError``."""
+    """Parse an expression and check its size. Raises ``ExpressionError``."""
     if len(text) > MAX_LENGTH:
         refuse("DL308.length", text[:60] + "...", count=len(text), limit=MAX_LENGTH)
     if not text.strip():
@@ -67,7 +64,7 @@ def parse(text: str) -> Parsed:
         tree = tree_of(text.strip())
     except SyntaxError as error:
         plain = plain_words(text)
-        offset = error.offset or len(text.strip()) + 1  # 0: it ends too early
+        offset = error.offset or len(text.strip()) + 1  # 0: the expression ends too early
         start = min(offset - 1 + lead, len(text))
         end = max(start + 1, min((error.end_offset or 0) - 1 + lead, len(text)))
         refuse("DL301.parse", text, (start, end), cause=error.msg, fix=_syntax_fix(error.msg, plain, text[start:end]))

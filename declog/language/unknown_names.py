@@ -165,7 +165,7 @@ def _gives_text(name: str, text: str) -> bool:
 
 
 def refuse_function(name: str, names: Iterable[str], text: str, span: Span, scope: Scope) -> NoReturn:
-    """Refuse a call of an unknown function; ``names`` are the known ones."""
+    """Refuse a call of an unknown function; ``names`` are the known functions."""
     if (fix := _of_reduction(name, text)) is not None:
         refuse("DL303.function", text, span, name=name, fix=fix)
     if (reduction := scope.reduction(name)) is not None:

@@ -1,6 +1,6 @@
 """Captures of runs, and configs executed over them: the core of ``declog preview``.
 
-    events = declog.capture.replay("outputs/run/capture", "grpo")      # {"console": [(step, Records), ...], ...}
+    events = replay("outputs/run/capture", "grpo")      # {"console": [(step, Records), ...], ...}
 
 The config is compiled as for a run, and real recorders play the captured calls.
 """

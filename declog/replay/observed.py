@@ -37,12 +37,12 @@ class Observed:
 
     @property
     def axis(self) -> str:
-        """The axis of its values."""
+        """The axis of the values."""
         return str(self.entry["axis"])
 
     @property
     def dtype(self) -> str:
-        """The type of its values."""
+        """The type of the values."""
         return str(self.entry.get("type", "float"))
 
 

@@ -32,7 +32,7 @@ _LONG_S = 1e6  # a time limit that is never reached
 
 @dataclass
 class Rehearsal:
-    """The log events by sink (`files of rank 1` for that rank's own rows), the failures, and the unknown names."""
+    """The log events by sink (`jsonl of rank 1` for that rank's own rows), the failures, and the unknown names."""
 
     events: dict[str, Events] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)
@@ -163,7 +163,7 @@ class _Player:
         elif around in self._scopes:
             self._open(call, Scope.of_batch(self._recorder, phase, rows), self._scopes[around])
 
-    # -- what is recorded
+    # -- values
 
     def _observe(self, batches: OpenBatches, signals: Mapping[str, Any]) -> None:
         self._session.intake.observe(batches, self._taken(signals))
