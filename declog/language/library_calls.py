@@ -73,7 +73,7 @@ def of_library(name: str, arguments: Sequence[ast.expr], *, of_metrics: bool = F
 
 
 def of_yours(what: str) -> str:
-    """The fix for an unknown name: register it by ``what``, in a module that is imported before configs are compiled."""
+    """The fix for an unknown name: register it by ``what`` in a module that is imported before configs compile."""
     return Problem.of("DL303.yours", what=what).message
 
 
