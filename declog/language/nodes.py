@@ -193,7 +193,7 @@ def aligned(node: Node) -> tuple[Node, ...]:
 
 
 def members_of(*nodes: Node) -> tuple[str, ...] | None:
-    """The members that the families in some expressions declare; None if a family may have further members."""
+    """The members that the families in expressions declare. None without a family, or if one may have other members."""
     leaves = [node for node in walk(*nodes) if node.op in LEAVES and node.type.family]
     declared = [dict(node.params).get("members") for node in leaves]
     if not declared or any(one is None for one in declared):
