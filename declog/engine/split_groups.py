@@ -2,7 +2,8 @@
 
 Such a group counts as two. So does a group of which a micro-batch has fewer rows than the rollout had. Ids that count
 the groups of each batch (0, 1, 2, ...) come again in the next batch, but those groups do not go on: the last id of one
-batch is not the first id of the next, unless all rows have one id.
+batch is not the first id of the next, unless all rows have one id. Groups whose ids come again elsewhere
+are told, too, where these are of one row each or the ids do not count.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from declog.engine.frame import GROUP_ID, Frame
+from declog.engine.groups import digests
 from declog.errors import RuntimeFailure
 from declog.language.dtypes import Axis
 from declog.language.segmented import Segments
@@ -42,6 +44,7 @@ class SplitGroups:
         self._ids = plan.ids
         self._ordered = {*self._readers}  # phases whose rows came in the order of their ids so far
         self._first = {phase.name: phase.groups_of for phase in plan.phases.values()}
+        self._earlier = {*self._first.values()}  # phases that others have their groups of
 
     def judge(self, frames: Mapping[str, Frame]) -> None:
         """Warn of groups of a log event that go on, and of row ids that number the rows in another order."""
@@ -59,11 +62,14 @@ class SplitGroups:
                     _shown(readers), self._ids, _example(frame, self._ids),
                 )  # fmt: skip
             split = split_of(frame) or (divided(frame, first) if early and first is not None else None)
+            rows = "group ids go on"
+            if split is None and early and (split := scattered(frame, first=phase in self._earlier)) is not None:
+                rows = "the ids of groups come again"
             if split is not None:
                 del self._readers[phase]
                 log.warning(
-                    "%s: group ids go on %s, where they count as further groups: say `axes.group.split: %s` if those"
-                    " rows are of one group", _shown(readers), WHERE[split], split,
+                    "%s: %s %s, where they count as further groups: say `axes.group.split: %s` if those rows are of"
+                    " one group", _shown(readers), rows, WHERE[split], split,
                 )  # fmt: skip
 
 
@@ -95,6 +101,59 @@ def split_of(frame: Frame) -> str | None:
         if (next_to & (values[last] == values[first]) & (groups[last] != groups[first])).any():
             return split
     return None
+
+
+def scattered(frame: Frame, *, first: bool) -> str | None:
+    """The `axes.group.split` that would join groups whose ids many rows of other batches have, too; None if none.
+
+    So it is where each call generates one completion of every prompt. A group on several batches has one row in each;
+    several rows are told of other ranks only, and of batches of a ``first`` phase, if the ids do not number the groups
+    of a batch. A row that comes again with the same value, as in the epochs of an update, is none of those rows.
+    """
+    if not frame.by_ids or frame.grouping is None or (ids := frame.column(GROUP_ID)) is None:
+        return None
+    groups, batches = _groups(frame), frame.batches
+    if groups is None or ids.dtype.kind != "i":
+        return None
+    single = len(np.unique(groups)) == len(groups)
+    named = not single and not _are_numbers(ids, batches.rows)
+    row = np.repeat(np.arange(len(batches)), batches.rows)
+    step, batch, rank = batches.step[row], batches.batch[row], batches.rank[row]
+    for split in WIDER[frame.grouping.split]:
+        if single or (named and (first or split == "ranks")):
+            within, along = (rank, batch) if split == "batches" else (step, rank)
+            before, after = _again(np.stack([step, within, ids]), along)
+            if 4 * len(after) >= len(ids) and not _are_equal(frame, before, after):
+                return split
+    return None
+
+
+def _are_numbers(ids: NDArray[np.int64], rows: NDArray[np.int64]) -> bool:
+    """Whether the ids of each batch number its groups, from 0 or 1."""
+    batches = [np.unique(part) for part in np.split(ids, np.cumsum(rows)[:-1])]
+    numbers = digests(range(max(map(len, batches), default=0) + 1))
+    return all(np.isin(part, numbers[: len(part) + 1]).all() for part in batches)
+
+
+def _again(key: NDArray[np.int64], along: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows with the same ``key`` and different ``along``: the k-th row of one, and the k-th of the next."""
+    order = np.lexsort((along, *key))
+    part = Segments.of_keys(*key, along).index[order]
+    begins = np.flatnonzero(np.diff(part, prepend=-1))
+    nth = np.empty(len(part), np.int64)
+    nth[order] = np.arange(len(part)) - np.repeat(begins, np.diff(begins, append=len(part)))
+    order = np.lexsort((along, nth, *key))
+    before, after = order[:-1], order[1:]
+    again = (key[:, before] == key[:, after]).all(0) & (nth[before] == nth[after]) & (along[before] != along[after])
+    return before[again], after[again]
+
+
+def _are_equal(frame: Frame, before: NDArray[np.int64], after: NDArray[np.int64]) -> bool:
+    """Whether a column of floats that is not constant has the same values in both selections of rows."""
+    columns = [block.data for block in frame.blocks if block.axis is Axis.COMPLETION and block.data.dtype.kind == "f"]
+    return any(
+        ((data[:, before] == data[:, after]).all(1) & (data != data[:, :1]).any(1)).any() for data in columns
+    )  # fmt: skip
 
 
 def _groups(frame: Frame) -> NDArray[np.int64] | None:

@@ -319,3 +319,43 @@ def test_a_later_phases_group_that_goes_on_on_the_next_rank_is_told(
         line for line in lines if line.startswith("best, spread: ") and "`axes.group.split: ranks`" in line
     ] == lines
     assert len(lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("calls", "told"),
+    [
+        ([[0, 1, 2]] * 2, True),  # one completion of each prompt in a call
+        ([["a", "b", "c"]] * 2, True),
+        ([[7, 7, 4, 4], [7, 7, 4, 4]], True),  # two of each
+        ([[0, 0, 1, 1], [0, 0, 1, 1]], False),  # they count the groups of a call
+        ([[1, 1, 2, 2], [1, 1, 2, 2]], False),
+        ([[7, 7, 4, 4], [8, 8, 9, 9]], False),
+        ([[0, 1, 2], [3, 4, 5]], False),
+    ],
+)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_groups_whose_rows_come_in_several_calls_are_told(
+    calls: list[list[Any]], told: bool, ranks: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The class: calls of a step that generate for the same prompts, by one rank or by several, with any order of ids."""
+    config = {**CONFIG, "axes": {"group": {"of": "prompt"}}, "tables": {}, "run": {"name": "groups"}}
+    config["metrics"] = {"best": "max(reward, over=completion)", "spread": "mean(std(advantages, over=completion))"}
+    kind = "text" if isinstance(calls[0][0], str) else "int"
+    config["signals"] = {**CONFIG["signals"], "any": {"prompt": f"completion {kind}"}}
+    config["signals"]["rollout"] = {"reward": "completion"}
+    random = np.random.default_rng(0)
+
+    def body(comm: Comm) -> None:
+        with declog.start(config, comm=comm, sinks=[MemorySink()], output_dir=tmp_path) as log:
+            for step in range(3):
+                with log.step(step):
+                    for ids in calls[comm.rank :: ranks]:
+                        log.observe(reward=random.random(len(ids)), prompt=ids)
+                    ids = calls[comm.rank]
+                    log.observe(advantages=random.random(len(ids)), prompt=ids)
+
+    with caplog.at_level(logging.WARNING, logger="declog"):
+        run_ranks(ranks, body)
+    lines = [line for record in caplog.records if "the ids of groups come again" in (line := record.getMessage())]
+    split = {1: "`axes.group.split: batches`", 2: "`axes.group.split: ranks`"}[ranks]
+    assert any(line.startswith("best: ") for line in lines) == told and all(split in line for line in lines)
