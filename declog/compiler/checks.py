@@ -15,8 +15,8 @@ from declog.compiler.tensor_code import as_tensors
 from declog.errors import Path, Problem, RuntimeFailure, error_text
 from declog.language.dtypes import Axis, DType
 from declog.language.functions import Function
-from declog.language.functions.structure import SELECTIONS
-from declog.language.nodes import CONST, Node, walk
+from declog.language.functions.structure import DRAWN, SELECTIONS
+from declog.language.nodes import CONST, MODE, Node, walk
 from declog.language.reductions import Reduction, builtin, quantile_level, tried
 from declog.plans.needs import read
 from declog.plans.ops import between
@@ -75,6 +75,23 @@ def surprises(draft: Draft) -> None:
                 draft.warn(
                     f"{'.'.join(map(str, path))}: `{node}` is true where a value is missing; "
                     f"`{one} {_ORDERED[compared.op]} {two}` is not"
+                )
+
+
+def draws(draft: Draft) -> None:
+    """Warn of ``pass_at(x, 8)`` where groups have 4 rows: it never has a value. An evaluation may have other groups."""
+    axis = draft.spec.axes.group
+    size = axis.size if axis is not None else None
+    for path, root in expressions(draft) if size is not None else ():
+        metric = draft.spec.metrics.get(str(path[1])) if path[0] == "metrics" else None
+        if metric is not None and MODE in (metric.where or ""):
+            continue
+        for node in walk(root):
+            k = dict(node.params).get("k") if node.op in DRAWN else None
+            if k is not None and k > size:
+                draft.warn(
+                    f"{'.'.join(map(str, path))}: `{node}` has no value: it draws {k} rows of a group, and "
+                    f"`axes.group.size` is {size}"
                 )
 
 

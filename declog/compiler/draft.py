@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,11 +11,12 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from declog.errors import Path, Problem, UsageError, in_flow
-from declog.language.dtypes import NUMERIC, Axis, DType, Type, any_of, per
+from declog.language.dtypes import AXES, NUMERIC, Axis, DType, Type, any_of, per
 from declog.language.functions import Functions
 from declog.language.functions.rules import of_quotient, of_text, of_type
 from declog.language.model import Model
 from declog.language.nodes import COMBINED, LOGGED, SIGNAL, Graph, Node, walk
+from declog.language.parser import body_of, tree_of
 from declog.language.phases import join, latest
 from declog.language.reductions import Reductions
 from declog.language.row_functions import RowFunctions
@@ -275,6 +277,7 @@ def fits(draft: Draft, node: Node, path: Path, dtypes: Sequence[DType], axis: Ax
         ways = ["any", "all"] if type.dtype is DType.BOOL else ["mean" if type.dtype in NUMERIC else "first"]
         ways = {"by": ["first"], "within": ["first"], "weight": ["sum"]}.get(key, ways)
         fix = _edits(path, [_of_each(node, way, axis) for way in ways])
+        fix = f"{chosen}  or  {fix}" if (chosen := _of_chosen_rows(draft, path, node)) else fix
         draft.report("DL310.finer", path, key=key, finer=per(type.axis), what=what, axis=per(axis), fix=fix)
     elif type.family:
         named = (str(inner.param("name")) for inner in walk(node) if inner.op == SIGNAL and inner.type.family)
@@ -285,6 +288,23 @@ def fits(draft: Draft, node: Node, path: Path, dtypes: Sequence[DType], axis: Ax
     else:
         return True
     return False
+
+
+def _of_chosen_rows(draft: Draft, path: Path, node: Node) -> str | None:
+    """The metric for ``{expr: "max(x, over=completion)", where: c}`` if c is finer: only rows with c are reduced.
+
+    None for another key, and for any other expression.
+    """
+    spec = draft.spec.metrics.get(str(path[1])) if path[0] == "metrics" and path[-1] == "where" else None
+    match body_of(str(spec.expr)) if spec is not None else None:
+        case ast.Call(args=[value], keywords=[ast.keyword("over", ast.Name(axis))]) as call:
+            if node.type.axis is not AXES.get(axis) or spec is None:
+                return None
+            chosen = ast.IfExp(tree_of(str(node)).body, value, ast.Name("missing"))
+            entry = spec.model_dump(include=spec.model_fields_set - {"expr", "where"}, by_alias=True)
+            entry = {"expr": ast.unparse(ast.Call(call.func, [chosen], call.keywords)), **entry, "where": None}
+            return in_flow({path[1]: entry})[1:-1]
+    return None
 
 
 def _of_each(node: Node, way: str, axis: Axis) -> str | list[str]:

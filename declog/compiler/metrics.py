@@ -178,7 +178,7 @@ class _Metric:
         """The problem of an expression, with a fix that keeps the intended meaning if one is known."""
         metrics, shown, fix = self.draft.spec.metrics, self.draft.metric_shown, None
         if parsed.text in ("none", "None", "nil", "off", "disabled", "delete", "remove"):
-            fix = f"{self.id}: null"
+            fix = f"{logged.id if (logged := shown(self.id)) else self.id}: null"
         elif isinstance(parsed.body, ast.Tuple) and self.spec.reduce is not None:
             fix = suggestions.of_several(self.id, self.spec, [*map(ast.unparse, parsed.body.elts)])
         elif problem.code != "DL302":
@@ -208,7 +208,8 @@ class _Metric:
         if code not in ("DL303", "DL304", "DL306") and not spelt_out:
             return None
         if self.spec.reduce is not None:
-            return suggestions.reduced_already(self.spec, parsed.body, draft.reductions)
+            compiler = self._compiler(parsed.text)
+            return suggestions.reduced_already(self.id, self.spec, parsed.body, compiler, draft.reductions)
         if share := re.fullmatch(r"sum\((.+[<>=].+?)\) / (?:len|count|size)\([^()]*\)", ast.unparse(parsed.body)):
             return f"mean({share[1]})"
         if (fix := library_calls.of_levels(parsed.body)) is not None:

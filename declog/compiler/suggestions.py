@@ -81,14 +81,26 @@ def of_several(id: str, spec: MetricSpec, exprs: list[str] | None = None) -> str
     return f"metrics: {in_flow({**edit, id: {**written, 'reduce': of_all}} if of_all else edit)}"
 
 
-def reduced_already(spec: MetricSpec, body: ast.expr, reductions: Reductions) -> str | None:
-    """The fix for ``{expr: mean(x), reduce: mean}``, where `reduce` is mostly a preset's: the keys that reduce once."""
+def reduced_already(
+    id: str, spec: MetricSpec, body: ast.expr, compiler: Compiler, reductions: Reductions
+) -> str | None:
+    """The fix for ``{expr: mean(x), reduce: mean}``: the keys that say it once. A preset mostly says that `reduce`.
+
+    Of two reductions, as in ``mean(max(x))``, the inner one is of each group, or of the tokens of each completion.
+    """
     name = called(body)
     if not isinstance(body, ast.Call) or body.keywords or len(body.args) != 1 or reductions.get(name) is None:
         return None
-    said = listed(spec.reduce)
-    reduce = {} if name in said else {"reduce": [*said, name] if isinstance(spec.reduce, list) else name}
-    return in_flow({"expr": ast.unparse(body.args[0]), **reduce})[1:-1]
+    said, value = listed(spec.reduce), ast.unparse(body.args[0])
+    several = isinstance(spec.reduce, list)
+    of_rows = {"expr": value, **({} if name in said else {"reduce": [*said, name] if several else name})}
+    inner = (f"{name}({value}, over={axis})" for axis in ("token", "completion"))
+    inside = next((text for text in inner if isinstance(compiler.tried(text), Node)), None)
+    if inside is None or name in said or spec.model_fields_set != {"expr", "reduce"}:
+        return in_flow(of_rows)[1:-1]
+    row = "completion" if "over=token" in inside else "group"
+    entries = [f"{id}: {in_flow(keys)}" for keys in ({"expr": inside, "reduce": said[0]}, of_rows)]
+    return f"{entries[0]}, of each {row}; of all rows {entries[1]}"
 
 
 def arguments(reduction: Reduction, call: ast.Call, text: str, compiler: Compiler) -> str:

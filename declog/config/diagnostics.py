@@ -93,7 +93,9 @@ def _located(problem: Problem, provenance: Provenance, prefix: Path) -> Problem:
         problem = _as_written(problem, location)
     where = where_of(problem, location, ".".join(map(str, key)))
     if isinstance(location, FileLocation) and problem.fix is not None:
-        problem = _quoted(problem, location)
+        problem = _quoted(_entire(problem, _text(location)), location)
+    elif isinstance(location, OverrideLocation):
+        problem = _swept(_entire(problem, location.text.partition("=")[2].strip("'\"")), location.text)
     related = tuple(_related(problem, provenance, prefix))
     below = problem.path[len(key) - len(prefix) :]
     if not isinstance(location, StoreLocation):
@@ -124,6 +126,38 @@ def _as_written(problem: Problem, location: FileLocation) -> Problem:
     return replace(problem, message=whole_message, fix=problem.fix if no_text and quoted else fix)
 
 
+def _swept(problem: Problem, override: str) -> Problem:
+    """The problem of ``every=[1,2]``, a list where one value is needed: the fix is a sweep over these values."""
+    sweep = re.fullmatch(r"(.*\b(\w+)=)\[([^\[\]{}]+)\]", override)
+    one_value = problem.code == "DL202" and f"`{sweep and sweep[2]}` must be" in problem.message
+    if sweep is None or not one_value or "list" in problem.message:
+        return problem
+    values = "".join(sweep[3].split())
+    return replace(
+        problem, fix=f"{sweep[1]}{values} on a command line with -m, for a run of each; of one: {problem.fix}"
+    )
+
+
+def _text(location: FileLocation) -> str:
+    """The text of a scalar in a file; empty for a map or a list."""
+    if location.style in (None, "plain"):
+        return location.written_value if location.style else ""
+    return str(yaml.safe_load(location.written_value))
+
+
+def _entire(problem: Problem, value: str) -> Problem:
+    """The problem of the argument in ``max(x / y)``: the expressions in its fix become the whole text ``value``."""
+    source = problem.source
+    if not source or source == value or value.count(source) != 1 or not is_expression(value):
+        return problem
+
+    def written(match: re.Match[str]) -> str:
+        means = value.startswith("mean(") and match[2].startswith("mean(")  # the mean of a mean is what that is alone
+        return f"{match[1]}`{value.replace(source, match[2])}`" if is_expression(match[2]) and not means else match[0]
+
+    return replace(problem, fix=_WRITTEN.sub(written, problem.fix or "") or None)
+
+
 def _quoted(problem: Problem, location: FileLocation) -> Problem:
     """The problem of a text, with its fix in quotes if YAML would read the fix as something else.
 
@@ -132,7 +166,7 @@ def _quoted(problem: Problem, location: FileLocation) -> Problem:
     fix, in_flow_style = problem.fix or "", location.in_flow
     if location.style != "plain" and (location.style != '"' or "\\" not in fix):  # it stands in quotes already
         return problem
-    value = location.written_value if location.style == "plain" else str(yaml.safe_load(location.written_value))
+    value = _text(location)
     if location.style != "plain" and value != problem.source:
         return problem
 
@@ -140,9 +174,6 @@ def _quoted(problem: Problem, location: FileLocation) -> Problem:
         return is_expression(text) and not (location.style == "plain" and stays_plain(text, in_flow=in_flow_style))
 
     def written(match: re.Match[str]) -> str:
-        if problem.source and problem.source != value and value.count(problem.source) == 1 and is_expression(value):
-            entire = value.replace(problem.source, match[2])  # around the argument of a reduction
-            return f"{match[1]}`{in_flow(entire)}`" if needs_quotes(match[2]) and needs_quotes(entire) else match[0]
         return f"{match[1]}`{in_flow(match[2])}`" if needs_quotes(match[2]) else match[0]
 
     part = _OF_A_PART.match(fix)

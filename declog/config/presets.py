@@ -86,6 +86,13 @@ def _pack_of(signal: str) -> tuple[str, Node] | None:
     return next(((name, layer) for name, layer in packs if signal in signal_names(layer)), None)
 
 
+def _with_pack(pack: str) -> str | None:
+    """The preset with the shortest name that has a pack; None if no preset has it."""
+    files = [file for _, folder in preset_folders() for file in (folder / GROUP).glob("*.yaml")]
+    named = (file.stem for file in files if re.search(rf"packs: *(\[.*)?\b{pack}\b", file.read_text("utf-8")))
+    return min(named, key=len, default=None)
+
+
 def _preset_of(name: str) -> tuple[str, str, Node] | None:
     """The shipped preset that declares a signal or a metric, the word `signal` or `metric`, and the preset's keys.
 
@@ -164,6 +171,9 @@ def declared(problem: Problem, config: Composed, fits: Fits) -> Problem:
     if home is None:
         return problem
     pack, layer = home
+    if not config.data.get("signals") and not _is_application(config) and (preset := _with_pack(pack)) is not None:
+        extended = f"defaults: [{preset}, _self_], at the top: the preset `{preset}` has the signal `{name}`"
+        return replace(problem, fix=f"{extended}\n{problem.fix}")
     fixes = [f"declare it: {in_flow(words)[1:-1]}" for words in _declarations(name, layer)]
     if fits(pack, layer):
         fixes.append(_extended(pack, name, config))

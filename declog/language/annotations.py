@@ -69,6 +69,24 @@ def of_one_row(run: Callable[..., Any]) -> str | None:
     return None
 
 
+def returns_bool(run: Callable[..., Any]) -> bool:
+    """Whether the last statement of a function returns a condition, such as ``'a' in text``, or a list of those."""
+    with suppress(Exception):  # the function has no source, or other code
+        match ast.parse(dedent(inspect.getsource(run))).body[0].body[-1]:  # type: ignore[attr-defined]
+            case ast.Return(value=ast.ListComp(elt=value)) | ast.Return(value=value):
+                return _is_condition(value)
+    return False
+
+
+def _is_condition(node: ast.expr | None) -> bool:
+    match node:
+        case ast.BoolOp(values=values):
+            return all(map(_is_condition, values))
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+            return name in ("bool", "isinstance", "any", "all", "startswith", "endswith") or name.startswith("is")
+    return isinstance(node, ast.Compare) or (isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not))
+
+
 def takes_none(hint: Any) -> bool:
     """Whether an annotation allows None: `str | None`."""
     return any(item in _NONE for item in _parts(hint))

@@ -18,7 +18,7 @@ import numpy as np
 
 from declog.errors import Problem, did_you_mean, nearest
 from declog.errors.elsewhere import same_signal
-from declog.language import idioms, library_calls, unknown_names, wrong_calls, wrong_subscripts
+from declog.language import idioms, library_calls, notation, unknown_names, wrong_calls, wrong_subscripts
 from declog.language.dtypes import AXES, MEMBER, Axis, DType, Type
 from declog.language.functions import BUILTIN, REQUIRED, Function, Functions, Param
 from declog.language.functions.rules import Call, of_type
@@ -148,10 +148,9 @@ class Compiler:
             unknown_names.refuse_statistic(node, self.text, self.span(node), self.scope)
         if (resolved := self._resolved(node, value)) is not None:
             return resolved
-        base = node.value.id
-        is_plain = isinstance(self.scope.resolve(node.attr), Node)  # signals.reward
-        fix = node.attr if is_plain else f"{node.attr}({base})" if self.scope.resolve(base) is not None else "abs(x)"
-        self.fail(node, "DL307.attribute", fix=fix)
+        base, is_plain = node.value.id, isinstance(self.scope.resolve(node.attr), Node)  # signals.reward
+        call = f"{node.attr}({base})" if self.scope.resolve(base) is not None else "abs(x)"
+        self.fail(node, "DL307.attribute", fix=node.attr if is_plain else call)
 
     def _binary(self, node: ast.BinOp) -> Node:
         name, right = _BINARY[type(node.op)], node.right.id if isinstance(node.right, ast.Name) else ""
@@ -342,7 +341,7 @@ class Compiler:
                     of_tokens = bool(node.args) and self.visit(node.args[0]).type.axis is Axis.TOKEN
                     fix = f"{function.name}({inside}, over={'token' if of_tokens else 'completion'})"
                     self.fail(keyword, "DL304.axis", function=function.name, name=keyword.arg, fix=fix)
-                rest = wrong_calls.without(node, keyword)
+                rest = wrong_calls.of_rows(node, keyword) or wrong_calls.without(node, keyword)
                 if nearest(str(keyword.arg), names) is None and isinstance(self.tried(rest), Node):
                     fix = wrong_calls.instead(self.text, self.span(node), f"write `{rest}`")
                     self.fail(keyword, "DL304.clause", function=function.name, name=keyword.arg, fix=fix)
@@ -360,9 +359,10 @@ class Compiler:
         if not isinstance(name, str):
             self.fail(node, "DL306.axis_named", fix=did_you_mean("", axes, what="axes"))
         if name not in AXES and (name == "prompt" or same_signal(name, ("group", "prompt"))):
-            spans = self.span(node), self.span(call)
-            fix = wrong_calls.of_prompt(self.text, *spans, self.tried, within=slot.name == "within")
+            fix = wrong_calls.of_prompt(self.text, self.span(node), self.span(call), self.tried, slot.name == "within")
             self.fail(node, "DL306.prompt", name=name, fix=fix)
+        if name in notation.PARTS:
+            self.fail(node, "DL306.part", name=name, parts=notation.OF_PARTS)
         if name not in AXES:
             self.fail(node, "DL306.axis", name=name, known=axes)
         return AXES[name]

@@ -132,6 +132,11 @@ def _of_tuple(node: ast.Tuple, text: str) -> str:
     return f"write `{number}`" if number != text else "a metric for each"
 
 
+def _of_constant(node: ast.Constant, text: str) -> str:
+    """The fix for a constant that is no number and no text, such as ``None``."""
+    return "write `missing`" if node.value is None else _OWN
+
+
 def without_thousands(text: str) -> str:
     """Remove the commas of thousands: ``1,000`` becomes `1000`."""
     return re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)
@@ -146,7 +151,7 @@ _CONSTRUCTS: Mapping[type[ast.AST], tuple[str, str | Callable[[Any, str], str]]]
     ast.Lambda: ("a lambda", "register a function with @declog.function"),
     ast.Tuple: ("a tuple", _of_tuple), ast.List: ("a list", _OWN),
     ast.Set: ("a set", lambda node, text: f"write `{ast.unparse(node).strip('{} ')}`"),  # `{{ reward }}`
-    ast.Dict: ("a mapping", _OWN), ast.JoinedStr: ("an f-string", _OWN), ast.Constant: ("this constant", _OWN),
+    ast.Dict: ("a mapping", _OWN), ast.JoinedStr: ("an f-string", _OWN), ast.Constant: ("this constant", _of_constant),
     **dict.fromkeys((ast.ListComp, ast.SetComp, ast.GeneratorExp), ("a comprehension", _of_comprehension)),
     ast.DictComp: ("a comprehension", _OWN), ast.Starred: ("`*`", _OWN), ast.Await: ("`await`", _OWN),
     ast.Yield: ("`yield`", _OWN), ast.YieldFrom: ("`yield`", _OWN),
@@ -201,6 +206,12 @@ def _of_condition(match: re.Match[str]) -> str | None:
     return f"which values count is a key of the metric: `{{{keys}, where: {condition}}}`"
 
 
+def _of_rows(match: re.Match[str]) -> str | None:
+    """The fix for ``max(x where c, over=completion)``: a value that is missing where the condition does not hold."""
+    before, value, condition, behind = match.groups()
+    return None if "else" in condition else f"write `{before}{value} if {condition} else missing{behind}`"
+
+
 def reduction(word: str) -> str:
     """The language's name for a reduction: the word itself, or the reduction for another library's word."""
     return word if re.fullmatch(REDUCTIONS, word) else elsewhere.SYNONYMS.get(word.lower(), word)
@@ -238,6 +249,16 @@ def spelt(text: str) -> str:
         return f" {sign} " if word in ("&&", "||") else f"{sign} " if word == "!" else sign
 
     return re.sub(_SPELT, plain, text).strip()
+
+
+_CHANGE = r"(?i)\A\s*([a-z_][\w.]*)\s+(drops|falls|decreases|rises|grows|increases)\s+(?:by\s+)?(0?\.\d+)\s*(for.*)?\Z"
+
+
+def _of_change(match: re.Match[str]) -> str:
+    """The fix for ``reward drops 20%``, here `reward drops 0.2`: a comparison with the value of the step before."""
+    metric, verb, share, behind = match.groups(default="")
+    sign, change = ("<", -1) if verb.lower() in ("drops", "falls", "decreases") else (">", 1)
+    return f"write `{metric} {sign} {1 + change * float(share):g} * lag({metric}) {behind}".rstrip() + "`"
 
 
 def _of_sql(match: re.Match[str]) -> str:
@@ -358,6 +379,7 @@ _TEXTS: tuple[tuple[str, str | Callable[[re.Match[str]], str | None]], ...] = (
     (r"(?i)\A(.*?)\b([a-z_]\w*)\s+(contains|includes|has|startswith|starts\s+with)\s+(['\"][^'\"]*['\"])(.*)\Z",
         _of_text),
     (r"(?i)\A(.*?)\b([a-z_]\w*)\s+is\s+null\b(.*)\Z", r"write `\1not present(\2)\3`"),
+    (r"(?i)\A(.*\w\()([^()]+?)\s+(?:where|when|if)\s+([^()]+?)(,\s*over\s*=.*)\Z", _of_rows),
     (r"(?i)\A(?:\s*(\w+)\()?(.+?)\s+where\s+(.+?)\Z", _of_condition),
     (_BETWEEN, _of_sql),
     (_LIKE, _of_sql),
@@ -383,6 +405,9 @@ _TEXTS: tuple[tuple[str, str | Callable[[re.Match[str]], str | None]], ...] = (
     (r"\A\s*<\s*(-?[\d.]+)\s+or\s+>\s*(-?[\d.]+)\s*\Z", r"write `{below: \1, above: \2}`"),
     (r"\A\s*>\s*(-?[\d.]+)\s+or\s+<\s*(-?[\d.]+)\s*\Z", r"write `{above: \1, below: \2}`"),
     (r"\A\s*([<>]=?.+\b(?:and|or)\b.*?)\s*\Z", r"two conditions name their metrics: {when: kl \1}"),
+    (_CHANGE, _of_change),
+    (r"(?i)\A\s*([a-z_]\w*)\s+(?:(?:has|is|did|does)?\s*not\s+improv\w+|stagnates|plateaus)\s+for\s+(\d+)(?:\s+\w+)*\s*\Z",
+        r"write `{when: \1 < best_\1, for: \2}`"),
     (_BOUND_IN_PROSE, lambda match: f"write `{_with_signs(match.string)}`"),
     (r"\A(.*)\bfor\s+(\d+)\s*\w+\s*\Z", r"`for` counts log events: write `\1for \2`"),
     (r"\A\s*p\.(\d+)\s*\Z", r"write `p\1`"),

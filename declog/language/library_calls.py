@@ -66,8 +66,9 @@ def of_library(name: str, arguments: Sequence[ast.expr], *, of_metrics: bool = F
         return of_yours(template.removeprefix(YOURS))
     template = template.replace("rolling(50)", str(Smoothing.of_last(steps)))
     template = re.sub(r"(rolling_\w+)\(50\)", rf"\1({Smoothing.of_last(steps).number:g})", template)
-    if steps is not None:  # a number of steps in place of a weight
+    if steps is not None:  # a number of steps in place of a weight, or of draws in place of an example
         template = template.replace("ema(k)", weighing(steps))
+        template = re.sub(r"(_at\(\w, )4\)\Z", rf"\g<1>{steps})", template)
     tree = Substitution(dict(zip(parameters, arguments, strict=True))).visit(tree_of(template))
     return ast.unparse(Substitution({"nan": ast.Name("missing")}).visit(tree))
 
@@ -123,16 +124,19 @@ def ranked(call: ast.Call, text: str, *, groups: bool) -> str | None:
     ``groups`` says whether the config has groups. Returns None if a value is not compared with its own quantile.
     """
     share = level_of(call)
-    compared = re.search(rf"([\w.]+)\s*([<>])=?\s*{re.escape(source_of(text, call))}", text)
+    compared = re.search(rf"([\w.]+)\s*([<>]=?)\s*{re.escape(source_of(text, call))}", text)
     if share is None or compared is None or compared[1] != ast.unparse(call.args[0]):
         return None
-    x, sign = compared[1], ">" if compared[2] == ">" else "< 1 +"  # takes at least one row of a small group
+    x, sign = compared[1], compared[2]
+    # q is between two values: `x > q` if more than that share is smaller, `x < q` if more than the rest is greater
+    value, part = (x, share) if sign in (">", "<=") else (f"-{x}", 1 - share)
+    sign = ">" if sign in "<>" else "<="
 
     def here(within: str, count: str) -> str:
-        return text.replace(compared[0], f"rank({x}, within={within}) {sign} {share:g} * {count}").strip()
+        return text.replace(compared[0], f"smaller({value}, within={within}) {sign} {part:g} * ({count} - 1)").strip()
 
     of_all = f"write `{here('step', f'sum(count({x}, over=completion), over=group)')}`, of all completions of a batch"
-    fix = f"{of_all}; of each group, which is another value: write `{here('group', 'size(completion)')}`"
+    fix = f"{of_all}; of each group, which is another value: write `{here('group', f'count({x}, over=completion)')}`"
     return fix if groups else f"{fix}; either needs `axes: {{group: {{of: ID}}}}`, the signal that names a row's group"
 
 

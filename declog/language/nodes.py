@@ -25,6 +25,7 @@ SAID = "said"  # an object as a text: the text of a conversation's messages
 COMPUTED = frozenset({FOLD, TEXTVALUE, CARRIED})  # columns that hold the values of an expression
 LEAVES = frozenset({CONST, SIGNAL, BUILTIN, METRIC, FOLD, TEXTVALUE, CARRIED})
 PLAIN = frozenset({CONST, BUILTIN})  # values that every process has
+RANKS = ("rank", "smaller")  # functions that compare each row with the other rows of its group or batch
 MODE = "mode"  # the built-in name whose values are names of modes
 LABEL = "label"  # the function that picks one label of a metric, its parameter, and the axis of `over=label`
 LABELLED = "labelled"  # the parameter of a metric with one value per label
@@ -208,18 +209,18 @@ def reads_other_ranks(node: Node, split: bool) -> bool:
     ``index(group)`` counts the groups of a batch over all ranks. ``split`` says that groups are spread over ranks.
     """
     for item in walk(node):
-        within = item.param("within") if item.op == "rank" else item.type.axis
-        of_all_ranks = {"rank": Axis.STEP, "index": Axis.GROUP}.get(item.op, Axis.BATCH)
+        within = item.param("within") if item.op in RANKS else item.type.axis
+        of_all_ranks = {**dict.fromkeys(RANKS, Axis.STEP), "index": Axis.GROUP}.get(item.op, Axis.BATCH)
         if item.op in (CARRIED, JOIN, "prev") or within in (Axis.BATCH, of_all_ranks):
             return True
-        if split and (within is Axis.GROUP or item.op in ("rank", "index")):
+        if split and (within is Axis.GROUP or item.op in (*RANKS, "index")):
             return True
     return False
 
 
 def reads_groups(node: Node) -> bool:
     """Whether an operation itself, apart from its arguments, depends on the rows of a group."""
-    if node.op == "rank":
+    if node.op in RANKS:
         return node.param("within") is Axis.GROUP
     if node.op in ("index", "size", "pass_at", "pass_all", "best_at", "majority", "majority_at"):
         return True

@@ -107,7 +107,10 @@ def of_axes(name: str, value: Any, at: Path, signals: Collection[Any] = ()) -> s
     return f"signals: {{{part}s: {{{name}: {words_of_it}{number}}}}}: {OF_PARTS}"
 
 
-OF_PARTS = "a phase of its own, with a row for each; their sum in a completion is a signal of your loop"
+OF_PARTS = (
+    "a phase of its own, with a row for each, observed with `row_id`, that of its completion; `by: turn` and `where`"
+    " choose rows, and their sum in a completion is a signal of your loop"
+)
 
 
 def _axis_of(word: str) -> str | None:

@@ -220,13 +220,30 @@ def truth(values: Array) -> Array:
 
 def rank(values: Array, segments: Segments) -> Array:
     """The 1-based rank of each value in its segment, ascending, ties by row; NaN for a missing value."""
+    return _in_order(values, segments, lambda places, ordered: places + 1)
+
+
+def smaller(values: Array, segments: Segments) -> Array:
+    """The number of smaller values in each value's segment; NaN for a missing value."""
+
+    def first_of_equals(places: Array, ordered: Array) -> Array:
+        begins = np.diff(ordered, prepend=np.nan) != 0
+        begins |= places == 0
+        positions = np.arange(len(places))
+        return places - (positions - np.maximum.accumulate(np.where(begins, positions, 0)))
+
+    return _in_order(values, segments, first_of_equals)
+
+
+def _in_order(values: Array, segments: Segments, number: Callable[[Array, Array], Array]) -> Array:
+    """Number values by ``number(places, ordered)``: the 0-based places in their segments, and the ordered values."""
     values = values.astype(np.float64)
 
     def one(row: Array) -> Array:
         order = np.lexsort((np.arange(len(row)), row, segments.index))  # NaN sorts last
-        ranks = np.empty(len(row), np.float64)
-        ranks[order] = np.arange(len(row)) - np.repeat(segments.offsets, segments.counts) + 1
-        ranks[row != row] = np.nan
-        return ranks
+        numbers = np.empty(len(row), np.float64)
+        numbers[order] = number(np.arange(len(row)) - np.repeat(segments.offsets, segments.counts), row[order])
+        numbers[row != row] = np.nan
+        return numbers
 
     return one(values) if values.ndim == 1 else np.array([one(row) for row in values]).reshape(values.shape)

@@ -91,7 +91,8 @@ class _Writer:
         word = " ".join(words)  # may be a description of one word, `score`
         described = at[0] == "signals" and WORD.match(word) and word not in self.signals and nearest(word, AXES) is None
         if (axis := self._with_axis(words) or ("completion" if described else None)) is not None:
-            fix = f"{name}: {axis}"
+            of_step = at[0] == "signals" and at[1] in AXES and not AXES.keys() & {*words}  # a phase with an axis's name
+            fix = f"{name}: {axis.replace('completion', str(at[1]))}" if of_step else f"{name}: {axis}"
             if words[0] in notation.PARTS and at[0] == "signals" and at[1] not in (words[0], f"{words[0]}s"):
                 fix = f"signals: {{{words[0]}s: {{{fix}}}}}: {notation.OF_PARTS}"
             return Problem.of("DL202.no_axis", at, words=word, fix=fix)

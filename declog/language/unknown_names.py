@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from declog.errors import did_you_mean, elsewhere, in_flow, nearest
 from declog.errors.elsewhere import SYNONYMS
-from declog.language import bins, earlier_steps, idioms, library_calls
+from declog.language import bins, earlier_steps, group_size, idioms, library_calls
 from declog.language.best_so_far import best_of_steps, so_far
 from declog.language.dtypes import AXES, MEMBER, DType
 from declog.language.modes import MODES, in_mode, of_one_mode, without_mode
@@ -51,9 +51,13 @@ def refuse_name(node: ast.Name, text: str, span: Span, scope: Scope) -> NoReturn
         refuse("DL302.mode", text, span, name=name, noun=scope.noun, fix=fix)
     if name in _POSITIONS:
         refuse("DL302.position", text, span, name=name)
+    if name.lower() in ("nan", "none", "null") and scope.noun == "signal" and text != name:
+        refuse("DL302.missing", text, span, name=name, fix=f"write `{text[: span[0]]}missing{text[span[1] :]}`")
     # `length >= max_length` does not mean `length >= length`
     words = {part.id for part in ast.walk(parse(text).body) if isinstance(part, ast.Name)} - {name}
     near = scope.names() if words.isdisjoint(name.split("_")) else ()
+    bound = {"+": f"{name}_high", "-": f"{name}_low"}.get(text[: span[0]].rstrip()[-1:], "")  # `1 + epsilon`
+    near = [bound] if bound in near else near
     if scope.noun != "signal":
         if (best := so_far(name, text, scope)) is None:
             refuse_tracker_name(node, text, span, scope)
@@ -70,6 +74,7 @@ def refuse_name(node: ast.Name, text: str, span: Span, scope: Scope) -> NoReturn
         if scope.noun == "metric" and nearest(name, near) is None:
             refuse("DL302.of_each_step", text, span, name=name, known=near)
         refuse("DL302.name", text, span, noun=scope.noun, name=name, known=near)
+    group_size.refuse_group_size(text, span, scope)
     if _LIMIT.search(name):
         refuse("DL302.limit", text, span, name=name, known=near)
     rewards = scope.resolve("rewards")
@@ -326,6 +331,9 @@ def of_library(node: ast.Call, name: str, text: str, scope: Scope) -> str | None
     beside = [word.value for word in node.keywords if word.arg not in (*idioms.AXES, "min_periods", "center")]
     arguments, metrics = [*node.args, *beside], scope.metrics
     fix = library_calls.of_library(name, arguments, of_metrics=scope.of_alert is not None)
+    over = [word for word in node.keywords if word.arg == "over"]
+    if over and (of_axis := library_calls.of_library(name, node.args)) is not None:  # `zscore(x, over=completion)`
+        fix = of_axis if ast.unparse(over[0].value) in of_axis or of_axis.startswith(library_calls.YOURS) else fix
     if scope.noun != "signal" and library_calls.is_spelt_out(node, ()):
         return _with_metrics(ast.unparse(library_calls.spelt_out(parse(text).body, ())), scope)
     if fix is not None and fix.startswith(library_calls.YOURS) and scope.reduction(name) is not None:
@@ -369,7 +377,8 @@ def _of_rate(node: ast.Call, fix: str, text: str, scope: Scope) -> str | None:
 
 
 def refuse_statistic(node: ast.Attribute, text: str, span: Span, scope: Scope) -> None:
-    """Refuse ``length.p95`` in a formula or a condition if no such metric is defined."""
+    """Refuse ``length.p95`` in a formula or a condition if no such metric is defined; everywhere ``group.size``."""
+    group_size.refuse_group_size(text, span, scope)
     metric = ast.unparse(node.value)
     written = None if scope.noun == "signal" else _of_rows(metric, node.attr, scope)
     if written is not None and scope.definition(written) is not None:

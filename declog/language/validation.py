@@ -104,10 +104,17 @@ def _cut(
     """
     allowed = keys(inside) if (inside := model_of(model)) is not None else None
     parts: dict[str, str] = {}  # the value that was cut, and the keys that YAML made of its rest
+    ends = [key for key, value in data.items() if value is None and str(key).count(")") > str(key).count("(")]
     for key, value in [*data.items(), ("", "")]:
         texts = [text for word, text in value.items() if word in _TEXTS] if isinstance(value, Mapping) else []
         plain = texts[0] if texts and len(value) == 1 else value
         is_open = sum(part.count("(") - part.count(")") for part in parts.values()) > 0
+        if key in ends[:1]:
+            del ends[0]
+        elif ends and is_open and value is not None:  # of another layer: the rest of the value follows all its keys
+            if isinstance(value, Mapping) and len(path) < 5:
+                yield from _cut(value, below(model, str(key)), signals, (*path, str(key)))
+            continue
         foreign = value is None and allowed is not None and key not in allowed
         word = foreign and IDENTIFIER.match(str(key)) is not None
         misspelt = word and nearest(str(key), allowed or ()) is not None

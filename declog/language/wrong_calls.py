@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Callable
 
-from declog.errors import Problem
+from declog.errors import Problem, elsewhere
 from declog.language import bins, idioms, library_calls
 from declog.language.dtypes import Axis, DType
 from declog.language.functions import REQUIRED, Function
@@ -64,6 +64,14 @@ def without(call: ast.Call, keyword: ast.keyword) -> str:
         func = ast.Name("pstd")
     rest = ast.unparse(ast.Call(func, call.args, [item for item in call.keywords if item is not keyword]))
     return f"square({rest})" if func is not call.func and name == "var" else rest
+
+
+def of_rows(call: ast.Call, keyword: ast.keyword) -> str | None:
+    """Rewrite ``max(x, over=completion, where=c)`` as `max(x if c else missing, over=completion)`; None for others."""
+    if "where" not in (keyword.arg, elsewhere.SYNONYMS.get(str(keyword.arg))) or len(call.args) != 1:
+        return None
+    chosen = ast.IfExp(keyword.value, call.args[0], ast.Name("missing"))
+    return ast.unparse(ast.Call(call.func, [chosen], [item for item in call.keywords if item is not keyword]))
 
 
 def along(call: ast.Call, plain: str, tried: Callable[[str], Node | Problem]) -> str | None:
@@ -192,7 +200,7 @@ def of_none(node: ast.Compare, text: str, span: Span, noun: str) -> tuple[str, s
     return word, instead(text, span, fix)
 
 
-def of_prompt(text: str, axis: Span, call: Span, tried: Callable[[str], Node | Problem], *, within: bool) -> str:
+def of_prompt(text: str, axis: Span, call: Span, tried: Callable[[str], Node | Problem], within: bool) -> str:
     """The fix for ``over=prompt``: the completions of each group, after their tokens. A rank is within a group.
 
     ``axis`` and ``call`` are ranges in the text; ``tried`` compiles another text, or returns its problem.

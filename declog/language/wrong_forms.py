@@ -153,6 +153,12 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
             return f"{column}: {{max_chars: {limit[1]}}}"
         case ["tables", _, "filter"], [first, *_]:
             return f"filter: {in_flow(first)}, and a table of its own for each further filter"
+        case ["schemas", name, key], str() | list() if key in _BASES and (
+            extended := _with_columns(name, key, listed(value), data)
+        ):
+            return (
+                f"{extended}: a schema has all its columns; in a file an anchor repeats them: `<<: *{listed(value)[0]}`"
+            )
         case ["schemas", name, "columns" | "fields"], list():
             return f"{in_flow(_columns(value))[1:-1]}: the columns stand below `{name}` themselves"
         case ["schemas", name], list():
@@ -170,6 +176,18 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
             type_ = nearest(re.sub(r"[(\[].*", "", value), typing.get_args(ColumnType))
             return f"{key}: {type_}" if type_ else f"{key}: {{expr: {in_flow(value)}}}"
     return None
+
+
+_BASES = {*elsewhere.words("bases"), "defaults"}  # keys for what a schema is built on
+
+
+def _with_columns(name: str, key: str, bases: list[Any], data: Mapping[str, Any]) -> str | None:
+    """A schema with the columns of other schemas in place of a key that names these; None for other names."""
+    schemas = data.get("schemas") or {}
+    if not all(isinstance(schemas.get(base), Mapping) for base in bases):
+        return None
+    columns = {column: spec for base in [*bases, name] for column, spec in schemas[base].items() if column != key}
+    return in_flow({name: columns})[1:-1]
 
 
 def _is_signal(name: str, data: Mapping[str, Any]) -> bool:

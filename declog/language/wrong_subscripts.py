@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 
 from declog.errors import Problem, in_flow
-from declog.language import idioms
+from declog.language import group_size, idioms
 from declog.language.dtypes import Axis, DType, Type
 from declog.language.nodes import Node
 from declog.language.notation import is_reduction, reduced
@@ -25,6 +25,8 @@ def of_syntax(node: ast.expr, text: str, span: Span, tried: Tried, noun: str) ->
     if isinstance(node, ast.Subscript):
         of_metric = _of_metric(node, text, span) if noun == "metric" else None
         fix = of_metric or _of_subscript(node, text, span, tried)
+    if isinstance(node, ast.Attribute) and group_size.is_group_size(ast.unparse(node)):
+        fix = f"write `{group_size.SIZE}`"
     return what, instead(text, span, fix)
 
 

@@ -337,7 +337,7 @@ def test_a_later_phases_group_that_goes_on_on_the_next_rank_is_told(
 def test_groups_whose_rows_come_in_several_calls_are_told(
     calls: list[list[Any]], told: bool, ranks: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The class: calls of a step that generate for the same prompts, by one rank or by several, with any order of ids."""
+    """The class: calls of a step that generate for the same prompts, of one rank or of several, in any order."""
     config = {**CONFIG, "axes": {"group": {"of": "prompt"}}, "tables": {}, "run": {"name": "groups"}}
     config["metrics"] = {"best": "max(reward, over=completion)", "spread": "mean(std(advantages, over=completion))"}
     kind = "text" if isinstance(calls[0][0], str) else "int"

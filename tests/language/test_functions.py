@@ -100,6 +100,12 @@ EXAMPLES: dict[str, list[Any]] = {
         ("rank(-x, within=step)", [2, M, 3, 1]),
         ("rank(y, within=step)", [1, 2, 3, M]),
     ],
+    "smaller": [
+        ("smaller(x, within=group)", [0, M, 0, 1]),
+        ("smaller(-x, within=step)", [1, M, 2, 0]),
+        ("smaller(y, within=step)", [0, 0, 0, M]),
+        ("smaller(minimum(x, 2), within=step)", [1, M, 0, 2]),
+    ],
     "index": [
         ("index(completion)", [0, 1, 0, 1]),
         ("index(group)", [0, 0, 1, 1]),

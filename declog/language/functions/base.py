@@ -13,7 +13,7 @@ import numpy as np
 
 from declog.errors import RuntimeFailure, UsageError, error_text
 from declog.language.absence import Kind
-from declog.language.annotations import dtype_of, of_one_row, signature, takes_none
+from declog.language.annotations import dtype_of, of_one_row, returns_bool, signature, takes_none
 from declog.language.dtypes import NUMERIC, Axis, DType, Type
 from declog.language.functions.rules import Call, Rule, Stage, broadcast, need
 from declog.language.nodes import CONST, Node
@@ -161,7 +161,9 @@ def of_user(run: Callable[..., Any], name: str, returns: str | None = None) -> F
         for index, node in enumerate(call.args):
             if node.type.text and index not in texts:
                 pairs = zip(items, call.args, strict=False)
-                fix = _annotated(written, name, [item.name for item, arg in pairs if arg.type.text])
+                said = dtype_of(written.return_annotation) in _RETURNS
+                kind = bool if not said and returns_bool(run) else None
+                fix = _annotated(written, name, [item.name for item, arg in pairs if arg.type.text], kind)
                 fix = f"{fix}: {line}" if (line := of_one_row(run)) else fix
                 call.fail("DL305.annotation", arg=index, name=name, parameter=items[index].name, node=node, fix=fix)
         needed = [index for index in texts if not (params[index].takes_none and _no_value(call.args[index]))]

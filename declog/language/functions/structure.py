@@ -149,6 +149,9 @@ def _ranked(call: Call) -> Type:
 BUILTIN.rows(
     "rank", "x", Param("within", "axis"), rule=_ranked, help="the 1-based place of a completion, ascending, ties by row"
 )(lambda view, node, x: segmented.rank(x, view.segments(Axis.COMPLETION, node.param("within"))))
+BUILTIN.rows("smaller", "x", Param("within", "axis"), rule=_ranked, help="how many completions have a smaller value")(
+    lambda view, node, x: segmented.smaller(x, view.segments(Axis.COMPLETION, node.param("within")))
+)
 
 
 def _segments(view: View, node: Node) -> Any:
@@ -270,6 +273,7 @@ for _name, _which in {"only": "matches", "without": "does not match"}.items():
 
 
 K = Param("k", "constant", types=(int,))
+DRAWN = ("pass_at", "pass_all", "best_at", "majority_at")  # functions of draws of k rows of a group
 
 
 def _drawn(*dtypes: DType) -> Rule:

@@ -180,6 +180,10 @@ def _list(op: SignalOp, label: str, value: Sequence[Any]) -> Observed:
     if wrong:
         places = [position for position, item in enumerate(value) if type(item) in wrong]
         at = next((position for position in places if not is_number(value[position])), places[0])
+        if op.family and isinstance(value[at], Mapping):
+            name = op.source
+            columns = f"{{key: [row.get(key) for row in {name}] for key in {name}[0]}}"
+            raise InputError.of("DL504.family_maps", name=name, declared=_declared(op), position=at, columns=columns)
         if op.family and isinstance(value[at], Sequence) and not isinstance(value[at], str):
             raise InputError.of(
                 "DL504.family_rows", label=label, declared=_declared(op), position=at, item=describe(value[at]),
