@@ -320,15 +320,13 @@ class _Metric:
                 binned = bins.of_reduce(text, {})
                 fix = None if binned is None else suggestions.of_reduce(self.spec, binned)
                 fix = fix or library_calls.of_levels(parsed.body) or library_calls.reduction(parsed.body)
-                answers = (reduced_parts.of_spelt_out, reduced_parts.of_quotient)
-                fix = fix or next(
-                    filter(None, (answer(self.draft, self.id, self.spec, name) for answer in answers)), None
-                )
-                if fix:
+                ways = (reduced_parts.of_spelt_out, reduced_parts.of_quotient)
+                fix = fix or next(filter(None, (way(self.draft, self.id, self.spec, name) for way in ways)), None)
+                meant = library_calls.as_reducer(name, parsed.body, parse(str(self.spec.expr or self.id)).body)
+                if fix := fix or (meant if meant[0] == "{" else None):
                     refuse("DL311.level", text, (0, len(text)), name=name, fix=fix)
                 names = [*self.draft.reductions.names(), "p50", "p95", "p99.9"]
-                fix = library_calls.as_reducer(name, parsed.body, parse(str(self.spec.expr or self.id)).body)
-                refuse("DL311.name", text, (0, len(name)), name=name, known=names, fix=fix)
+                refuse("DL311.name", text, (0, len(name)), name=name, known=names, fix=meant)
             compiler, body = self._compiler(text), parsed.body
             call = body if isinstance(body, ast.Call) else ast.copy_location(ast.Call(body, [], []), body)
             call = suggestions.by_name(self.spec, reduction, call, compiler)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from declog.errors import elsewhere, in_flow
+from declog.language.notation import both
 from declog.language.scope import Scope
 from declog.language.syntax import parse
 from declog.language.tracker_names import in_formula, reductions_of
@@ -54,3 +55,39 @@ def best_of_steps(metric: str, metrics: Mapping[str, Any], combine: str) -> str 
     said = {**entry, "reduce": reductions_of(entry)[ending] if ending else entry.get("reduce", "mean")}
     kept = {key: said[key] for key in ("reduce", "where", "by", "weight") if said.get(key, "mean") != "mean"}
     return in_flow({"expr": entry.get("expr", id), **kept, "over": "run_step", "combine": combine})
+
+
+def best_of_mode(text: str, mode: str, metrics: Mapping[str, Any]) -> str | None:
+    """The fix for ``max(eval/reward)``, here `max(reward)` and the mode: the best value of its steps so far.
+
+    None for any other text, and for a metric with a formula.
+    """
+    call = re.fullmatch(r"\s*(max|min)\(\s*(\w+)\s*\)\s*", text)
+    entry = None if call is None else metrics.get(call[2])
+    if call is None or entry is None:
+        return None
+    of_mode = f"mode == '{mode}'"
+    where = both(str(entry["where"]), of_mode) if entry.get("where") else of_mode
+    best = best_of_steps(call[2], {call[2]: {**entry, "where": where}}, call[1])
+    name = f"{'best' if call[1] == 'max' else 'least'}_{call[2]}_{mode}"
+    return None if best is None else f"write a metric and name it here: `metrics: {{{name}: {best}}}`, and `{name}`"
+
+
+def of_all_steps(text: str, metrics: Mapping[str, Any]) -> str:
+    """The end of the fix for ``max(reward)``, which may mean the rows or the steps: the metric for the steps."""
+    call = re.fullmatch(r"\s*(max|min)\(\s*(\w+)\s*\)\s*", text)
+    best = None if call is None else best_of_steps(call[2], metrics, call[1])
+    return "" if best is None else f"\nof all steps so far it is a metric of its own: {best}"
+
+
+def compared_with_itself(text: str, span: tuple[int, int], metric: str) -> str | None:
+    """The fix for ``kl > 2 * kl_mean``, where trackers show ``metric`` by the name at ``span``: its smooth curve.
+
+    None if the expression ``text`` does not read the metric elsewhere, and for another name.
+    """
+    name = text[slice(*span)]
+    if not re.fullmatch(rf"{metric}_(?:mean|avg|average)", name) or not re.search(
+        rf"(?<![\w.]){metric}(?![\w.])", text
+    ):
+        return None
+    return f"define it, the mean of the last values: metrics: {{{name}: {{formula: {metric}, combine: rolling(50)}}}}"

@@ -25,7 +25,10 @@ PER_SECOND = ", per: second}"  # the end of the fix for a rate
 YOURS = "one of yours: "  # the beginning of the fix for a function that a user's module may register
 WINDOW = 10  # `max(reward, 10)` and above: the number is a number of steps, and no bound
 SPANS = elsewhere.words("spans")  # words for a number of last steps
-CURVE = re.compile(r"\{.+, combine: (ema|rolling\w*|min|max)\b.*\}")  # a metric over steps, as a fix shows it
+CURVE = re.compile(r"\{.+, combine: (ema|rolling\w*|min|max|sum)\b.*\}")  # a metric over steps, as a fix shows it
+
+
+_LOGPROBS = re.compile(r"(?:logprobs?|log_probs?|logps?)\Z")
 
 
 @cache
@@ -43,6 +46,8 @@ def of_library(name: str, arguments: Sequence[ast.expr], *, of_metrics: bool = F
 
     ``of_metrics``: the arguments are metrics in a condition, where ``max(reward, 200)`` means the last 200 steps.
     """
+    if name == "ratio" and len(arguments) == 2 and all(map(_LOGPROBS.search, map(ast.unparse, arguments))):
+        return f"exp({ast.unparse(arguments[0])} - {ast.unparse(arguments[1])})"
     last = arguments[-1] if arguments else None
     steps = last.value if isinstance(last, ast.Constant) else None
     if name in AGGREGATES and len(arguments) == 2 and ast.unparse(arguments[1]) in ("0", "1", "-1"):  # an axis

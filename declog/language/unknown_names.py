@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from declog.errors import did_you_mean, elsewhere, in_flow, nearest
 from declog.errors.elsewhere import SYNONYMS
 from declog.language import bins, earlier_steps, group_size, idioms, library_calls
-from declog.language.best_so_far import best_of_steps, so_far
+from declog.language.best_so_far import best_of_mode, best_of_steps, compared_with_itself, of_all_steps, so_far
 from declog.language.dtypes import AXES, MEMBER, DType
 from declog.language.modes import MODES, in_mode, of_one_mode, without_mode
 from declog.language.nodes import BUILTIN, LABEL, LABELLED, MODE, Node
@@ -23,7 +23,6 @@ from declog.language.tracker_names import in_formula
 
 _NUMBER = re.compile(r"(signals: \{any: \{\w+: completion)\}\} for numbers, .*")  # the fix that declares a signal
 Span = tuple[int, int]  # a half-open character range of the expression
-
 _CONDITIONS = elsewhere.words("conditions")  # other tools' keys for the condition of an alert
 _POSITIONS = ("position", "token_position", "token_index", "token_idx")
 _TIMES = re.compile(r"(?:(?:step|iter|iteration|wall|train|elapsed)_?)?(?:time|secs|duration)(?:_s)?|dt|step_seconds")
@@ -213,7 +212,7 @@ def refuse_tracker_name(node: ast.expr, text: str, span: Span, scope: Scope) -> 
         return
     defined = scope.definition(written)
     fix = f"write `{text[:start]}{written}{text[end:]}`" + (f", and define it: {defined}" if defined else "")
-    refuse("DL302.tracker", text, span, name=text[start:end], fix=fix)
+    refuse("DL302.tracker", text, span, name=text[start:end], fix=compared_with_itself(text, span, written) or fix)
 
 
 def refuse_tracker_names(text: str, scope: Scope, resolve: Callable[[str], object], *, alone: bool = False) -> None:
@@ -256,7 +255,7 @@ def _refuse_name_of_a_mode(text: str, span: Span, scope: Scope) -> None:
         curve = f"{scope.modes[mode]}{shown[1]}"
         modes_of = f"`{name}` has those of {mode}"
         refuse("DL310.formula_modes", text, span, modes=modes_of, train=shown[1], other=curve)
-    fix = of_one_mode(here, mode, scope.metrics)
+    fix = best_of_mode(here, mode, scope.metrics) or of_one_mode(here, mode, scope.metrics)
     refuse("DL302.mode", text, span, name=name, noun="name of a metric here", fix=fix)
 
 
@@ -300,7 +299,7 @@ def refuse_reduction(node: ast.Call, text: str, span: Span, scope: Scope) -> Non
     plain = re.sub(rf"\b\w+\(\s*{re.escape(metric)}\s*\)", "", text)  # the expression without the metric's reductions
     again = re.search(rf"\b{re.escape(metric)}\b", plain) and written in (metric, scope.of_tracker(metric))
     if not again and (fix := _with_metrics(text, scope)) != f"write `{text}`":
-        refuse("DL303.of_a_metric", text, span, name=word, fix=fix)
+        refuse("DL303.of_a_metric", text, span, name=word, fix=fix + of_all_steps(text, scope.metrics))
     if again:  # the metric is compared with its own reduction
         smooth = f"{{formula: {scope.of_tracker(metric) or metric}, combine: ema(0.9)}}"
         refuse("DL303.of_a_metric", text, span, name=word, fix=library_calls.with_metric(smooth, node, text))
@@ -342,6 +341,9 @@ def of_library(node: ast.Call, name: str, text: str, scope: Scope) -> str | None
         return fix.replace("): ...", ") -> str: ...")
     if fix is not None and fix.endswith(library_calls.PER_SECOND):
         return _of_rate(node, fix, text, scope)
+    if scope.noun != "signal" and fix is not None and fix.endswith("reduce: sum, over: run}"):  # `cumsum(reward)`
+        of_steps = best_of_steps(scope.of_tracker(source_of(text, node.args[0])) or "", metrics, "sum") or fix
+        return library_calls.with_metric(of_steps, node, text, metrics)
     curve = library_calls.CURVE.fullmatch(fix or "")
     if fix is None or curve is None or not node.args:
         return fix

@@ -118,6 +118,8 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
         case ["metrics", _, "reduce"], int() | float() | [*_] if not isinstance(value, bool):
             levels = [*map(_level, listed(value))]
             return f"reduce: {in_flow(levels if isinstance(value, list) else levels[0])}"
+        case ["metrics", _, "reduce"], Mapping() if isinstance(level := _level(value), str):
+            return f"reduce: {level}"
         case ["metrics", _, "reduce"], Mapping() if True in value.values():
             return f"reduce: {in_flow([*value])}"
         case ["metrics", _, "reduce"], Mapping() if value and all(isinstance(item, Mapping) for item in value.values()):
@@ -289,8 +291,13 @@ def _share(value: Any) -> float | None:
     return share if share is not None and 0 < share < 1 else None
 
 
+_OF_LEVELS = {*elsewhere.words("levels")}
+
+
 def _level(item: Any) -> Any:
     """The reduction for the level of a quantile, 0.95 or 95; any other item as it is."""
+    if isinstance(item, Mapping) and len(item) == 1 and {*item} <= _OF_LEVELS:  # `{quantile: 0.9}`
+        (item,) = item.values()
     number = isinstance(item, int | float) and not isinstance(item, bool) and 0 < item <= 100
     return f"p{item * (100 if item < 1 else 1):g}" if number else item
 

@@ -137,3 +137,20 @@ def test_healthy_ranges_that_cannot_be() -> None:
 def test_presets_have_an_effect(preset: str) -> None:
     """Nothing of the kind is in what is shipped."""
     assert declog.plan(preset).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("metric", "size", "told"),
+    [
+        ("pass_at(b, 8)", 4, True), ("mean(best_at(a, 5))", 4, True), ("pass_all(b, 4)", 4, False),
+        ("majority_at(label, b)", 4, False), ("majority_at(label, b, 9)", 4, True), ("pass_at(b, 8)", None, False),
+        ({"expr": "pass_at(b, 8)", "where": "mode == 'eval'"}, 4, False),
+    ],
+)  # fmt: skip
+def test_draws_of_more_rows_than_a_group_has(metric: Any, size: int | None, told: bool) -> None:
+    """Class: functions of k rows of a group, whose size the config says. An evaluation may have other groups."""
+    group = {"size": size} if size else {"of": "label"}
+    signals = {"any": {**ROWS, "label": "completion text"}}
+    modes = {"train": {}, "eval": {"prefix": "eval/"}}
+    lines = warned(signals=signals, axes={"group": group}, modes=modes, metrics={"m": metric})
+    assert any("`axes.group.size` is 4" in line and line.startswith("metrics.m") for line in lines) == told

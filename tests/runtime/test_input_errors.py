@@ -197,6 +197,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "[DL504] `note` is declared text per step, and int 3 came\n"
         "  fix: `str(note)`, or declare `signals: {any: {note: {type: object}}}`",
     ),
+    "a mapping of each row for a family": (
+        {"rewards": [{"right": 1.0}, {"right": 0.0}]},
+        "[DL504] `rewards` is declared float per completion, and its value 0 is a mapping, of one row\n  fix: a mapping of"
+        " member to values, one value per row: rewards={key: [row.get(key) for row in rewards] for key in rewards[0]}",
+    ),
     "a number for a family": (
         {"rewards": 0.5},
         "[DL503] `rewards` is a family: a mapping of member to values is expected, and float 0.5 "
