@@ -12,6 +12,7 @@ from typing import Any
 
 from declog.errors import elsewhere
 from declog.language import bins
+from declog.language.bitwise import in_words
 from declog.language.library_calls import divides_by_n, is_of_module, of_library, quantile
 from declog.language.parser import body_of
 
@@ -144,7 +145,7 @@ def without_thousands(text: str) -> str:
 
 # Constructs of Python that the language lacks, each with its name, and a fix or a function that returns the fix.
 _CONSTRUCTS: Mapping[type[ast.AST], tuple[str, str | Callable[[Any, str], str]]] = {
-    ast.BitAnd: ("`&`", "write `and`"), ast.BitOr: ("`|`", "write `or`"), ast.Invert: ("`~`", "write `not`"),
+    ast.BitAnd: ("`&`", in_words), ast.BitOr: ("`|`", in_words), ast.Invert: ("`~`", "write `not`"),
     ast.BitXor: ("`^`", lambda node, text: f"write `{text.replace('^', '**')}`"), ast.MatMult: ("`@`", _OWN),
     ast.LShift: ("`<<`", _OWN), ast.RShift: ("`>>`", _OWN), ast.NamedExpr: ("`:=`", _OWN),
     ast.Subscript: ("a subscript", _OWN), ast.Attribute: ("an attribute", _OWN),
