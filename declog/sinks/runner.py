@@ -124,12 +124,14 @@ class SinkRunner:
             self._ask(partial(self._sink.move, replace(run, sink=self.id)), f"moved to {run.output_dir}", timeout_s)
 
     def _ask(self, action: Callable[[], None], what: str, timeout_s: float) -> None:
-        """Run an action on the sink's thread, and wait for it."""
+        """Run an action on the sink's thread, and wait for it. An action that has not begun in time is withdrawn."""
         done = Outcome()
         with self._lock:
             self._asked = partial(self._run, action, done)
             self._changed.notify_all()
         in_time = done.wait(timeout_s)
+        with self._lock:
+            self._asked = None
         cause = done.error if in_time else TimeoutError(f"it was not done in {timeout_s:g} s")
         if cause is not None:
             raise self._refusal(what, cause) from cause

@@ -12,7 +12,7 @@ from typing import ClassVar
 import pytest
 
 from declog.errors import SinkError
-from declog.records import Records, RunInfo
+from declog.records import Records, ResumePoint, RunInfo
 from declog.sinks.runner import CloseReport, SinkRunner, estimate_bytes
 from tests.forks import PATIENCE_S
 from tests.sinks.samples import event, run_info
@@ -322,6 +322,26 @@ def test_a_sink_left_behind_takes_no_further_event(tmp_path: Path) -> None:
     thread = next(thread for thread in threading.enumerate() if thread.name == "declog-sink-probe")
     thread.join(10)
     assert (sink.steps, sink.closed) == ([0], 1)
+
+
+def test_a_refused_rewind_is_not_done_later(tmp_path: Path) -> None:
+    """A rewind that the sink had no time to begin is refused: it must not drop rows after the caller got the error."""
+    rewound = list[int]()
+
+    class Rewound(Probe):
+        def rewind(self, point: ResumePoint) -> None:
+            rewound.append(point.step)
+
+    gate = Gate()
+    runner = started(Rewound(gate), tmp_path)
+    runner.submit(0, event(0))
+    assert gate.inside.wait(PATIENCE_S)
+    with pytest.raises(SinkError, match="could not be rewound to step 1: TimeoutError: it was not done in 0.01 s"):
+        runner.rewind(ResumePoint(1), 0.01)
+    gate.open.set()
+    assert runner.flush(PATIENCE_S)
+    assert runner.close(PATIENCE_S).finished
+    assert rewound == []
 
 
 def test_close_is_idempotent(tmp_path: Path) -> None:
