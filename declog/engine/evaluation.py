@@ -57,7 +57,7 @@ class Evaluation:
         windows, tail = self._windows[event.mode], event.tail
         over = {period for period, window in windows.items() if tail or (not event.part and window.ends(event))}
         due: dict[int, WindowState] = {}
-        of_mode(frames, event.mode, self._checked)
+        frames = of_mode(frames, event.mode, self._checked)
         if event.mode == "train":
             self._checked.update(phase for phase, frame in frames.items() if frame.has(GROUP_ID))
         try:

@@ -33,7 +33,7 @@ GROUP_ID, EARLIER_GROUP = "GROUP", "EARLIER GROUP"
 class Frame:
     """The columns of one phase, in a ``mode``. ``texts`` holds texts and other objects: arrays by key, with their axis.
 
-    The mode of a rank's rows is set when their log event is evaluated. Messages and files have it once for all frames.
+    A rank's rows get their mode when their log event is evaluated. Messages and files have it once for all frames.
     """
 
     phase: str
@@ -276,10 +276,9 @@ class Frame:
         return merged if (order[1:] > order[:-1]).all() else merged.take(order)
 
 
-def of_mode(frames: Mapping[str, Frame], mode: str, checked: Collection[str] = ()) -> None:
-    """Set the mode of frames, and ``checked`` for the phases whose group ids came before."""
-    for phase, frame in frames.items():
-        frame.mode, frame.checked = mode, phase in checked
+def of_mode(frames: Mapping[str, Frame], mode: str, checked: Collection[str] = ()) -> dict[str, Frame]:
+    """The frames in a mode, on which their groups depend; the group ids of the phases in ``checked`` came before."""
+    return {phase: replace(frame, mode=mode, checked=phase in checked) for phase, frame in frames.items()}
 
 
 def merged(parts: Sequence[Mapping[str, Frame]]) -> dict[str, Frame]:

@@ -147,8 +147,7 @@ class Answer:
 
     def take(self, event: RowEvent, reader: Columns) -> None:
         """Evaluate the next log event."""
-        of_mode(event.frames, event.facts.mode)
-        facts, frames = event.facts, reader.ready(event.frames)
+        facts, frames = event.facts, reader.ready(of_mode(event.frames, event.facts.mode))
         if facts.mode in self.plan.modes:
             self._dispatcher.inactive.came(facts.mode, facts.event, facts.count, _came(frames, self.plan))
             self.evaluation.add(facts, frames, came=bool(event.frames))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from declog.engine.blocks import Batches, Block, Key, batches_of, texts_of
-from declog.engine.frame import Frame, Projection
+from declog.engine.frame import GROUP_ID, Frame, Projection, of_mode
 from declog.engine.tables import _places
 from declog.errors import RuntimeFailure
 from declog.language.absence import ABSENT, HERE
@@ -34,6 +34,17 @@ def test_groups_of_a_size_are_consecutive_rows() -> None:
     """Each batch of each rank holds whole groups."""
     rows = frame([(0, 0, 0, 4), (0, 0, 1, 2), (1, 0, 0, 2)], grouping=Grouping(size=2))
     assert groups(rows) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_groups_follow_the_mode() -> None:
+    """In training, ids that contradict the size are an error; an evaluation of the same rows is grouped by its ids."""
+    rows = frame([(0, 0, 0, 4)], {GROUP_ID: [0, 0, 1, 1]}, grouping=Grouping(size=4))
+    training, evaluation = (of_mode({"rollout": rows}, mode)["rollout"] for mode in ("train", "eval"))
+    with pytest.raises(RuntimeFailure, match="DL507"):
+        groups(training)
+    assert training.misfit is None
+    assert groups(of_mode({"rollout": training}, "eval")["rollout"]) == groups(evaluation) == [0, 0, 1, 1]
+    assert evaluation.misfit is not None
 
 
 def test_groups_of_a_size_may_be_split_over_ranks() -> None:

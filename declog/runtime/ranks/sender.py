@@ -33,8 +33,7 @@ class Sender:
     def frames(self, event: LogEvent) -> dict[str, Frame]:
         """Return this rank's frames with its local columns; also write this rank's own tables."""
         frames = event.window.frames(self._plan, self._rank, self._failures.report, self._paired)
-        of_mode(frames, event.mode)
-        frames = with_locals(frames, self._plan)
+        frames = with_locals(of_mode(frames, event.mode), self._plan)
         if self._local is not None:
             if event.back is None or event.back >= event.step:
                 self._local.write(event.step, event.mode, frames)
