@@ -61,10 +61,6 @@ class View:
         assert function is not None
         return function
 
-    def came(self, node: Node) -> bool:
-        """Whether a value is present in any row. A value computed from a signal that never came is absent."""
-        return self.kind(node) is not True
-
     def value(self, node: Node) -> Array:
         """The value of a node on its own axis; absent rows are NaN or None. A constant is 0-dimensional.
 
@@ -264,7 +260,7 @@ class View:
         Integers stay exact also if some are missing: the values are objects then.
         """
         values, _ = self._picked(node, axis, rows)
-        if node.type.dtype is DType.INT and values.dtype.kind == "f" and self.came(node):
+        if node.type.dtype is DType.INT and values.dtype.kind == "f" and self.kind(node) is not True:
             values = self._at(node, self._exact(node), axis, rows)
         height = (len(self.members(node)),) if node.type.family else ()
         return values if values.ndim else np.broadcast_to(values, (*height, *rows.shape))

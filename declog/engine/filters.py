@@ -212,8 +212,8 @@ def _unique(op: FilterOp, view: View, rows: Rows) -> Rows:
 
 
 def _ids(op: FilterOp, view: View, rows: Rows) -> tuple[Array, Array] | None:
-    """A 64-bit number for each row's id, and whether the row has an id; None if the signal of ids never came."""
-    if op.ids is None or not view.came(op.ids):
+    """A 64-bit number for each row's id, and whether the row has an id; None without a signal of ids."""
+    if op.ids is None:
         return None
     ids = view.picked(op.ids, op.axis, rows)
     there = present(ids)
