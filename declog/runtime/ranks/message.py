@@ -88,13 +88,13 @@ def frames_of(message: Container, grouping: Grouping | None) -> tuple[dict[str, 
 
 def _dense(message: Container, sparse: Mapping[str, Any]) -> NDArray[Any]:
     values = np.full(sparse["rows"], None, object)
-    items = {0: sparse["values"]}  # an image that is a whole value is replaced in this list
+    items = sparse["values"]
     for position, path, item in sparse.get("images", ()):
         data = message.get(item).tobytes()
-        *above, last = 0, position, *list(path)
+        *above, last = position, *path  # an image that is a whole value has an empty path
         inside: Any = items
         for key in above:
             inside = inside[key]
         inside[last] = Image(inside[last], partial(bytes, data))
-    values[sparse["places"]] = texts_of(items[0])
+    values[sparse["places"]] = texts_of(items)
     return values
