@@ -95,9 +95,10 @@ class Batches:
         Tables with equal batches and row counts share one cache, whatever their first step is. A table of more than
         ``NESTED`` rows has its own.
         """
+        if self.completions > NESTED:
+            return {}
         step = self.step - self.step[:1]
-        columns = [column.tobytes() for column in (step, self.batch, self.rank, self.rows)]
-        return (_facts if self.completions <= NESTED else _facts.__wrapped__)(*columns)
+        return _facts(*[column.tobytes() for column in (step, self.batch, self.rank, self.rows)])
 
     def take(self, order: Array) -> Batches:
         """These batches, in this order."""
