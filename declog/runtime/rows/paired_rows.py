@@ -38,11 +38,11 @@ class PairedRows:
             name: frozenset(op.name for op in ops if op.required and not op.family) for name, ops in signals.items()
         }
         self._read_together = cache(self._of_values_and_tables)  # called only if batches of a step differ
-        self._by_id, self._tokens = {*signals}, {*signals}
-        self._paired = {*signals}
+        # by kind of warning, the phases that it may still name: each is warned of once
+        self._warn_of_ids, self._warn_of_tokens = {*signals}, {*signals}
+        self._warn_of_pairs, self._warn_of_twice = {*signals}, {*signals}
         self._sources = {op.name: op.source for ops in signals.values() for op in ops}
         self._plan = plan
-        self._once = {*signals}
         self._steps = Counter[str]()  # by phase, the number of steps with several batches
 
     def compare(self, phase: str, before: Batch, batch: Batch, came: set[Set[str]]) -> None:
@@ -50,9 +50,9 @@ class PairedRows:
 
         ``came`` has the sets of signals that the step's batches have had so far; this adds the batch's set.
         """
-        if phase in self._once and not (before.partial or batch.partial):
+        if phase in self._warn_of_twice and not (before.partial or batch.partial):
             self._compare_names(phase, before, batch)
-        if phase not in self._paired or self._plan.ids in before.names & batch.names:  # row ids pair the rows
+        if phase not in self._warn_of_pairs or self._plan.ids in before.names & batch.names:  # row ids pair the rows
             return
         families, required = self._families[phase], self._required[phase]
         different = []
@@ -64,7 +64,7 @@ class PairedRows:
         if not (before.partial or batch.partial) and before.names & required and batch.names & required:
             different += sorted((before.names ^ batch.names) & required)
         if apart := self._apart(phase, before.names, batch.names, came):
-            self._paired.discard(phase)
+            self._warn_of_pairs.discard(phase)
             log.warning(
                 "%s of phase `%s` came in different batches of a step (each thread and each task has its own): metrics "
                 "and tables of several of them miss values. If their rows are the same, observe them in one task, or "
@@ -72,7 +72,7 @@ class PairedRows:
                 ", ".join(f"`{name}`" for name in apart), phase,
             )  # fmt: skip
         elif different:
-            self._paired.discard(phase)
+            self._warn_of_pairs.discard(phase)
             log.warning(
                 "%s: in one step some batches of phase `%s` have it and others do not. What different tasks observe, "
                 "or a value that never came, cannot be paired with its rows: metrics of several signals miss values "
@@ -85,13 +85,13 @@ class PairedRows:
 
         ``kinds`` has the sets of signals of the step's batches with row ids; batches of the same rows are joined there.
         """
-        if phase not in self._by_id or len(kinds) < 2:
+        if phase not in self._warn_of_ids or len(kinds) < 2:
             return
         values, _ = self._read_together(phase)
         for one, other in combinations(sorted(kinds, key=sorted), 2):
             read = next((sets for sets in values if _in_both(sets, one, other)), None)
             if read is not None:
-                self._by_id.discard(phase)
+                self._warn_of_ids.discard(phase)
                 names = sorted(frozenset[str]().union(*read) & (one ^ other))
                 log.warning(
                     "%s of phase `%s` came in calls of one step of which neither has all row ids, `%s`, of the other: "
@@ -106,13 +106,13 @@ class PairedRows:
 
         Row ids cannot join these batches, because tokens are reduced when their batch closes.
         """
-        if phase not in self._tokens or len(calls) < 2:
+        if phase not in self._warn_of_tokens or len(calls) < 2:
             return
         op, came = self._plan.phases[phase], frozenset[str]().union(*calls)
         for fold in op.folds:
             read = fold.reads | ({op.lengths} if op.lengths is not None else set())
             if read <= came and not any(read <= names for names in calls):
-                self._tokens.discard(phase)
+                self._warn_of_tokens.discard(phase)
                 sources = {signal.name: signal.source for signal in op.signals}
                 beside = max((read & names for names in calls), key=lambda names: (len(names), sorted(names)))
                 apart, together = (
@@ -170,14 +170,14 @@ class PairedRows:
         if before.number == 0:
             self._steps[phase] += 1
             if self._steps[phase] > STEPS:
-                self._once.discard(phase)
+                self._warn_of_twice.discard(phase)
                 return
         first, second = before.names & self._names[phase], batch.names & self._names[phase]
         if not first or not first <= second or not first <= before.beside or batch.beside or batch.rows > before.rows:
             return
         if 2 * len(first) > len(second) or not (counted := first & self._counted(phase, before.names)):
             return
-        self._once.discard(phase)
+        self._warn_of_twice.discard(phase)
         names = ", ".join(f"`{name}`" for name in sorted(counted))
         log.warning(
             "%s of phase `%s`: in one step it came in a call with signals of another phase, and again in a later call "
