@@ -114,7 +114,6 @@ class Stack:
         places, ops = zip(*items, strict=True)
         op: SignalOp = ops[0]
         self._ndim = NDIM[op.shape_name]
-        self._dtype = first.dtype
         self._kinds = [Tensor] * len(ops), [first.dtype] * len(ops)
         self._half = first.dtype in HALF
         self.on_host = first.is_cpu
@@ -146,7 +145,7 @@ class Column(Stack):
 
     def __init__(self, items: Chosen, first: Tensor) -> None:
         super().__init__(items, first)
-        self._position = items[0][0]
+        self._position, self._dtype = items[0][0], first.dtype
 
     def copy(self, values: Sequence[Any]) -> Array | None:
         value = values[self._position]
