@@ -230,7 +230,7 @@ class Carryover:
             return target
         step = target.batches.step[target.parts(Axis.COMPLETION, Axis.STEP).index]
         turns = Segments.of_keys(step, places).position
-        ids = ids * 1_000_003 + np.where(places < 0, -1, turns)  # it may wrap around
+        ids = _hashed(ids, np.where(places < 0, -1, turns))
         return target.with_column(EARLIER_GROUP, Axis.COMPLETION, ids, DType.INT)
 
     def _joined(self, op: JoinOp, source: Frame | None, target: Frame) -> Frame:
@@ -309,10 +309,14 @@ def _earlier_groups(frame: Frame) -> Array | None:
         return None
     _, first = np.unique(groups.index, return_index=True)
     batches = frame.batches.take(rows.index[first])
-    number = batches.step
-    for part in (batches.rank, batches.batch, rows.position[first]):
-        number = number * 1_000_003 + part  # it may wrap around
-    return number[groups.index]
+    return _hashed(batches.step, batches.rank, batches.batch, rows.position[first])[groups.index]
+
+
+def _hashed(number: NDArray[np.int64], *parts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """One number for each row of several columns; it may wrap around."""
+    for part in parts:
+        number = number * 1_000_003 + part
+    return number
 
 
 def _same(one: Array, other: Array) -> bool:
