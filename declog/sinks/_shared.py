@@ -7,6 +7,7 @@ import hashlib
 import importlib
 import importlib.util
 import math
+import weakref
 from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ from declog.errors import SinkError
 from declog.records import Number, RunInfo
 
 T = TypeVar("T")
+opened_runs: weakref.WeakSet[Any] = weakref.WeakSet()  # trackers' runs that sinks opened: other recorders do not join
 
 
 def require(module: str, *, kind: str, extra: str | None = None) -> Any:

@@ -20,7 +20,6 @@ import contextlib
 import os
 import sqlite3
 import sys
-import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import partial
@@ -35,7 +34,7 @@ from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink, _images
 from declog.sinks._conversations import conversation, spoken_columns
 from declog.sinks._folder import below
 from declog.sinks._rows import INT64, end_of, with_why
-from declog.sinks._shared import as_float, bound, clean_text, require, require_installed, tracker_config
+from declog.sinks._shared import as_float, bound, clean_text, opened_runs, require, require_installed, tracker_config
 
 REMOTE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
 PRINTING = ("trackio", "trackio.run", "trackio.utils")
@@ -45,15 +44,12 @@ STEP = f"{OURS}step"
 SCORES = ("reward", "score", "advantages", "advantage")  # the first of these columns that a row has is its score
 
 
-_opened: weakref.WeakSet[Any] = weakref.WeakSet()  # runs that sinks opened: other recorders do not join them
-
-
 def _open_run() -> Any:
     """The run that the code of this thread has open, unless a sink opened it."""
     if "trackio" not in sys.modules:
         return None
     run = sys.modules["trackio"].context_vars.current_run.get()
-    return None if run is None or run in _opened else run
+    return None if run is None or run in opened_runs else run
 
 
 class TrackioSink(BaseSink):
@@ -105,7 +101,7 @@ class TrackioSink(BaseSink):
         sink = cls()
         sink._joined, sink._alone = run, alone
         if alone:
-            _opened.add(run)
+            opened_runs.add(run)
         return sink
 
     def open(self, run: RunInfo) -> None:
@@ -135,7 +131,7 @@ class TrackioSink(BaseSink):
     def _begin(self, resume: str) -> None:
         with quiet():
             self._run = self._start(resume=resume)
-        _opened.add(self._run)
+        opened_runs.add(self._run)
 
     def rewind(self, point: ResumePoint) -> None:
         """Delete the run's records of later steps, in one transaction."""

@@ -16,7 +16,6 @@ beside it.
 from __future__ import annotations
 
 import os
-import weakref
 from collections import deque
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
@@ -28,7 +27,7 @@ from declog.errors.visible import visible, visible_lines
 from declog.records import DType, Histogram, Image, Number, Records, RunInfo, Table, json_text
 from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink, _images
 from declog.sinks._rows import with_why
-from declog.sinks._shared import bound, clean_text, digest, require, tracker_config
+from declog.sinks._shared import bound, clean_text, digest, opened_runs, require, tracker_config
 
 OURS = "declog/"  # begins a table's key in a joined run: the program may have a table of that name
 STEP = f"{OURS}step"
@@ -42,7 +41,6 @@ TYPES = {DType.INT: int, DType.FLOAT: float, DType.BOOL: bool, DType.TEXT: str, 
 
 
 _teed: ContextVar[Any] = ContextVar("_teed", default=None)  # the run for sinks of this context
-_opened: weakref.WeakSet[Any] = weakref.WeakSet()  # runs that sinks opened: other recorders do not join them
 
 
 def open_run(run: Any) -> AbstractContextManager[None]:
@@ -112,12 +110,12 @@ class WandbSink(BaseSink):
         self._joined = run
         if alone:
             self._numbers_rows, self._prefix = True, ""
-            _opened.add(run)
+            opened_runs.add(run)
 
     def open(self, run: RunInfo) -> None:
         """Join or start the run, and send the run config once."""
         joined = self._joined
-        if joined is None and self._choice != "new" and self._wandb.run not in _opened:
+        if joined is None and self._choice != "new" and self._wandb.run not in opened_runs:
             joined = self._wandb.run
         if joined is None and self._choice == "join":
             raise SinkError.of("DL601.wandb")
@@ -137,7 +135,7 @@ class WandbSink(BaseSink):
             resume="allow" if self._options["id"] else None,
             **self._options,
         )
-        _opened.add(self._run)
+        opened_runs.add(self._run)
         self._finishes = self._numbers_rows = True
         self._prefix = ""
 
