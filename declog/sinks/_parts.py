@@ -86,7 +86,7 @@ class PartDataset:
 
     def _take(self, table: Any) -> Exception | None:
         try:
-            schema = self._joined(table.schema)
+            schema = self._with_columns_of(table.schema)
             if len(self._pending) >= self._compact_every:
                 self.flush()
         except (SinkError, OSError, self._pa.ArrowException) as error:
@@ -103,7 +103,7 @@ class PartDataset:
             self._widen()
         if not self._pending:
             return
-        table = self._joint(self._pending)
+        table = self._concatenated(self._pending)
         block = self._folder / f"{self._block:06d}"
         part = block / f"part-{self._sequence:06d}.parquet"
         block.mkdir(exist_ok=True)
@@ -200,7 +200,8 @@ class PartDataset:
     def _all_parts(self) -> list[Path]:
         return sorted(self._folder.glob("*/part-*.parquet"))
 
-    def _joined(self, schema: Any) -> Any:
+    def _with_columns_of(self, schema: Any) -> Any:
+        """The dataset's schema with the new columns of a part; ``SinkError`` DL602 if a column has another type."""
         types = {field.name: field.type for field in self._schema}
         for field in schema:
             if types.get(field.name, field.type) != field.type:
@@ -211,11 +212,12 @@ class PartDataset:
         new = [field for field in schema if field.name not in types]
         return self._pa.schema([*self._schema, *new]) if new else self._schema
 
-    def _joint(self, tables: list[Any]) -> Any:
-        rows = self._pa.concat_tables([self._conform(table) for table in tables])
+    def _concatenated(self, tables: list[Any]) -> Any:
+        """The rows of parts, in the dataset's columns."""
+        rows = self._pa.concat_tables([self._with_all_columns(table) for table in tables])
         return rows.replace_schema_metadata(self._metadata)
 
-    def _conform(self, table: Any) -> Any:
+    def _with_all_columns(self, table: Any) -> Any:
         """The table with the dataset's columns in their order; a column that it lacks is null."""
         if table.schema == self._schema:
             return table
@@ -225,7 +227,7 @@ class PartDataset:
         for part in self._all_parts():
             if self._schema_of(part) != self._schema:
                 table = self._pq.ParquetFile(part).read()
-                self._write(part, self._conform(table).replace_schema_metadata(table.schema.metadata))
+                self._write(part, self._with_all_columns(table).replace_schema_metadata(table.schema.metadata))
         self._narrow = False
 
     def _write(self, part: Path, table: Any) -> None:
@@ -254,7 +256,7 @@ class PartDataset:
             if tables is None:
                 self._merge(parts, target)
             else:
-                self._write(target, self._joint(tables))
+                self._write(target, self._concatenated(tables))
             fsync(new)
             swap_folder(new, block, spare, self._exchange)
         except (OSError, self._pa.ArrowException) as error:
