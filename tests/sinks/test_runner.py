@@ -336,7 +336,7 @@ def test_a_refused_rewind_is_not_done_later(tmp_path: Path) -> None:
     runner = started(Rewound(gate), tmp_path)
     runner.submit(0, event(0))
     assert gate.inside.wait(PATIENCE_S)
-    with pytest.raises(SinkError, match="could not be rewound to step 1: TimeoutError: it was not done in 0.01 s"):
+    with pytest.raises(SinkError, match="could not be rewound to step 1: TimeoutError: it was not done in"):
         runner.rewind(ResumePoint(1), 0.01)
     gate.open.set()
     assert runner.flush(PATIENCE_S)

@@ -91,7 +91,7 @@ def _dense(message: Container, sparse: Mapping[str, Any]) -> NDArray[Any]:
     items = sparse["values"]
     for position, path, item in sparse.get("images", ()):
         data = message.get(item).tobytes()
-        *above, last = position, *path  # an image that is a whole value has an empty path
+        *above, last = [position, *path]  # an image that is a whole value has an empty path
         inside: Any = items
         for key in above:
             inside = inside[key]
