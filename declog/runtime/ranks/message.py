@@ -91,10 +91,9 @@ def _dense(message: Container, sparse: Mapping[str, Any]) -> NDArray[Any]:
     items = sparse["values"]
     for position, path, item in sparse.get("images", ()):
         data = message.get(item).tobytes()
-        *above, last = [position, *path]  # an image that is a whole value has an empty path
-        inside: Any = items
-        for key in above:
+        keys, inside = [position, *path], items  # an image that is a whole value has an empty path
+        for key in keys[:-1]:
             inside = inside[key]
-        inside[last] = Image(inside[last], partial(bytes, data))
+        inside[keys[-1]] = Image(inside[keys[-1]], partial(bytes, data))
     values[sparse["places"]] = texts_of(items)
     return values
