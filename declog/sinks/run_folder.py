@@ -200,15 +200,15 @@ def named(path: Path, *, resume: bool, append: bool) -> RunFolder:
         raise
 
 
-def fresh(base: Path, *, beside: bool) -> RunFolder:
-    """A folder without a run: ``base``, or the next one with a number, ``beside`` it or inside it."""
+def fresh(base: Path, *, inside: bool) -> RunFolder:
+    """A folder without a run: ``base``, or the next one with a number, beside it or ``inside`` it."""
     for number in itertools.count(1):
-        path = base if number == 1 else base.with_name(f"{base.name}-{number}") if beside else base / str(number)
+        path = base if number == 1 else base / str(number) if inside else base.with_name(f"{base.name}-{number}")
         created = True
         try:
             path.mkdir(parents=True)
         except FileExistsError:
-            if beside or path != base:
+            if not inside or path != base:
                 continue
             created = False  # Hydra created it
         try:

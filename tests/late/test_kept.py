@@ -19,7 +19,7 @@ from declog.records import Records
 from declog.runtime.ranks.comm import Comm
 from declog.runtime.ranks.fake_comm import run_ranks
 from declog.runtime.recording.recorder import Recorder
-from declog.runtime.rows.kept import BESIDE
+from declog.runtime.rows.kept import HOW_TO_KEEP
 from declog.testing import MemorySink
 
 SOURCES = ["math", "code", None]
@@ -150,7 +150,7 @@ def test_what_does_not_fit_is_left_out_and_told_once(tmp_path: Path, caplog: pyt
         record.message.partition(" is left out: ")[::2] for record in caplog.records if "left out" in record.message
     ]
     assert sorted(told) == [
-        ("`alone`", f"it was to be kept, and no completions came with it{BESIDE}"),
+        ("`alone`", f"it was to be kept, and no completions came with it{HOW_TO_KEEP}"),
         ("`few`", "it has 1 values to keep, and its batch 2 completions"),
         (
             "`label`",
@@ -158,7 +158,7 @@ def test_what_does_not_fit_is_left_out_and_told_once(tmp_path: Path, caplog: pyt
         ),
         ("`lists`", "the column `lists` is kept as numbers or as texts, and list values came"),
         ("`mixed`", "the column `mixed` is kept as numbers or as texts, and mixed values came"),
-        ("`nowhere`", f"no step is open{BESIDE}"),
+        ("`nowhere`", f"no step is open{HOW_TO_KEEP}"),
         ("`one`", "the column `one` needs one value per completion, and float came"),
         ("`shape`", "the column `shape` is kept as numbers or as texts, and a tensor of the shape [2, 2] came"),
     ]
@@ -293,7 +293,7 @@ def test_where_no_step_is_open(tmp_path: Path, caplog: pytest.LogCaptureFixture)
             log.observe(reward=[1.0], prompt_id=[0])
         declog.keep(behind=[1])
         failures = dict(log.failures)
-    assert told(caplog) == [f"no step is open{BESIDE}"] * 4
+    assert told(caplog) == [f"no step is open{HOW_TO_KEEP}"] * 4
     assert failures == {}
     columns = json.loads((tmp_path / "run/rows/rows.json").read_text())["runs"][-1]["columns"]["default"]
     assert columns["kept"] == {}
@@ -311,4 +311,4 @@ def test_a_loop_that_commits_its_steps(tmp_path: Path, caplog: pytest.LogCapture
     late = ask(tmp_path, {"early": "{expr: reward, by: early}", "late": "{expr: reward, by: late}"})
     values = {item.name: item.value for _, records in late.events for item in records.scalars}
     assert values == {"early/a": 1.0, "early/b": 2.0, "late/c": 1.0, "late/d": 2.0}
-    assert told(caplog) == [f"it was to be kept, and no completions came with it{BESIDE}"]
+    assert told(caplog) == [f"it was to be kept, and no completions came with it{HOW_TO_KEEP}"]

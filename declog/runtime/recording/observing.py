@@ -16,7 +16,7 @@ from declog.runtime.recording import timing
 from declog.runtime.recording.in_trainer import InTrainer
 from declog.runtime.recording.logged_numbers import LoggedNumbers
 from declog.runtime.recording.session import Session
-from declog.runtime.rows.kept import BESIDE
+from declog.runtime.rows.kept import HOW_TO_KEEP
 from declog.runtime.rows.packets import Argument, Packet, named, rows_of
 from declog.runtime.rows.scopes import Recording, Scope, innermost, origin, usable
 from declog.runtime.worker.background import Background
@@ -225,7 +225,7 @@ class Observing(InTrainer, Recording):
                 session.intake.keep(session.batches(scope, origin()), columns)
                 return
             for name in columns:
-                session.intake.leave_out(name, f"no step is open{BESIDE}")
+                session.intake.leave_out(name, f"no step is open{HOW_TO_KEEP}")
 
     def _extra_in(self, scope: Scope | None, column: str, values: Any) -> None:
         if self.closed or self._idle or not self._records():

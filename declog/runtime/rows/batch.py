@@ -41,7 +41,7 @@ class Batch:
     calls: Sequence[Observation] = ()  # calls that have more than columns
     extras: Mapping[str, list[Any] | Tensor] = MappingProxyType({})  # columns of log_extra
     astray: Set[str] = frozenset()  # signals that the batch's calls observed, but only other phases read
-    beside: Set[str] = frozenset()  # the batch's signals that were observed in one call with another phase's signals
+    shared: Set[str] = frozenset()  # the batch's signals that were observed in one call with another phase's signals
     loose = False  # undeclared columns decide the number of rows if no signal does
     order = 0
     # set when the batch closes:
@@ -106,7 +106,7 @@ class Batch:
         if not call.counts.items() <= counts.items():
             for what, count in call.counts.items():
                 if counts.get(what, count) != count:
-                    raise call.uneven(what, (counts[what], labels[what]), (count, call.labels[what]), self.beside)
+                    raise call.uneven(what, (counts[what], labels[what]), (count, call.labels[what]), self.shared)
             counts, labels = {**counts, **call.counts}, {**call.labels, **labels}
         if call.inputs:
             unfolded, folded = self.folds.after(unfolded, call, names, self._streams)

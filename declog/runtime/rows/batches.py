@@ -23,7 +23,7 @@ from declog.runtime.rows.batch import Batch, repeated
 from declog.runtime.rows.calls import LearnedCall, LearnedCalls, Stack, observations, of_phase
 from declog.runtime.rows.folds import Folds
 from declog.runtime.rows.homes import fitting, homes_of, intended_signals
-from declog.runtime.rows.kept import BESIDE, PREFIX, SIGNALS, plain_name
+from declog.runtime.rows.kept import HOW_TO_KEEP, PREFIX, SIGNALS, plain_name
 from declog.runtime.rows.observation import Observation, ReadObservation
 from declog.runtime.rows.paired_rows import PairedRows
 from declog.runtime.rows.steps import OpenBatches
@@ -156,9 +156,9 @@ class Intake:
                 alike = alike and ops is named
             chosen += [(position, op) for op in ops]
         values = [*signals.values()]
-        beside = [(op, values[position]) for position, op in chosen]
+        pairs = [(op, values[position]) for position, op in chosen]
         calls = {
-            phase: ReadObservation(self._plan.phases[phase], {op.name for _, op in chosen if op.phase == phase}, beside)
+            phase: ReadObservation(self._plan.phases[phase], {op.name for _, op in chosen if op.phase == phase}, pairs)
             for phase in dict.fromkeys(op.phase for _, op in chosen)
         }
         try:
@@ -266,7 +266,7 @@ class Intake:
                 batch = batch.copied()
             batch.take(call)
             if several:
-                batch.beside = batch.beside | call.names
+                batch.shared = batch.shared | call.names
             taken[phase] = batch
         if new:
             self._put(batches, taken)
@@ -400,7 +400,7 @@ class Intake:
     def leave_kept(self, batches: OpenBatches) -> None:
         """Leave out kept columns that still wait for a batch."""
         for name in sorted(name for call, _ in batches.kept for name in call.names if not name.startswith(SIGNALS)):
-            self.leave_out(plain_name(name), "it was to be kept, and no completions came with it" + BESIDE)
+            self.leave_out(plain_name(name), "it was to be kept, and no completions came with it" + HOW_TO_KEEP)
         batches.kept = ()
 
     def close(self, batches: OpenBatches, phase: str, *, partly: bool = False, followed: bool = False) -> None:

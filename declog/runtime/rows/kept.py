@@ -26,7 +26,7 @@ from declog.sinks._shared import clean_text
 PREFIX = KEPT  # the prefix of kept columns' names in frames
 SIGNALS = PREFIX + "signals/"  # the prefix of kept columns that are signals
 TEXT, FLOAT = "text", "float"
-BESIDE = ": call `log.keep` in `with log.step(k):`, once beside the `log.observe` of each batch"
+HOW_TO_KEEP = ": call `log.keep` in `with log.step(k):`, once beside the `log.observe` of each batch"
 # the type of a signal, by the kind of numpy's dtype
 _TYPES = {"b": "bool", "i": "int", "u": "int", "f": FLOAT}
 

@@ -16,7 +16,7 @@ from declog.plans.ops import PhaseOp, SignalOp
 from declog.runtime.recording.timing import Timed
 from declog.runtime.values.inputs import accept, describe, listed
 from declog.runtime.values.packs import Pack
-from declog.runtime.values.shapes import Beside, shape_fix, turned
+from declog.runtime.values.shapes import CallValues, shape_fix, turned
 from declog.runtime.values.tensors import HALF
 
 Tensor = torch.Tensor
@@ -34,7 +34,7 @@ class Tokens(NamedTuple):
     device: torch.device
     lists: Lists | None = None  # the lists' lengths, if a signal's tokens were passed as lists
 
-    def joined(self, other: Tokens | None, call: Beside = ()) -> Tokens:
+    def joined(self, other: Tokens | None, call: CallValues = ()) -> Tokens:
         """Join these tokens with those of another signal; raises ``InputError`` if shapes or lists' lengths differ.
 
         ``call`` has all signals of the call with their values, for the error's fix.
@@ -92,15 +92,15 @@ class Observation:
         self.columns = NOTHING
 
     def uneven(
-        self, what: str, first: tuple[int, str], other: tuple[int, str], beside: Set[str] = frozenset()
+        self, what: str, first: tuple[int, str], other: tuple[int, str], shared: Set[str] = frozenset()
     ) -> InputError:
         """Return the error for a value with another number of rows than an earlier value of the batch.
 
-        ``beside`` has the batch's signals that were observed in one call with another phase's signals.
+        ``shared`` has the batch's signals that were observed in one call with another phase's signals.
         """
         (fewer, few), (more, many) = sorted((first, other))
         phase, both = self.phase.name, f"`{first[1]}` has {first[0]} {what}, `{other[1]}` has {other[0]}"
-        if what == "completions" and any(op.source == first[1] and op.name in beside for op in self.phase.signals):
+        if what == "completions" and any(op.source == first[1] and op.name in shared for op in self.phase.signals):
             return InputError.of("DL505.beside", phase=phase, both=both, name=first[1])
         of_tokens = {op.source for op in self.phase.signals if op.axis is Axis.TOKEN}
         texts = {op.source for op in self.phase.signals if op.dtype in (DType.TEXT, DType.OBJECT)}  # such as a prompt
@@ -122,9 +122,9 @@ class Observation:
 class ReadObservation(Observation):
     """A call whose values are checked one by one."""
 
-    def __init__(self, phase: PhaseOp, names: Set[str], beside: Beside = ()) -> None:
+    def __init__(self, phase: PhaseOp, names: Set[str], call: CallValues = ()) -> None:
         super().__init__(phase, names)
-        self.beside = beside  # all signals and values of the call, for the fixes of errors
+        self.call = call  # all signals and values of the call, for the fixes of errors
         self.labels: dict[str, str] = {}
         self.numbers: dict[Key, float | int | Timed] = {}
         self.texts: dict[Key, tuple[Axis, list[Any] | Pack]] = {}
@@ -166,7 +166,7 @@ class ReadObservation(Observation):
                 raise InputError(error.code, error.message, fix) from None
             if error.code != "DL503" or error.fix != shape_fix(op, label, value):
                 raise
-            raise InputError(error.code, error.message, shape_fix(op, label, value, self.beside)) from None
+            raise InputError(error.code, error.message, shape_fix(op, label, value, self.call)) from None
         if isinstance(checked, Tensor):
             shape = checked.shape
             if checked.is_cuda:
@@ -186,7 +186,7 @@ class ReadObservation(Observation):
                     ragged = not isinstance(value, Tensor | np.ndarray) and not op.packed
                     lists = (tuple(map(len, listed(value))), label) if ragged else None
                     tokens = Tokens(shape, label, checked.device, lists)
-                    self.tokens = tokens if self.tokens is None else self.tokens.joined(tokens, self.beside)
+                    self.tokens = tokens if self.tokens is None else self.tokens.joined(tokens, self.call)
         elif checked is not None:
             self._put_plain(op, key, label, checked)
 
@@ -194,7 +194,7 @@ class ReadObservation(Observation):
         first = self.counts.setdefault(what, count)
         if first != count:
             both = {self.labels[what]: first, label: count}
-            if what == "completions" and (name := turned([*both], both, self.beside)) is not None:
+            if what == "completions" and (name := turned([*both], both, self.call)) is not None:
                 counts = f"`{self.labels[what]}` has {first} {what}, `{label}` has {count}"
                 raise InputError.of("DL505.turned", phase=self.phase.name, both=counts, name=name)
             raise self.uneven(what, (first, self.labels[what]), (count, label))
@@ -213,22 +213,22 @@ class ReadObservation(Observation):
                 self.numbers[key] = value
 
 
-def of_other_tokens(first: Tokens, other: Tokens, call: Beside = ()) -> InputError:
+def of_other_tokens(first: Tokens, other: Tokens, call: CallValues = ()) -> InputError:
     """Return the error for values per token whose shape differs from an earlier signal's.
 
     ``call`` has all signals of the call with their values.
     """
-    beside = {op.source: value for op, value in call if op.axis is Axis.TOKEN}
+    per_token = {op.source: value for op, value in call if op.axis is Axis.TOKEN}
     shape, name, other_shape, other_name = tuple(first.shape), first.source, tuple(other.shape), other.source
     fix = "observe signals of the same tokens together"
     shapes = {name: shape, other_name: other_shape}
-    shapes |= {label: tuple(value.shape) for label, value in beside.items() if isinstance(value, Tensor)}
+    shapes |= {label: tuple(value.shape) for label, value in per_token.items() if isinstance(value, Tensor)}
     if all(len(one) == 2 and one[0] == shape[0] for one in shapes.values()):
         counts = {label: one[1] for label, one in shapes.items()}
         fewer, most = min(counts.values()), max(counts.values())
         longer = [label for label, count in counts.items() if count > fewer]
         (short, *further) = [label for label, count in counts.items() if count == fewer]
-        mask = getattr(beside.get(short), "dtype", None) is torch.bool
+        mask = getattr(per_token.get(short), "dtype", None) is torch.bool
         if len(longer) > 1 and not further and not mask and {counts[label] for label in longer} == {most}:
             fix += f": `{short}` has {most - fewer} tokens fewer than {' and '.join(f'`{label}`' for label in longer)}"
         elif most == fewer + 1:

@@ -114,10 +114,10 @@ class PairedRows:
             if read <= came and not any(read <= names for names in calls):
                 self._warn_of_tokens.discard(phase)
                 sources = {signal.name: signal.source for signal in op.signals}
-                beside = max((read & names for names in calls), key=lambda names: (len(names), sorted(names)))
+                largest = max((read & names for names in calls), key=lambda names: (len(names), sorted(names)))
                 apart, together = (
                     ", ".join(f"`{sources.get(name, name)}`" for name in sorted(some))
-                    for some in (read - beside, beside)
+                    for some in (read - largest, largest)
                 )
                 metrics = [id for id, needs in signals_of(self._plan).items() if read <= _names_of(needs, phase)]
                 log.warning(
@@ -173,7 +173,7 @@ class PairedRows:
                 self._warn_of_twice.discard(phase)
                 return
         first, second = before.names & self._names[phase], batch.names & self._names[phase]
-        if not first or not first <= second or not first <= before.beside or batch.beside or batch.rows > before.rows:
+        if not first or not first <= second or not first <= before.shared or batch.shared or batch.rows > before.rows:
             return
         if 2 * len(first) > len(second) or not (counted := first & self._counted(phase, before.names)):
             return

@@ -238,7 +238,7 @@ def _folder(plan: Plan, options: Start, origin: Origin | None) -> tuple[RunFolde
         if folder is not None:
             home = run_folder.named(folder, resume=False, append=plan.append)
         else:
-            home = run_folder.fresh(base.absolute(), beside=parent is None)
+            home = run_folder.fresh(base.absolute(), inside=parent is not None)
     except OSError as error:
         raise SinkError.of("DL601.run_folder", error=error) from error
     return home, choice, origin.run_id if origin is not None and choice.replaces(origin, home.path) else new

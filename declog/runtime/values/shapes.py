@@ -13,19 +13,19 @@ from declog.language.dtypes import Axis
 from declog.plans.ops import SignalOp
 from declog.runtime.values.fixes import entry_of
 
-Beside = Sequence[tuple[SignalOp, Any]]  # signals of one call, with their values
+CallValues = Sequence[tuple[SignalOp, Any]]  # signals of one call, with their values
 _OF_PARAMETERS = re.compile(r"(\w+[_/])?(lr|learning_rate|weight_decay|momentum)s?")  # values per parameter group
 _TEXTS = ("content", "text", "completion", "response", "output", "answer")  # keys whose value is a text
 
 
-def shape_fix(op: SignalOp, label: str, value: Any, beside: Beside = ()) -> str:
-    """Return an edit that gives a value the expected shape; ``beside`` has the signals of its call.
+def shape_fix(op: SignalOp, label: str, value: Any, call: CallValues = ()) -> str:
+    """Return an edit that gives a value the expected shape; ``call`` has the signals of its call.
 
     Declaring another axis with rows is offered only if the signal's name in the config is the observed name: otherwise
     a preset renames the signal, and its expressions need the declared axis.
     """
     ndim = 1 if isinstance(value, Sequence) else getattr(value, "ndim", 0)
-    rows = rows_beside(label, beside)
+    rows = rows_of_others(label, call)
     if op.axis is Axis.STEP:
         edit, axis = _of_step(label, value, ndim)
     elif ndim == 0 and not isinstance(value, Sequence):
@@ -37,12 +37,12 @@ def shape_fix(op: SignalOp, label: str, value: Any, beside: Beside = ()) -> str:
             edit = f"`{label}.{'sum' if 'reward' in label else 'mean'}(1)` of values per token"
         if rows == value.shape[0] * value.shape[1]:
             axis = ""
-        elif _is_of_tokens(value, beside) and op.name == op.source:
+        elif _is_of_tokens(value, call) and op.name == op.source:
             return f"declare `{entry_of(op, 'axis: token')}`, or {edit}"
     elif op.axis is Axis.TOKEN and ndim == 3 and "logp" in label:
         edit, axis = f"of logits `torch.log_softmax({label}, -1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)`", ""
     elif op.axis is Axis.TOKEN and ndim == 1:
-        edit, axis = _of_packed(label, value, rows, beside)
+        edit, axis = _of_packed(label, value, rows, call)
     else:
         edit, axis = "reduce or index it", {1: "completion", 2: "token"}.get(ndim, "")
     declares = axis and not op.family and (op.axis is Axis.STEP or op.name == op.source)
@@ -59,13 +59,13 @@ def _of_step(label: str, value: Any, ndim: int) -> tuple[str, str]:
     return f"`{label}.mean()`{of_tokens}", {1: "completion", 2: "token"}.get(ndim, "")
 
 
-def _of_packed(label: str, value: Any, rows: int | None, beside: Beside) -> tuple[str, str]:
+def _of_packed(label: str, value: Any, rows: int | None, call: CallValues) -> tuple[str, str]:
     """Return the edit for the tokens of all completions in one row, and the axis that the signal may have instead."""
-    alone = [op for op, other in beside if op.axis is Axis.TOKEN and _dimensions(other) == 1][1:] == []
+    alone = [op for op, other in call if op.axis is Axis.TOKEN and _dimensions(other) == 1][1:] == []
     axis = "completion" if alone and rows in (None, len(value)) else ""  # with several, changing one would be wrong
     if rows == len(value):
         return f"one value per token: `{label}` as before it is reduced", axis
-    lengths = next((op.source for op, other in beside if _are_lengths(op, other, len(value))), None)
+    lengths = next((op.source for op, other in call if _are_lengths(op, other, len(value))), None)
     said = f"{lengths}.tolist()" if lengths else "lengths"
     split = f"the tokens of each completion: `{label}.split({said})`" + ", with a list of them" * (lengths is None)
     if rows and len(value) % rows == 0:
@@ -79,17 +79,17 @@ def _are_lengths(op: SignalOp, value: Any, tokens: int) -> bool:
     return plain and op.axis is Axis.COMPLETION and "length" in op.source and int(value.sum()) == tokens
 
 
-def _is_of_tokens(value: Any, beside: Beside) -> bool:
+def _is_of_tokens(value: Any, call: CallValues) -> bool:
     """Whether a signal per token has the shape of a value."""
-    shapes = [tuple(other.shape) for op, other in beside if op.axis is Axis.TOKEN and hasattr(other, "shape")]
+    shapes = [tuple(other.shape) for op, other in call if op.axis is Axis.TOKEN and hasattr(other, "shape")]
     return tuple(value.shape) in shapes
 
 
-def rows_beside(label: str, beside: Beside) -> int | None:
+def rows_of_others(label: str, call: CallValues) -> int | None:
     """The number of completions that the other values of a call have; None if no other value tells it."""
     counts = {
         axis: [
-            len(value) for op, value in beside
+            len(value) for op, value in call
             if op.source != label and op.axis is axis and not op.packed and not op.family and _dimensions(value) == ndim
         ]
         for axis, ndim in ((Axis.COMPLETION, 1), (Axis.TOKEN, 2))
@@ -101,18 +101,18 @@ def _dimensions(value: Any) -> int | None:
     return 1 if isinstance(value, list | tuple) else getattr(value, "ndim", None)
 
 
-def turned(labels: Sequence[str], counts: Mapping[str, int], beside: Beside) -> str | None:
+def turned(labels: Sequence[str], counts: Mapping[str, int], call: CallValues) -> str | None:
     """Return which of two signals has its axes turned, [tokens, completions]; None if neither seems to.
 
     The other signals' number of completions decides first, then a name with "mask".
     """
     opposite = dict(zip(labels, labels[::-1], strict=True))
     fits = [
-        op.source for op, value in beside
+        op.source for op, value in call
         if op.source in opposite and op.axis is Axis.TOKEN and _dimensions(value) == 2
         and value.shape[1] == counts[opposite[op.source]]
     ]  # fmt: skip
-    rows = {label: rows_beside(label, [pair for pair in beside if pair[0].source not in labels]) for label in fits}
+    rows = {label: rows_of_others(label, [pair for pair in call if pair[0].source not in labels]) for label in fits}
     wrong = [label for label in fits if rows[label] is not None and rows[label] != counts[label]]
     masks = [label for label in fits if "mask" in label]
     return next(iter([*wrong, *masks, *fits[::-1]]), None)
