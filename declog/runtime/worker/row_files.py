@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +33,7 @@ from declog.runtime.ranks.message import encode, frames_of
 from declog.runtime.ranks.wire import read
 from declog.sinks._shared import clean_text
 
-CHUNK, TAIL = "{:06d}.parquet", "tail-{:06d}.bin"
+CHUNK, TAIL = "{}.parquet", "tail-{}.bin"  # with the six digits of the chunk's number
 _COLUMNS = b"declog"  # the key of the columns in the metadata of a parquet file
 _ORDER = "#columns"
 _TEXT = "O"
@@ -56,6 +57,7 @@ class _Column(NamedTuple):
     dtype: str
 
 
+_axis_and_dtype = attrgetter("axis", "dtype")
 _FACTS = tuple(item.name for item in fields(EventFacts))
 
 
@@ -81,7 +83,7 @@ def journal(path: Path, grouping: Grouping | None) -> tuple[list[RowEvent], int]
 
 def tail_of(folder: Path, chunk: int) -> Path:
     """The path of a chunk's journal."""
-    return folder / TAIL.format(chunk)
+    return folder / TAIL.format(f"{chunk:06d}")
 
 
 # -- a complete chunk
@@ -155,7 +157,7 @@ def _lists(cells: Sequence[tuple[Array, Array | None] | None]) -> Any:
 
 def chunk_of(folder: Path, chunk: int) -> Path:
     """The path of a chunk's parquet file, which exists when the chunk is complete."""
-    return folder / CHUNK.format(chunk)
+    return folder / CHUNK.format(f"{chunk:06d}")
 
 
 # -- reading
@@ -163,7 +165,7 @@ def chunk_of(folder: Path, chunk: int) -> Path:
 
 def chunks(folder: Path) -> list[int]:
     """The numbers of the chunks in a folder, complete and open, in order."""
-    names = [path.name for pattern in (CHUNK, TAIL) for path in folder.glob(pattern.format(0).replace("000000", "*"))]
+    names = [path.name for name in (CHUNK, TAIL) for path in folder.glob(name.format("*"))]
     return sorted({int(name.partition(".")[0].rpartition("-")[2]) for name in names})
 
 
@@ -227,7 +229,7 @@ class _PhaseReader:
         texts: dict[Key, tuple[Axis, Array]] = {}
         numbers = [number for number in order if number in self._values]
         batches = Batches(*(self._cell(number, row)[0] for number in numbers[: len(PARTS)]))
-        for (number, dtype), alike in groupby(numbers[len(PARTS) :], lambda number: self._columns[number][::3]):
+        for (number, dtype), alike in groupby(numbers[len(PARTS) :], lambda one: _axis_and_dtype(self._columns[one])):
             group = list(alike)
             axis, keys = Axis(number), tuple((self._columns[one].name, self._columns[one].member) for one in group)
             cells = [self._cell(one, row) for one in group]
