@@ -57,17 +57,17 @@ def fields_of(result: Any) -> Mapping[str, Any] | None:
     if isinstance(result, tuple) and hasattr(result, "_asdict"):
         fields: Mapping[str, Any] = result._asdict()
         return fields
-    if _is_number(result):
+    if _may_be_loss(result):
         return {LOSS: result}
-    if isinstance(result, tuple) and len(result) == 2 and _is_number(result[0]):
+    if isinstance(result, tuple) and len(result) == 2 and _may_be_loss(result[0]):
         named = fields_of(result[1])
         if isinstance(result[1], Mapping) and named is not None:
             return {LOSS: result[0], **named}
     return None
 
 
-def _is_number(value: Any) -> bool:
-    """Whether a value is a number but no bool, or a tensor or array with one element."""
+def _may_be_loss(value: Any) -> bool:
+    """Whether a step's result may be its loss: a number but no bool, or a tensor or array with one element."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return True
     return hasattr(value, "item") and hasattr(value, "shape") and all(size == 1 for size in value.shape)

@@ -25,7 +25,7 @@ import torch
 from declog.errors import InputError
 from declog.plans.ops import Plan
 from declog.runtime.values import media
-from declog.runtime.values.tensors import FLOATS, HALF, INTEGERS, is_number, readable
+from declog.runtime.values.tensors import FLOATS, HALF, INTEGERS, is_scalar, readable
 
 log = logging.getLogger("declog")
 _PLAIN = frozenset({str, int, float, bool, type(None)})
@@ -65,7 +65,7 @@ def plain_column(column: str, values: Any) -> list[Any] | torch.Tensor:
     A tensor, or a list of tensors without dimensions, becomes a copy on its device, because reading its values would
     wait for the device. Other values become a ``plain_value`` each.
     """
-    if isinstance(values, list | tuple) and values and all(is_number(item) and item.dtype in _KEPT for item in values):
+    if isinstance(values, list | tuple) and values and all(is_scalar(item) and item.dtype in _KEPT for item in values):
         values = _stacked(values)
     if isinstance(values, torch.Tensor) and values.dtype is not torch.uint64:
         try:

@@ -22,7 +22,7 @@ from declog.runtime.recording.timing import Timed
 from declog.runtime.values.extras import plain_value, plain_values
 from declog.runtime.values.fixes import entry_of, fix_of
 from declog.runtime.values.shapes import array_fix, shape_fix, text_fix
-from declog.runtime.values.tensors import FLOATS, INTEGERS, described_array, is_number, named_dtype, readable
+from declog.runtime.values.tensors import FLOATS, INTEGERS, described_array, is_scalar, named_dtype, readable
 
 Tensor = torch.Tensor
 Observed = Tensor | float | int | bool | list[Any] | None | Timed
@@ -165,7 +165,7 @@ def _list(op: SignalOp, label: str, value: Sequence[Any]) -> Observed:
         return _tokens(op, label, value)
     types = {type(item) for item in value}
     among = {float, int, bool, type(None)} if op.dtype is DType.FLOAT else {int, bool}
-    if Tensor in types <= {Tensor, *among} and all(type(item) is not Tensor or is_number(item) for item in value):
+    if Tensor in types <= {Tensor, *among} and all(type(item) is not Tensor or is_scalar(item) for item in value):
         on = next(item.device for item in value if isinstance(item, Tensor))
         items = [_readable(op, label, item) if isinstance(item, Tensor) else _as_tensor(item, on) for item in value]
         mixed = len({item.dtype for item in items}) > 1 and any(item.is_floating_point() for item in items)
@@ -179,7 +179,7 @@ def _list(op: SignalOp, label: str, value: Sequence[Any]) -> Observed:
         wrong |= types & {float}
     if wrong:
         places = [position for position, item in enumerate(value) if type(item) in wrong]
-        at = next((position for position in places if not is_number(value[position])), places[0])
+        at = next((position for position in places if not is_scalar(value[position])), places[0])
         if op.family and isinstance(value[at], Mapping):
             name = op.source
             columns = f"{{key: [row.get(key) for row in {name}] for key in {name}[0]}}"
@@ -348,7 +348,7 @@ def undeclared(value: Any) -> tuple[Axis | None, Any]:
         return Axis.STEP, value.item() if isinstance(value, np.generic | np.ndarray) else value
     if isinstance(value, list | tuple) and all(isinstance(item, bool | int | float | type(None)) for item in value):
         value = np.array([np.nan if item is None else item for item in value], np.float64)
-    if isinstance(value, list | tuple) and value and all(map(is_number, value)):
+    if isinstance(value, list | tuple) and value and all(map(is_scalar, value)):
         value = torch.stack([item.detach().double() for item in value])
     if isinstance(value, np.ndarray) and value.dtype.kind in "fiub":
         value = _native(value)

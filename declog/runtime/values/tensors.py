@@ -26,7 +26,7 @@ def named_dtype(dtype: object) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def is_number(value: Any) -> bool:
+def is_scalar(value: Any) -> bool:
     """Whether a value is a tensor without dimensions."""
     return isinstance(value, Tensor) and not value.ndim
 
