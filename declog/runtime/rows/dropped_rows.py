@@ -76,9 +76,12 @@ class DroppedRows:
             failure = RuntimeFailure.of("DL513.committed", step=step)
         self._failures.count(failure, rows, call_site())
 
-    def partial(self, edge: int, steps: list[int]) -> None:
-        """Note that a window closed while scopes of its ``steps`` were open: they took longer than a window waits."""
-        self._failures.count(RuntimeFailure.of("DL513.partial", edge=edge, steps=steps[:4]), 1, call_site())
+    def partial(self, end: int, steps: list[int]) -> None:
+        """Note that the window with the last step ``end`` closed while scopes of its ``steps`` were open.
+
+        The scopes took longer than a window waits.
+        """
+        self._failures.count(RuntimeFailure.of("DL513.partial", end=end, steps=steps[:4]), 1, call_site())
 
     def _wrong(self, rows: int, key: str, **facts: object) -> None:
         if self._strict:

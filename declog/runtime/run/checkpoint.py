@@ -43,7 +43,7 @@ class RecorderState:
     seen: list[str]  # the phases whose first batch has closed
     elapsed: float  # the seconds since the start of the run
     train: int | None = None  # the last optimizer step
-    edge: int | None = None  # the step up to which everything is logged
+    edge: int | None = None  # the watermark: the step up to which everything is logged. States have it under this name
     spent: float = 0.0  # the seconds of the steps since then
 
 
