@@ -127,7 +127,7 @@ class Evaluation:
 
     def load(self, frames: Mapping[str, Frame], data: Mapping[str, Any]) -> None:
         """Restore the state of an equal plan."""
-        self.load_totals(data)
+        self.load_dispatcher(data)
         for name, frame in frames.items():
             _, frame.mode, *_, frame.phase = name.split("/")
         for kind, name, part in self._parts():
@@ -135,7 +135,7 @@ class Evaluation:
             rows = {name.removeprefix(prefix): frame for name, frame in frames.items() if name.startswith(prefix)}
             part.load(rows, data[kind].get(name, {}))
 
-    def load_totals(self, data: Mapping[str, Any]) -> None:
+    def load_dispatcher(self, data: Mapping[str, Any]) -> None:
         """Restore only the dispatcher's part, such as the values over the run: the state is of a different plan."""
         self._dispatcher.load(data["dispatch"])
 

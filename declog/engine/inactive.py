@@ -185,7 +185,7 @@ class Inactive:
         told, reasons = dict[str, list[str]](), self.reasons
         for id in [id for id in ids if id not in reasons]:
             variance = not self._variances.keys().isdisjoint(self._keys[id])
-            why = f"no value in {self.silent.told(id)} log events, though all that it reads came"
+            why = f"no value in {self.silent.stop_counting(id)} log events, though all that it reads came"
             why += "; a variance needs two values in a window, so `every: 2` or more" * variance
             told.setdefault(why, []).append(id)
             self._modes["train"].inactive[id] = why

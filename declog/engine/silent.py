@@ -48,7 +48,7 @@ class Silent:
         """The metrics that had no value in ``MANY`` log events or more, at the end of the run."""
         return [id for id, count in self._counts.items() if count >= MANY]
 
-    def told(self, id: str) -> int:
+    def stop_counting(self, id: str) -> int:
         """Return the number of windows without a value of a metric, and stop counting it: it is reported once."""
         return self._counts.pop(id)
 

@@ -26,7 +26,7 @@ class Sender:
         self._paired = PairedRows(plan)
         self._local = tables  # writes this rank's own tables
 
-    def described(self, event: LogEvent) -> LogEvent:
+    def with_arrivals(self, event: LogEvent) -> LogEvent:
         """Return the event with the facts about its rows: whether they are intact, and which signals arrived."""
         return event._replace(intact=event.window.intact, arrivals=arrivals(event.window, self._plan.phases))
 

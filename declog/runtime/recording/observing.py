@@ -31,7 +31,7 @@ class Observing(InTrainer, Recording):
 
     def __init__(self, session: Session, background: Background) -> None:
         super().__init__(session, background)
-        self._special = session.meter.timed  # True: `observe` must not take its short cut
+        self._no_short_cut = session.meter.timed  # `observe` must not take its short cut
         self._said_so = False
 
     def observe(self, *arguments: Argument, step: Any = None, **signals: Any) -> None:
@@ -49,7 +49,8 @@ class Observing(InTrainer, Recording):
         scope = innermost()
         try:
             if (
-                scope is None or scope.takes is not self or arguments or step is not None or self._special or self._idle
+                scope is None or scope.takes is not self or arguments or step is not None
+                or self._no_short_cut or self._idle
                 # with an integration attached, only calls inside its guard, which reports mistakes, take the short cut
                 or (self._caller is not None and not self._inside.guards)
             ):  # fmt: skip

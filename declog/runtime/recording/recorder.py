@@ -426,7 +426,7 @@ class Recorder(Observing):
     def in_child(self) -> None:
         """Note that this process is a fork of the run's process: it has no threads, and a lock may stay locked."""
         if not self.closed:
-            self._special = True
+            self._no_short_cut = True
             self._session.in_child()
 
     def _original(self) -> None:

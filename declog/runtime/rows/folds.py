@@ -108,7 +108,7 @@ class Folds:
                 for name, value in inputs.items() if name in needed
             }  # fmt: skip
         after = Unfolded(waiting, kept, tokens)
-        if not ready or (all_tokens := self._known_tokens(inputs, tokens)) is None:
+        if not ready or (all_tokens := self._shape_of_tokens(inputs, tokens)) is None:
             return after, None
         shape, device = all_tokens.shape, all_tokens.device
         for value in inputs.values():  # copy a mask on the host to the values on a GPU, not the other way round
@@ -140,8 +140,8 @@ class Folds:
         call.texts = texts
         return call
 
-    def _known_tokens(self, inputs: Mapping[str, Tensor], tokens: Tokens | None) -> Tokens | None:
-        """The shape of the batch's tokens: from values per token or, without any, from lengths on the host."""
+    def _shape_of_tokens(self, inputs: Mapping[str, Tensor], tokens: Tokens | None) -> Tokens | None:
+        """The shape of the batch's tokens: of values per token or, without any, by lengths on the host; else None."""
         name = self._phase.lengths
         if name is None or (tokens is not None and name in inputs):
             return tokens

@@ -260,7 +260,8 @@ class Background:
         if self._collector is not None:
             evaluation, rows = self._collector.evaluation, self._collector.rows
             if data:
-                self.settle(partial(evaluation.load, frames, data) if equal else partial(evaluation.load_totals, data))
+                load = partial(evaluation.load, frames) if equal else evaluation.load_dispatcher
+                self.settle(partial(load, data))
             if rows is not None and "rows" in data:
                 rows.go_on(data["rows"], branch=self._outlets.branch)
             held = evaluation.open_windows

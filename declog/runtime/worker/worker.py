@@ -141,7 +141,7 @@ class Worker:
 
     def _process(self, event: LogEvent) -> None:
         figures = {} if event.part else {**event.figures, **self._meter.read_worker()}
-        event = self._sender.described(event._replace(figures=figures))
+        event = self._sender.with_arrivals(event._replace(figures=figures))
         with np.errstate(all="ignore"):
             if self._collector is None:
                 self._comm.send(event.key, self._sender.message(event))
