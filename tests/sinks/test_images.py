@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -139,15 +140,30 @@ def test_what_is_broken_is_described(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Beyond it images are described only, which is said once; what was shown or forgotten makes room."""
-    before = media._Held.total
+    before = media._MEMORY.total
     monkeypatch.setattr(media, "HELD_BYTES", before + 1500)
-    monkeypatch.setattr(media._Held, "_reported", False)
+    monkeypatch.setattr(media._MEMORY, "_reported", False)
     first, *others = (plain_value(drawn()) for _ in range(4))  # 600 bytes each
     assert [each.encoded() is None for each in others] == [False, True, True]
-    assert media._Held.total == before + 600
+    assert media._MEMORY.total == before + 600
     assert first.encoded() is not None
-    assert media._Held.total == before
+    assert media._MEMORY.total == before
     assert len(caplog.records) == 1
+
+
+def test_a_picture_that_is_forgotten_while_another_is_counted() -> None:
+    """The garbage collector may run anywhere on the training thread: it must not wait for a lock of that thread."""
+    before, held = media._MEMORY.total, [plain_value(drawn())]
+
+    def forget() -> None:
+        with media._MEMORY._lock:
+            held.clear()
+
+    thread = threading.Thread(target=forget, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert media._MEMORY.total == before
 
 
 def test_images_of_another_rank(tmp_path: Path) -> None:

@@ -36,32 +36,44 @@ PARTS = frozenset({"image", "image_url", "input_image", "video", "video_url", "a
 Opened = Callable[[], Any]  # returns a Pillow image
 
 
-class _Held:
-    """One held picture. ``total`` counts the bytes of all held pictures, as long as they live or until encoded."""
+class _Memory:
+    """Counts the bytes of all held pictures, as long as they live or until they are encoded."""
 
-    total = 0
-    _lock = threading.Lock()
-    _reported = False
+    def __init__(self) -> None:
+        self.total = 0
+        self._lock = threading.RLock()  # the garbage collector may forget a picture while this thread holds the lock
+        self._reported = False
+
+    def add(self, size: int) -> None:
+        """Count the bytes of a picture; a negative ``size`` releases them."""
+        with self._lock:
+            self.total += size
+
+    def has_room(self, size: int) -> bool:
+        """Whether another picture fits; logs a warning at the first that does not."""
+        if self.total + size <= HELD_BYTES:
+            return True
+        if not self._reported:
+            self._reported = True
+            log.warning(
+                "images of more than %d MB wait for a log event: further ones are not shown", HELD_BYTES // 2**20
+            )
+        return False
+
+
+_MEMORY = _Memory()
+
+
+class _Picture:
+    """A picture that is held until it is encoded, or forgotten."""
 
     def __init__(self, opened: Opened, size: int) -> None:
         self._opened: Opened | None = opened
         self._size = size
         self._encoded: bytes | None = None
         self._encoding = threading.Lock()
-        with _Held._lock:
-            _Held.total += size
-
-    @staticmethod
-    def room(size: int) -> bool:
-        """Whether another image fits; logs a warning at the first that does not."""
-        if _Held.total + size <= HELD_BYTES:
-            return True
-        if not _Held._reported:
-            _Held._reported = True
-            log.warning(
-                "images of more than %d MB wait for a log event: further ones are not shown", HELD_BYTES // 2**20
-            )
-        return False
+        self._memory = _MEMORY  # when the interpreter ends, the module's names may be gone
+        self._memory.add(size)
 
     def encoded(self) -> bytes | None:
         """Return the image as PNG or JPEG, no side longer than ``EDGE``; None, with a warning, if it cannot be read."""
@@ -76,9 +88,7 @@ class _Held:
         return self._encoded
 
     def _release(self) -> None:
-        kind = type(self)  # not `_Held`: when the interpreter ends, the module's names may be gone
-        with kind._lock:
-            kind.total -= self._size
+        self._memory.add(-self._size)
         self._size = 0
 
     __del__ = _release
@@ -186,7 +196,7 @@ def _encoded(media: str, size: int, data: Callable[[], bytes]) -> Image:
 
 
 def _image(what: dict[str, Any], opened: Opened, size: int) -> Image:
-    return Image(what, _Held(opened, size).encoded if _Held.room(size) else None)
+    return Image(what, _Picture(opened, size).encoded if _MEMORY.has_room(size) else None)
 
 
 def _pillow() -> Any:
