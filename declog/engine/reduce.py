@@ -47,7 +47,7 @@ class Reductions:
             else:
                 self._alone.append(op)
         self._stats: frozenset[Stat] = ALL if kept else frozenset()
-        self.blocks = [Block(group, self._stats) for group in groups.values()]
+        self.blocks = [MetricBlock(group, self._stats) for group in groups.values()]
         self._block_of = {op.key: number for number, block in enumerate(self.blocks) for op in block.ops}
         self._outputs: OrderedDict[Hashable, Outputs] = OrderedDict()
 
@@ -71,7 +71,7 @@ class Reductions:
             if block.phase in views and (state := self._state(block, views[block.phase], failed)) is not None
         }  # fmt: skip
 
-    def _state(self, block: Block, view: View, failed: Failed | None) -> State | None:
+    def _state(self, block: MetricBlock, view: View, failed: Failed | None) -> State | None:
         try:
             return block.state(view)
         except BaseException:
@@ -80,9 +80,9 @@ class Reductions:
         working: list[MetricOp] = []
         for ops in block.by_source.values():
             with _guarded(ops, failed):
-                Block(ops, self._stats).state(view)
+                MetricBlock(ops, self._stats).state(view)
                 working += ops
-        return Block(working, self._stats).state(view) if working else None
+        return MetricBlock(working, self._stats).state(view) if working else None
 
     def state_of(self, op: MetricOp, states: States) -> State | None:
         """The state of one metric, taken from its block's."""
@@ -133,7 +133,7 @@ def has_state(op: MetricOp) -> bool:
     return op.reduction.foldable or (ordered and op.fold is None)
 
 
-class Block:
+class MetricBlock:
     """Metrics of one phase whose values fall into the same cells: the same labels and pieces of the window.
 
     For each source, the statistics that its metrics need are computed, and those in ``stats``.
