@@ -84,7 +84,7 @@ class RunFolder:
         self._created = created
         self._before = frozenset(entry.name for entry in path.iterdir())
         self._facts: dict[str, Any] = {}
-        self._saying = threading.Lock()
+        self._writing = threading.Lock()
 
     def begin(self, facts: Mapping[str, Any], texts: Mapping[str, str]) -> None:
         """Write ``run.json``, and ``texts`` by their names in ``KEPT``. Call this when all sinks are open."""
@@ -96,46 +96,46 @@ class RunFolder:
             **{KEPT[name]: self._keep(name, text) for name, text in texts.items()}, "state": "running", "ended": None,
             "missing": {}, "files": sorted(files | set(earlier.get("files", ()))), "earlier": runs,
         }  # fmt: skip
-        self.say()
+        self.write_facts()
 
-    def say(self, **facts: Any) -> None:
+    def write_facts(self, **facts: Any) -> None:
         """Write more facts to ``run.json``. Raises the ``OSError`` of the disk."""
-        with self._saying:
+        with self._writing:
             self._facts |= facts
             text = json.dumps(self._facts, indent=2, ensure_ascii=False, default=str)
             replace_text(self.path / RUN, f"{text}\n")
 
-    def note(self, **facts: Any) -> None:
-        """Write more facts to ``run.json``, as ``say``, but never raise: a refusal of the disk is logged."""
+    def try_write_facts(self, **facts: Any) -> None:
+        """Write more facts to ``run.json``, as ``write_facts``, but never raise: a refusal of the disk is logged."""
         try:
-            self.say(**facts)
+            self.write_facts(**facts)
         except OSError as error:
             log.warning("%s is not up to date in %s: %s", self.path / RUN, ", ".join(facts), error)
 
     def end(self, state: str, failures: Mapping[str, int]) -> None:
         """Write how the run ended, and release the folder. Never raises."""
-        self.note(state=state, ended=time.strftime("%Y-%m-%dT%H:%M:%S%z"), failures=dict(failures))
+        self.try_write_facts(state=state, ended=time.strftime("%Y-%m-%dT%H:%M:%S%z"), failures=dict(failures))
         self._lock.release()
 
-    def configured(self, text: str) -> None:
+    def save_config(self, text: str) -> None:
         """Save the trainer's configuration, in place of this process's earlier one; other runs keep their file."""
         earlier = {facts.get(KEPT[RUN_CONFIG]) for facts in segments(self._earlier)}
         file = self._facts.get(KEPT[RUN_CONFIG])
         if file is not None and file not in earlier:
             replace_text(self.path / file, text)
         else:
-            self.say(**{KEPT[RUN_CONFIG]: self._keep(RUN_CONFIG, text)})
+            self.write_facts(**{KEPT[RUN_CONFIG]: self._keep(RUN_CONFIG, text)})
 
-    def renamed(self, run_id: str) -> None:
+    def take_run_id(self, run_id: str) -> None:
         """Write that the run continues an earlier one, and has the earlier run's id."""
-        self.say(run_id=run_id, **self._parent_of(run_id))
+        self.write_facts(run_id=run_id, **self._parent_of(run_id))
 
-    def moved(self, path: Path, run_id: str) -> RunFolder:
-        """The folder of the run that this run continues. Call this before this run logs anything here.
+    def move_to(self, path: Path, run_id: str) -> RunFolder:
+        """Begin in the folder of the run that this run continues; returns it. Call this before this run logs anything.
 
         ``SinkError`` DL609 if that folder is in use: then this folder stays the run's.
         """
-        other = named(path, resume=True, append=False)
+        other = open_named(path, resume=True, append=False)
         files = {name: self._facts[key] for name, key in KEPT.items() if key in self._facts}
         texts = {name: (self.path / file).read_text(encoding="utf-8") for name, file in files.items()}
         other.begin(self._facts | {"run_id": run_id}, texts)
@@ -173,8 +173,8 @@ class RunFolder:
         raise AssertionError("there is no last number")
 
 
-def named(path: Path, *, resume: bool, append: bool) -> RunFolder:
-    """The folder that the caller named. ``SinkError`` DL609 if it is in use, or holds an earlier run's files.
+def open_named(path: Path, *, resume: bool, append: bool) -> RunFolder:
+    """Take the folder that the caller named. ``SinkError`` DL609 if it is in use, or holds an earlier run's files.
 
     ``resume`` continues a run of the folder, ``append`` adds another run.
     """
@@ -200,8 +200,8 @@ def named(path: Path, *, resume: bool, append: bool) -> RunFolder:
         raise
 
 
-def fresh(base: Path, *, inside: bool) -> RunFolder:
-    """A folder without a run: ``base``, or the next one with a number, beside it or ``inside`` it."""
+def make_new(base: Path, *, inside: bool) -> RunFolder:
+    """Make a folder without a run: ``base``, or the next one with a number, beside it or ``inside`` it."""
     for number in itertools.count(1):
         path = base if number == 1 else base / str(number) if inside else base.with_name(f"{base.name}-{number}")
         created = True

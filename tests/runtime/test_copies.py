@@ -19,7 +19,7 @@ from declog.records import Records, RunInfo, Scalar
 from declog.sinks.jsonl import JsonlSink
 from declog.sinks.locks import Held, Lock
 from declog.sinks.parquet import ParquetSink
-from declog.sinks.run_folder import named
+from declog.sinks.run_folder import open_named
 
 PROFILE: dict[str, Any] = {
     "signals": {"any": {"x": {"axis": "completion"}}}, "metrics": {"x": "mean(x)"}, "sinks": ["jsonl", "parquet"],
@@ -83,7 +83,7 @@ def test_a_copy_of_an_open_sink_or_folder(how: str, tmp_path: Path) -> None:
     """Copying stops, or leaves two that are apart: the folder stays held, and what is written is all there."""
     run = RunInfo(name="r", run_id="r-1", output_dir=tmp_path, fingerprint="f00d")
     sinks: list[JsonlSink | ParquetSink] = [JsonlSink(), ParquetSink()]
-    folder = named(tmp_path, resume=False, append=False)
+    folder = open_named(tmp_path, resume=False, append=False)
     for sink in sinks:
         sink.open(run)
         sink.write(0, Records(scalars=(Scalar("x", 1.0, "x"),)))

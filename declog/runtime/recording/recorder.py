@@ -113,7 +113,7 @@ class Recorder(Observing):
     def note(self, **facts: Any) -> None:
         """Store facts in the run's folder, on the rank that has it; for integrations."""
         if self._outlets.folder is not None:
-            self._outlets.folder.note(**facts)
+            self._outlets.folder.try_write_facts(**facts)
 
     def __enter__(self) -> Recorder:
         self._runs.append(Scope(self, "run").__enter__())

@@ -234,11 +234,11 @@ def _folder(plan: Plan, options: Start, origin: Origin | None) -> tuple[RunFolde
         choice = run_folder.choice(folder, None if options.base_dir is None else Path(options.base_dir).absolute())
         target = None if origin is None else choice.target(origin)
         if target is not None:
-            return run_folder.named(target[0], resume=True, append=plan.append), choice, target[1]
+            return run_folder.open_named(target[0], resume=True, append=plan.append), choice, target[1]
         if folder is not None:
-            home = run_folder.named(folder, resume=False, append=plan.append)
+            home = run_folder.open_named(folder, resume=False, append=plan.append)
         else:
-            home = run_folder.fresh(base.absolute(), inside=parent is not None)
+            home = run_folder.make_new(base.absolute(), inside=parent is not None)
     except OSError as error:
         raise SinkError.of("DL601.run_folder", error=error) from error
     return home, choice, origin.run_id if origin is not None and choice.replaces(origin, home.path) else new

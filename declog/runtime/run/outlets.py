@@ -83,13 +83,13 @@ class Outlets:
         run_id = run.run_id if self.branch else origin.run_id
         path, run_id = self.choice.target(origin) or (run.output_dir, run_id)
         if folder is not None and path != run.output_dir:
-            self.folder = folder.moved(path, run_id)
+            self.folder = folder.move_to(path, run_id)
             how = TRAINER_GOES_ON if trainer else LOOP_GOES_ON
             log.warning("the run %s goes on in %s%s", run_id, path, how)
         elif folder is not None and run_id != run.run_id:
-            folder.renamed(run_id)
+            folder.take_run_id(run_id)
         if self.folder is not None and self.branch:
-            self.folder.say(parent=asdict(origin))
+            self.folder.write_facts(parent=asdict(origin))
             log.info("the run %s is a branch of %s, behind its step %d", run_id, origin.run_id, origin.step)
         self.run = replace(run, output_dir=path, run_id=run_id)
         if self.run != run:
@@ -105,7 +105,7 @@ class Outlets:
         for runner in self.runners.values():
             runner.rewind(point, seconds)
         if self.folder is not None and self.run is not None:
-            self.folder.say(resumed_after=point.step)
+            self.folder.write_facts(resumed_after=point.step)
         self._rewind_answers(point, seconds)
 
     def go_back(self, seconds: float, step: int, live: Collection[Path] = ()) -> None:
@@ -141,7 +141,7 @@ class Outlets:
             return None
         config = over(tree_of(run.config), tree_of(manifest.plain(without_secrets(values)))).plain
         self.run = replace(run, config=config)
-        return lambda: folder.configured(manifest.yaml_text(config))
+        return lambda: folder.save_config(manifest.yaml_text(config))
 
 
 def origin_of(state: Mapping[str, Any]) -> Origin | None:

@@ -102,7 +102,7 @@ class Background:
         """Store the reasons why metrics have no values, also in the run's folder. Runs on the worker thread."""
         self._missing = reasons
         if self._outlets.folder is not None:
-            self._outlets.folder.note(missing=dict(reasons))
+            self._outlets.folder.try_write_facts(missing=dict(reasons))
 
     @property
     def missing(self) -> Mapping[str, str]:
@@ -114,7 +114,7 @@ class Background:
     def _note_late(self, lines: Mapping[str, str]) -> None:
         """Store, in the run's folder, the metrics that were added during the run. Runs on the worker thread."""
         if self._outlets.folder is not None:
-            self._outlets.folder.note(late=dict(lines))
+            self._outlets.folder.try_write_facts(late=dict(lines))
 
     def _note_alert(self, step: int, op: AlertOp, alert: Alert) -> None:
         """Store an alert that fired, and ask for a stop if its config says so. Runs on the worker thread."""
