@@ -18,7 +18,7 @@ import weakref
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 from declog.sinks._files import open_regular
 
@@ -132,13 +132,13 @@ class Lock:
             refused.callback(os.close, descriptor)
             holder = _read(descriptor)
             locked = _flock(descriptor)
-            if locked is False:
+            if locked == "held":
                 raise Held(holder)
             if not self._is_at_its_place(descriptor):
                 return None
             if holder is not None and not holder.here and not takeover:
                 raise Held(holder)
-            if holder is not None and holder.here and locked is None and _alive(holder.pid):
+            if holder is not None and holder.here and locked == "unsupported" and _alive(holder.pid):
                 raise Held(holder)
             _write(descriptor)
             refused.pop_all()
@@ -164,17 +164,17 @@ def alive(file: Path) -> bool:
     return holder is None or not holder.here or _alive(holder.pid)
 
 
-def _flock(descriptor: int) -> bool | None:
-    """Take the lock if it is free, and return whether it was; None if the file system has no locks."""
+def _flock(descriptor: int) -> Literal["taken", "held", "unsupported"]:
+    """Take the kernel's lock, unless another process holds it or the file system has no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return False
+        return "held"
     except OSError as error:
         if error.errno not in UNSUPPORTED:
             raise
-        return None
-    return True
+        return "unsupported"
+    return "taken"
 
 
 def _alive(pid: int) -> bool:
