@@ -65,8 +65,8 @@ def recent(plans: OrderedDict[Hashable, _T], layout: Hashable, make: Callable[[]
 
 def together(rows: Sequence[int]) -> Any:
     """An index for these rows: a slice, which copies nothing, if they are adjacent."""
-    beside = bool(rows) and list(rows) == [*range(rows[0], rows[0] + len(rows))]
-    return slice(rows[0], rows[0] + len(rows)) if beside else np.array(rows, np.int64)
+    adjacent = bool(rows) and list(rows) == [*range(rows[0], rows[0] + len(rows))]
+    return slice(rows[0], rows[0] + len(rows)) if adjacent else np.array(rows, np.int64)
 
 
 class Part(NamedTuple):
