@@ -217,7 +217,7 @@ def entire(problem: Problem, id: str, spec: MetricSpec) -> Problem:
         summed = {"expr": rate[1].removeprefix("expr: "), "reduce": "sum", **kept}
         return replace(problem, fix=f"metrics: {in_flow(library_calls.per_second(id, summed, formula))}")
     fix = f"{lead}metrics: {{{id}: {{{entry}, {in_flow(kept)[1:]}}}{tail}"
-    if not kept and problem.path[-1] == "reduce":  # the entry has no such key
+    if not kept and problem.code == "DL311":  # the entry has no such `reduce`
         return replace(problem, fix=f"{lead}metrics: {{{id}: {{{entry}}}}}{tail}")
     return replace(problem, fix=fix) if kept else problem
 
