@@ -27,6 +27,11 @@ class Silent:
         hidden = with_readers(plan, (op.id for op in plan.outputs if op.when is not None))
         self._counts = Counter({id: 0 for id in ids if id in plan.user_metrics and id not in hidden})
         self._every = {op.id: op.every for op in plan.outputs}
+        self._many = dict.fromkeys(self._counts, MANY)
+        for op in plan.outputs:
+            if op.smoothing is not None and op.smoothing.way == "lag":  # it has its first value after so many others
+                for id in with_readers(plan, (op.id,)) & self._many.keys():
+                    self._many[id] = max(self._many[id], MANY + int(op.smoothing.number))
         self._sometimes = with_readers(  # these need not have a value in each window
             plan, (op.id for op in plan.metrics if op.clauses)
         )
@@ -42,11 +47,11 @@ class Silent:
             del self._counts[id]
         due = [id for id in self._counts if mode in self._modes[id] and self._every[id] in periods]
         self._counts.update(due)
-        return [id for id in due if self._counts[id] == MANY and id not in self._sometimes]
+        return [id for id in due if self._counts[id] == self._many[id] and id not in self._sometimes]
 
     def end(self) -> list[str]:
         """The metrics that had no value in ``MANY`` log events or more, at the end of the run."""
-        return [id for id, count in self._counts.items() if count >= MANY]
+        return [id for id, count in self._counts.items() if count >= self._many[id]]
 
     def stop_counting(self, id: str) -> int:
         """Return the number of windows without a value of a metric, and stop counting it: it is reported once."""

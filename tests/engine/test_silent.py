@@ -2,7 +2,7 @@
 
 The class: whatever makes it absent (a variance of one step, groups of one, a condition that never holds), on any number
 of ranks, before and after a resume. What has a value now and then, what may be hidden or is of a mode that did not run,
-what had few log events, and what is a preset's, is told of never.
+what had few log events, also for `lag(10)`, and what is a preset's, is told of never.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from declog.testing import MemorySink, run_ranks
 METRICS = {
     "step_var": "{expr: r, over: step, combine: var}", "spread": "mean(std(r, over=completion))",
     "twice": "{formula: 2 * step_var}", "large": "{expr: r, where: r > 100}", "twice_large": "{formula: 2 * large}",
+    "earlier": "{formula: reward, combine: lag(10)}", "change": "{formula: reward - earlier}",
     "of_evaluations": "{expr: r, where: mode == 'eval'}", "rare": "{expr: r, where: r == 11}", "reward": "mean(r)",
     "hidden": "{expr: r, when: reward > 100}", "hidden_too": "{formula: 2 * reward, when: reward > 100}",
 }  # fmt: skip

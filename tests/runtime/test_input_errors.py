@@ -199,8 +199,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a mapping of each row for a family": (
         {"rewards": [{"right": 1.0}, {"right": 0.0}]},
-        "[DL504] `rewards` is declared float per completion, and its value 0 is a mapping, of one row\n  fix: a mapping of"
-        " member to values, one value per row: rewards={key: [row.get(key) for row in rewards] for key in rewards[0]}",
+        "[DL504] `rewards` is declared float per completion, and its value 0 is a mapping, of one row\n  fix: a mapping"
+        " of member to values, one value per row: "
+        "rewards={key: [row.get(key) for row in rewards] for key in rewards[0]}",
     ),
     "a number for a family": (
         {"rewards": 0.5},
