@@ -16,7 +16,7 @@ from declog.errors import DeclogError
 from declog.runs.report.blobs import Blobs
 from declog.runs.report.curves import Curve, Meanings, core_names, curves_of
 from declog.runs.report.facts import differences, started
-from declog.runs.report.page import SHARED, html_page, is_current, write
+from declog.runs.report.page import SHARED, goes_on, html_page, is_current, write
 from declog.runs.run import Run, read
 from declog.runs.series import training_times
 from declog.sinks._files import replace_text
@@ -53,7 +53,7 @@ class RunsReport:
                 stamp = run.stamp()  # before its rows are read: later rows change the stamp
                 page = self.file.parent / position / FILE
                 page.parent.mkdir(parents=True, exist_ok=True)
-                period = every if run.state == "running" else None
+                period = every if goes_on(run) else None
                 if not is_current(page, [run], samples=self._samples, every=period):
                     write(page, run, samples=self._samples, every=period)
                 row = {"place": str(position), "page": quote((position / FILE).as_posix())}
@@ -61,7 +61,7 @@ class RunsReport:
                 runs[str(position)] = run
             except DeclogError as error:
                 rows.append({"place": str(position), "problem": str(error)})
-        live = any(run.state == "running" for run in runs.values())
+        live = any(map(goes_on, runs.values()))
         every = every if live else None
         table = json.dumps([rows, every], default=str)
         if table != self._table or not self.file.exists():

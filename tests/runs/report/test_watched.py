@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import shutil
@@ -263,6 +264,23 @@ def test_what_comes_while_a_run_is_read_is_in_the_next_look(tmp_path: Path, monk
         steps.append(held(tmp_path / "report.html")[1]["rows"][0]["step"])
     log.close()
     assert steps == [0, 1]
+
+
+def test_a_run_without_a_state_goes_on(tmp_path: Path) -> None:
+    """Class: a folder of runs is watched by another rule than one run. A run that may still grow is looked at again."""
+    folders = [tmp_path / "runs" / name for name in ("a", "b")]
+    for folder in folders:
+        with declog.start("grpo", TINY, output_dir=folder) as log:
+            log_one(log, 0)
+    report = RunsReport(tmp_path / "runs", tmp_path / "report.html")
+    assert report.write(folders, 1.0) is False
+    facts = json.loads((folders[0] / "run.json").read_text())
+    del facts["state"]
+    (folders[0] / "run.json").write_text(json.dumps(facts))
+    assert report.write(folders, 1.0) is reports.goes_on(read(folders[0])) is True
+    assert [held(path / "report.html")[1]["every"] for path in (tmp_path, *(tmp_path / name for name in "ab"))] == [
+        1.0, 1.0, None,
+    ]  # fmt: skip
 
 
 def test_pages_that_are_current_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
