@@ -129,10 +129,11 @@ def _trainer(module: ModuleType) -> None:
     """
     trainer: Any = module.RayPPOTrainer
     _fit(trainer)
-    before = trainer.__init_subclass__
+    original = vars(trainer).get("__init_subclass__")
 
     def of_a_subclass(subclass: Any, /, **kwargs: Any) -> None:
-        before(**kwargs)
+        later_bases: Any = super(trainer, subclass)  # they learn of the subclass, too
+        (later_bases.__init_subclass__ if original is None else original.__get__(None, subclass))(**kwargs)
         if "fit" in vars(subclass):
             _fit(subclass)
 

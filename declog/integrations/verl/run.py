@@ -31,7 +31,7 @@ MOST = 256  # the most batches that wait for the call of their step
 TRACKERS = ("wandb", "trackio")  # kinds of sinks that have a project and a name, which verl calls alike
 
 _open: list[Run] = []  # this process's runs that are not closed
-_training: list[Any] = []  # this process's trainers that are training
+_training: list[Any] = []  # this process's trainers that are training, each once for each `fit` that it is in
 
 
 def latest() -> Run | None:
@@ -41,16 +41,23 @@ def latest() -> Run | None:
 
 @contextmanager
 def training(trainer: Any) -> Iterator[None]:
-    """A block in which a trainer trains; at its end all open runs are closed."""
+    """A block in which a trainer trains. The runs that it has begun or logged to end with its outermost block.
+
+    A run that has logged nothing before was begun for this training.
+    """
     failed = True
     _training.append(trainer)
+    for run in _open:
+        if run.unused:
+            run.trainer = trainer
     try:
         yield
         failed = False
     finally:
         _training.remove(trainer)
         for run in list(_open):
-            run.close(failed=failed)
+            if run.trainer is trainer and trainer not in _training:
+                run.close(failed=failed)
 
 
 def config_named_by(config: Any) -> declog.Composed:
@@ -115,6 +122,7 @@ class Run:
 
     def __init__(self, log: declog.Recorder) -> None:
         self.recorder = log
+        self.trainer: Any = _training[-1] if _training else None  # whose training the run ends with
         self._lock = threading.RLock()
         self._batches: list[Batch] = []  # batches that have no step yet
         self._aggregates = False
@@ -131,6 +139,11 @@ class Run:
         templates = [item.template for _, item in log.plan.shown_names]
         self._metrics = re.compile("|".join(names_of(name) for name in templates if name[:1] != "{") or "(?!)")
 
+    @property
+    def unused(self) -> bool:
+        """Whether verl has not logged to it yet."""
+        return self._number is None and self.recorder.last_step is None
+
     def close(self, *, failed: bool = False) -> None:
         """Log the open window, and close the recorder; idempotent."""
         if self.recorder.closed:
@@ -139,6 +152,7 @@ class Run:
             with self.recorder.guard("the last step could not be ended"):
                 self._end()
             self.recorder.close(failed=failed)
+            self.trainer = None
             atexit.unregister(self.close)
             if self in _open:
                 _open.remove(self)
@@ -221,6 +235,7 @@ class Run:
         if self.recorder.closed:
             return
         with self._lock, self.recorder.guard("what verl logs could not be recorded"):
+            self.trainer = _training[-1] if _training else self.trainer
             self._at(int(step))
             ready = [batch for batch in self._batches if batch.added or not self._aggregates]
             logged = [batch for batch in ready if not batch.names.isdisjoint(data)]
@@ -257,9 +272,8 @@ class Run:
                 with log.batch():
                     self._observe(batch)
             self._report(reported, {name for batch in rows for name in batch.names})
-        if log.should_stop:  # make the next step verl's last: then it validates, saves and returns
-            for trainer in _training:
-                trainer.total_training_steps = min(trainer.total_training_steps, number + 1)
+        if log.should_stop and self.trainer is not None:  # make the next step its last: it validates, saves and returns
+            self.trainer.total_training_steps = min(self.trainer.total_training_steps, number + 1)
         if not log.plan.modes["train"].every:  # `every: trainer`: each logged step is a log event
             log.flush()
 

@@ -129,6 +129,59 @@ def test_an_alert_ends_training(verl: Any) -> None:
     assert [step for step, _ in lines()] == steps
 
 
+def test_a_trainer_that_extends_fit(verl: Any) -> None:
+    """Its run ends with the outermost `fit`, failed if that fails; a Tracking that is not the trainer's stays open."""
+    module = importlib.import_module("verl.trainer.ppo.ray_trainer")
+
+    class Extended(module.RayPPOTrainer):  # type: ignore[misc,name-defined]
+        def fit(self) -> None:
+            super().fit()
+            self.logger.log({"final": 1.0}, step=self.global_steps)
+            raise ValueError("after training")
+
+    mine = tracking()
+    mine.log({"mine": 1.0}, step=1)
+    trainer = Extended(config(), [{"a": 1.0}, {"a": 2.0}])
+    with pytest.raises(ValueError, match="after training"):
+        trainer.fit()
+    run = declog.read(trainer.logger.declog.recorder)
+    assert (run.state, run.names()) == ("failed", ["a", "final"])
+    mine.log({"mine": 2.0}, step=2)
+    mine.finish()
+    assert lines() == [(1, {"mine": 1.0}), (2, {"mine": 2.0})]
+
+
+def test_a_trainer_that_fails_before_it_logs(verl: Any) -> None:
+    """Its run, begun before training as the fully asynchronous trainer's is, has failed and was not killed."""
+    module = importlib.import_module("verl.trainer.ppo.ray_trainer")
+
+    class Fails(module.RayPPOTrainer):  # type: ignore[misc,name-defined]
+        def fit(self) -> None:
+            raise ValueError("no GPU")
+
+    log = tracking()
+    with pytest.raises(ValueError, match="no GPU"):
+        Fails(config(), []).fit()
+    assert declog.read(log.declog.recorder).state == "failed"
+
+
+def test_a_trainer_with_a_base_of_another_library(verl: Any) -> None:
+    """Class: a base that learns of its subclasses learns of none of verl's trainers, because declog wraps `fit`."""
+    module = importlib.import_module("verl.trainer.ppo.ray_trainer")
+
+    class Registered:
+        def __init_subclass__(cls, name: str = "", **options: Any) -> None:
+            super().__init_subclass__(**options)
+            names[name] = cls
+
+    names: dict[str, type] = {}
+
+    class Trainer(module.RayPPOTrainer, Registered, name="mine"):  # type: ignore[misc,name-defined]
+        """A trainer that another library knows by its name."""
+
+    assert names == {"mine": Trainer}
+
+
 def test_own_metrics_of_columns(verl: Any) -> None:
     """A profile of one's own declares any column of the batch; metrics of prompts and of data sources are of those."""
     log = tracking(
