@@ -5,13 +5,14 @@ The answer for a name includes the edit of the config by which the next run logs
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from declog.errors import in_flow
 from declog.language.tracker_names import metric_of
 from declog.runs.frame import Frame
+from declog.runs.series import LoggedName
 
 KINDS = ("parquet", "jsonl")  # the kinds of sinks whose files are read
 ARROW = {"float": "float64", "int": "int64", "bool": "bool_"}  # Arrow's type by a column's type; others are texts
@@ -77,12 +78,12 @@ class Declared:
         who = "the run" if mode is None else f"`{mode}`"
         return f"{', '.join(texts)}, none if {who} had fewer so far: sink_options: {{{edit}}}"
 
-    def instead_of(self, name: str, logged: Iterable[tuple[str, str, str]]) -> str:
+    def instead_of(self, name: str, logged: Sequence[LoggedName]) -> str:
         """Explain why a name of a metric or alert has no scalars; empty if the config has no such metric or alert.
 
         ``logged`` are the names of the scalars, each with the key of its metric and its mode.
         """
-        name, rows = str(name), list(dict.fromkeys(logged))
+        name = str(name)
         metrics = _map(self.config.get("metrics"))
         mode, plain = self._mode_of(name)
         id = _id_of(plain, metrics)
@@ -90,7 +91,7 @@ class Declared:
             output for output in self.plan.get("outputs", ()) if plain == output["name"] or id == output["metric"]
         ]
         templates = [output["name"] for output in outputs]
-        names = dict.fromkeys(of for of, key, _ in rows if key.partition(".")[0] == id)
+        names = dict.fromkeys(of for of, key, _ in logged if (key or "").partition(".")[0] == id)
         takers = {sink for output in outputs for sink in map(str, output.get("sinks") or ())}
         in_other_modes = plain == name and not self.rare(mode)
         if names and (plain not in templates or in_other_modes):  # else the names are those of a family's members
@@ -101,13 +102,11 @@ class Declared:
         if id in metrics and self.sinks and self.sinks.keys().isdisjoint(takers):
             return self._hidden(str(id), shown=bool(outputs))
         if outputs:
-            rare = self.rare(mode) if mode not in {of for _, _, of in rows} else ""
+            rare = self.rare(mode) if mode not in {of for _, _, of in logged} else ""
             named = [template for template in templates if "{" not in template]  # names of members are unknown
             called = f", which would be {_listed(named)}" if named and plain not in named else ""
             return f"{NO_VALUE}{called}{rare and f': {rare}'}"
-        if parts := list(
-            dict.fromkeys(of for of, _, _ in rows if of.startswith(f"{name}/"))
-        ):  # numbers that nobody declared
+        if parts := dict.fromkeys(of for of, _, _ in logged if of.startswith(f"{name}/")):  # nobody declared them
             return f"it is logged as {_listed(parts)}"
         is_alert = any(alert["id"] == name for alert in self.plan.get("alerts", ()))
         return "it is an alert, and has not fired" if is_alert else ""

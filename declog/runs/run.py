@@ -36,7 +36,7 @@ from declog.runs.folder import (
 from declog.runs.frame import Frame, by_step, joint, merged
 from declog.runs.guarded import unsaid
 from declog.runs.prompts import PROMPTS, RANK, prompt_column, prompts_of, score_column
-from declog.runs.series import TRAIN, Series, name_of, rows_by_name, series_by_name, wide_table
+from declog.runs.series import TRAIN, LoggedName, Series, logged_names, name_of, series_by_name, wide_table
 from declog.runs.tables import Tables
 from declog.sinks._rows import EVENT_RUN, schema, with_event_steps
 from declog.sinks.run_folder import RUN, run_of
@@ -294,13 +294,13 @@ class Run:
 
     def names(self, mode: str | None = None) -> list[str]:
         """The names of the scalars, in the order in which they were first logged."""
-        return list(dict.fromkeys(name for name, of, _ in rows_by_name(self.scalars.arrow()) if mode in (None, of)))
+        return list(dict.fromkeys(name for name, _, of in self._logged if mode in (None, of)))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._series)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._series or name_of(self.scalars.arrow(), name) is not None
+        return name in self._series or name_of(self._logged, name) is not None
 
     def __getitem__(self, name: str) -> Series:
         """The steps and values of a scalar, such as ``run["reward"].values``, by its name, or by the id of its metric.
@@ -309,7 +309,7 @@ class Run:
         the mode that logged it first. Raises ``KeyError``, which tells where the values of that name are, or the
         nearest name.
         """
-        shown = name if name in self._series else name_of(self.scalars.arrow(), name)
+        shown = name if name in self._series else name_of(self._logged, name)
         if shown is None:
             raise no_key(f"{name}; {self._instead_of(name)}")
         return self._series[shown]
@@ -318,13 +318,13 @@ class Run:
         """Explain a name that no scalar has: where its values are, why none were logged, or the nearest name."""
         if self._no_files:
             return self._no_files
-        columns = [self.scalars.arrow()[column].to_pylist() for column in ("name", "metric", "mode")]
+        metrics = {key for _, key, _ in self._logged}
         for section, rows in {"histograms": self.histograms, "alerts": self.alerts}.items():
-            if name not in columns[1] and name in rows.arrow()["name"].to_pylist():
+            if name not in metrics and name in rows.arrow()["name"].to_pylist():
                 return f"it is in `run.{section}`: {rows.with_name(name)}"
         if name in self.tables:
             return f'it is a table: run.tables["{name}"].pandas()'
-        declared = self._declared.instead_of(name, zip(*columns, strict=True)) or self._left_to_logger(name)
+        declared = self._declared.instead_of(name, self._logged) or self._left_to_logger(name)
         names = [one for one in self._series if not one.startswith(SELF)] or self._series
         if declared == NO_VALUE and (close := nearest(name, names)) is not None:
             return f"{declared}; did you mean `{close}`?"
@@ -336,6 +336,10 @@ class Run:
         ``mode`` selects the scalars of one mode. Without it, each column is the series ``run[name]``.
         """
         return Frame(wide_table(self._series if mode is None else series_by_name(self.scalars.arrow(), mode)))
+
+    @cached_property
+    def _logged(self) -> list[LoggedName]:
+        return logged_names(self.scalars.arrow())
 
     @cached_property
     def _series(self) -> dict[str, Series]:
@@ -368,7 +372,7 @@ class Run:
     @property
     def modes(self) -> list[str]:
         """The modes of the scalars, in the order in which they were first logged."""
-        return list(dict.fromkeys(self.scalars.arrow()["mode"].to_pylist()))
+        return list(dict.fromkeys(mode for _, _, mode in self._logged))
 
     def _events(self, kind: str) -> Frame:
         tables = [table for ranks in self._sinks if (table := ranks[0].read(kind, self._report)) is not None]

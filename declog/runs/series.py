@@ -5,7 +5,7 @@ Imports numpy; pyarrow and pandas only at their first use.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -16,6 +16,7 @@ from declog.errors.habits import meant, no_attribute
 from declog.runs.frame import required
 
 TRAIN = "train"
+LoggedName = tuple[str, str | None, str]  # a name, the key of its metric, and its mode
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,18 +89,28 @@ def series_by_name(scalars: Any, mode: str | None = None) -> dict[str, Series]:
     return series
 
 
-def name_of(scalars: Any, metric: object) -> str | None:
-    """The name under which an Arrow table of scalars has the metric of an id; None if it has no name, or several.
+def logged_names(scalars: Any) -> list[LoggedName]:
+    """The names in an Arrow table of scalars, each with its metric's key and its mode, in the order of the first rows.
+
+    A name of several metrics or modes is there once for each. The key is None for a number without a metric.
+    """
+    columns = [scalars[column] for column in ("name", "metric", "mode")]
+    codes = np.zeros(len(scalars), np.int64)
+    for texts, indices in map(_encoded, columns):
+        codes = codes * len(texts) + indices
+    first_rows = np.sort(np.unique(codes, return_index=True)[1])
+    return list(zip(*(column.take(first_rows).to_pylist() for column in columns), strict=True))
+
+
+def name_of(logged: Iterable[LoggedName], metric: object) -> str | None:
+    """The name under which the metric of an id was logged; None if it has no name, or several.
 
     The names are those in training, or else in the mode that logged the metric first.
     """
-    import pyarrow.compute as pc
-
-    if not isinstance(metric, str):
-        return None
     names: dict[str, list[str]] = {}
-    for name, mode, _ in rows_by_name(scalars.filter(pc.equal(scalars["metric"], metric))):
-        names.setdefault(mode, []).append(name)
+    for name, key, mode in logged:
+        if key is not None and key == metric:
+            names.setdefault(mode, []).append(name)
     of_mode = names.get(TRAIN) or next(iter(names.values()), [])
     return of_mode[0] if len(of_mode) == 1 else None
 
@@ -143,5 +154,5 @@ def wide_table(series: Mapping[str, Series]) -> Any:
 
 def _encoded(column: Any) -> tuple[list[str], NDArray[np.int64]]:
     """The distinct texts of a column in order of appearance, and the index of each row's text among them."""
-    texts = column.combine_chunks().dictionary_encode()
+    texts = column.combine_chunks().dictionary_encode(null_encoding="encode")
     return texts.dictionary.to_pylist(), texts.indices.to_numpy(zero_copy_only=False).astype(np.int64)

@@ -20,7 +20,7 @@ import yaml
 import declog
 from declog.errors import UsageError
 from declog.records import Records, Scalar
-from declog.runs.series import name_of, series_by_name
+from declog.runs.series import logged_names, name_of, series_by_name
 from declog.sinks.jsonl import JsonlSink
 from tests.running import profile
 from tests.sinks.samples import run_info
@@ -249,8 +249,8 @@ def test_the_name_of_an_id(rows: list[tuple[str, str | None, str]], expected: st
         key: pa.array(list(column), pa.string())
         for key, column in zip(("mode", "metric", "name"), columns, strict=True)
     })  # fmt: skip
-    assert name_of(table, "a") == expected
-    assert name_of(table, 3) is None
+    assert name_of(logged_names(table), "a") == expected
+    assert name_of(logged_names(table), 3) is None
 
 
 def test_a_config_that_is_read_is_plain_data(recorded: Path) -> None:
