@@ -126,6 +126,7 @@ class Tee(Stands):
         self._names: set[str] = set()  # names of the numbers that the loop has logged
         self._untaken = LeftToLogger("" if logger is None else type(logger).__name__, config)
         self._again: Callable[[Mapping[str, Any], int], Any] | None = None  # repeats the loop's last call of the logger
+        self._dumps = any(hasattr(logger, name) for name in logger_calls.DUMPS)
         self._until_dump: dict[str, tuple[Any, int]] = {}  # numbers that wait for a dump, and their counts
         atexit.register(self._drain)  # runs after the recorder's own
         waiting: Sequence[Sink] = () if logger is None else (self._waiting,)
@@ -186,10 +187,6 @@ class Tee(Stands):
         if not self._names and self._calls.total() == PATIENCE:
             self._say_nothing_came()
         self._drain()
-
-    @property
-    def _dumps(self) -> bool:
-        return any(hasattr(self._wraps, name) for name in logger_calls.DUMPS)
 
     def _wait(self, name: str, values: Mapping[str, Any]) -> None:
         """Keep numbers until the dump: the last value of each, or the mean if the method's name ends in ``_mean``."""
