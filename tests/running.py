@@ -10,6 +10,7 @@ import declog
 from declog.plans.ops import Plan
 from declog.plans.words import described
 from declog.records import ResumePoint, Table
+from declog.runs.series import Series
 from declog.runtime.ranks.comm import Comm, Event
 from declog.runtime.recording.recorder import Recorder
 from declog.runtime.rows.batch import Batch
@@ -28,6 +29,11 @@ class Tracker(MemorySink):
 def output_words(plan: Plan) -> dict[str, str]:
     """Each output in words, by the name that trackers see: "mean of batch means of kl, ..."."""
     return {output["name"]: output["words"] for output in described(plan)["outputs"]}
+
+
+def pairs(series: Series) -> list[tuple[int, float]]:
+    """The steps of a scalar that was read, each with its value."""
+    return list(zip(series.steps.tolist(), series.values.tolist(), strict=True))
 
 
 class _CountingComm:

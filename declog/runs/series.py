@@ -24,8 +24,8 @@ class Series:
     """One scalar over a run: ``steps`` and ``values``, each ``[n]``, in the order in which they were logged.
 
     ``values`` are int64 if all of them are integers, else float64; NaN and infinities are included. A step that was
-    logged more than once has its last value. ``series[-1]`` is the last value: an index counts values, not steps.
-    Iterating gives pairs of a step and a value; numpy converts a series to its values.
+    logged more than once has its last value. As a sequence a series is its values: ``series[-1]`` is the last one, and
+    ``max(series)`` the greatest; an index counts values, not steps. numpy converts a series to its values.
     """
 
     name: str
@@ -42,9 +42,8 @@ class Series:
     def __len__(self) -> int:
         return len(self.steps)
 
-    def __iter__(self) -> Iterator[tuple[int, int | float]]:
-        """Pairs of a step and a value."""
-        return zip(self.steps.tolist(), self.values.tolist(), strict=True)
+    def __iter__(self) -> Iterator[int | float]:
+        return iter(self.values.tolist())
 
     def __getitem__(self, index: Any) -> Any:
         """The value at an index, or the values of a slice or a mask."""

@@ -13,6 +13,7 @@ import declog
 from declog.testing import MemorySink
 from tests import forks
 from tests.faults import jobs
+from tests.running import pairs
 from tests.sinks.wandb_reader import read_runs
 
 pytestmark = [pytest.mark.slow, *(pytest.mark.filterwarnings(f"ignore::{each}Warning") for each in ("Future", "User"))]
@@ -307,7 +308,7 @@ def test_a_run_that_is_resumed_at_the_end_of_an_epoch(every: int, tmp_path: Path
         options: dict[str, Any] = {"resume_from_checkpoint": resume, "settings": settings}
         _, callback = training.line(tmp_path, [], ["declog.sinks=[jsonl]", "declog.every=epoch"], **options)
         callback.close()
-        found.append([(step, value) for step, value in declog.read(callback)["worst"]])
+        found.append(pairs(declog.read(callback)["worst"]))
     assert [step for step, _ in found[0]] == [6, 12]
     assert found[1] == found[0]
 

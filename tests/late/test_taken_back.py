@@ -21,6 +21,7 @@ from declog.runtime.ranks.comm import Comm
 from declog.runtime.recording.recorder import Recorder
 from declog.testing import MemorySink, run_ranks
 from tests.late.test_late import BASE, as_text, config, lines, train, values
+from tests.running import pairs
 
 # parts of a run: where each goes back to, if it does, its steps, and whether it goes on in a process of its own
 Part = tuple[int | None, range, bool]
@@ -73,7 +74,7 @@ def test_late_is_early(name: str, ranks: int, tmp_path: Path) -> None:
 
 def series(run: Path, *names: str) -> list[list[tuple[int, float]]]:
     """The points of scalars."""
-    return [[*declog.read(run)[name]] for name in names]
+    return [pairs(declog.read(run)[name]) for name in names]
 
 
 def test_an_answer_from_before(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from declog.errors import UsageError
 from declog.records import Records, Scalar
 from declog.runs.series import logged_names, name_of, series_by_name
 from declog.sinks.jsonl import JsonlSink
-from tests.running import profile
+from tests.running import pairs, profile
 from tests.sinks.samples import run_info
 
 
@@ -52,8 +52,8 @@ def test_a_scalar_is_its_steps_and_values(recorded: Path) -> None:
     x = run["x"]
     assert (x.name, x.mode, x.steps.tolist(), len(x)) == ("x", "train", list(range(7)), 7)
     np.testing.assert_array_equal(x.values, [0, 0.25, 0.5, math.nan, 1, 1.25, 1.5])
-    assert list(run["slow"]) == [(1, 0.25), (3, 0.5), (5, 1.25), (6, 1.5)]
-    assert (run["eval/x"].mode, list(run["eval/x"])) == ("eval", [(2, 20.0), (5, 50.0)])
+    assert pairs(run["slow"]) == [(1, 0.25), (3, 0.5), (5, 1.25), (6, 1.5)]
+    assert (run["eval/x"].mode, pairs(run["eval/x"])) == ("eval", [(2, 20.0), (5, 50.0)])
     assert repr(run["eval/x"]) == "<eval/x: 2 values, steps 2 to 5, last 50>"
     series = run["x"].pandas()
     assert (series.name, series.index.name, series[6]) == ("x", "step", 1.5)
@@ -71,6 +71,17 @@ def test_an_index_counts_values(recorded: Path) -> None:
     assert (float(np.mean(slow)), np.asarray(slow, np.float32).dtype.name) == (0.875, "float32")
     with pytest.raises(IndexError):
         slow[4]
+
+
+def test_an_iteration_is_over_values(recorded: Path) -> None:
+    """Class: Python's own functions take pairs of a step and a value, and answer with the last step's."""
+    slow = declog.read(recorded)["slow"]
+    values = [0.25, 0.5, 1.25, 1.5]
+    assert (list(slow), list(reversed(slow)), min(slow), max(slow), sum(slow)) == (values, values[::-1], 0.25, 1.5, 3.5)
+    assert 1.25 in slow and 3 not in slow
+    with pytest.raises(TypeError, match="unpack"):
+        for _step, _value in slow:  # type: ignore[misc]
+            pass
 
 
 def test_a_name_that_was_never_logged_is_answered_with_the_nearest(recorded: Path) -> None:
@@ -149,7 +160,7 @@ def test_a_name_of_several_modes_is_that_of_training(tmp_path: Path) -> None:
         sink.write(step, Records(mode, scalars=(Scalar(name, value, name),)))
     sink.close()
     run = declog.read(tmp_path)
-    assert [(run[name].mode, list(run[name])) for name in "ab"] == [("train", [(0, 2.0)]), ("test", [(1, 3.0)])]
+    assert [(run[name].mode, pairs(run[name])) for name in "ab"] == [("train", [(0, 2.0)]), ("test", [(1, 3.0)])]
     assert list(run.wide()) == [{"step": 0, "a": 2.0, "b": None}, {"step": 1, "a": None, "b": 3.0}]
     assert list(run.wide("test")) == [{"step": 0, "a": 1.0, "b": None}, {"step": 1, "a": None, "b": 3.0}]
     assert list(run.wide("eval")) == [{"step": 1, "b": 4.0}]
@@ -163,12 +174,12 @@ def test_the_last_value_of_a_step_counts(tmp_path: Path) -> None:
         sink.write(step, Records(scalars=(Scalar("a", value, "a"), Scalar("b", 2**60 + step, "b"))[: 2 - step // 2]))
     sink.close()
     run = declog.read(tmp_path)
-    assert list(run["a"]) == [(0, 1.0), (1, 3.0), (2, 4.0)]
-    assert list(run["b"]) == [(0, 2**60), (1, 2**60 + 1)]  # exactly
+    assert pairs(run["a"]) == [(0, 1.0), (1, 3.0), (2, 4.0)]
+    assert pairs(run["b"]) == [(0, 2**60), (1, 2**60 + 1)]  # exactly
     assert run.wide().arrow()["b"].to_pylist() == [2**60, 2**60 + 1, None]
     table = run.scalars.arrow()
     pieces = pa.concat_tables([table.slice(place, 1) for place in range(len(table))])
-    assert [list(one) for one in series_by_name(pieces).values()] == [list(run["a"]), list(run["b"])]
+    assert [pairs(one) for one in series_by_name(pieces).values()] == [pairs(run["a"]), pairs(run["b"])]
 
 
 def samples(folder: Path) -> Path:

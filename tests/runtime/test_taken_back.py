@@ -19,7 +19,7 @@ from declog.late import ask
 from declog.runtime.ranks.comm import Comm
 from declog.runtime.recording.recorder import Recorder
 from declog.testing import MemorySink, run_ranks
-from tests.running import Tracker
+from tests.running import Tracker, pairs
 
 CONFIG: dict[str, Any] = {
     "run": {"name": "back"},
@@ -60,7 +60,7 @@ def seen(folder: Path) -> dict[str, Any]:
         "scalars": run.scalars, "histograms": run.histograms, "alerts": run.alerts, **run.tables, "wide": run.wide(),
         **{f"wide {mode}": run.wide(mode) for mode in run.modes},
     }  # fmt: skip
-    series = {name: [*run[name]] for name in run}
+    series = {name: pairs(run[name]) for name in run}
     return {"series": series} | {
         name: [{key: value for key, value in row.items() if key not in left_out} for row in frame]
         for name, frame in rows.items()
@@ -129,13 +129,13 @@ def test_steps_that_are_not_taken_back_stay(limit: int, tmp_path: Path) -> None:
         with log.step(4):
             log.observe(x=[0.5])
     run, folded = declog.read(tmp_path), 10_000.0 * (limit == 1)
-    assert [*run["x"]] == [(2, 111.0), (3, 1_000.0 + folded), (4, 0.5)]
-    assert [*run["slow"]] == [(3, 1_111.0 + folded), (4, 0.5)]
-    assert [*run["all"]][-1] == (4, 11_111.5)
+    assert pairs(run["x"]) == [(2, 111.0), (3, 1_000.0 + folded), (4, 0.5)]
+    assert pairs(run["slow"]) == [(3, 1_111.0 + folded), (4, 0.5)]
+    assert pairs(run["all"])[-1] == (4, 11_111.5)
     assert [row["x"] for row in run.tables["rows"]] == [1.0, 10.0, 100.0, 1_000.0, *[10_000.0] * bool(folded), 0.5]
-    assert {step: values["x"] for step, values in sink.scalars.items()} == dict(run["x"])
+    assert {step: values["x"] for step, values in sink.scalars.items()} == dict(pairs(run["x"]))
     values = [(step, item.value) for step, records in tracker.events for item in records.scalars if item.name == "x"]
-    assert values == [*run["x"]][:2] + [(4, 10_000.0)] * (limit > 1) + [(4, 0.5)]
+    assert values == pairs(run["x"])[:2] + [(4, 10_000.0)] * (limit > 1) + [(4, 0.5)]
 
 
 def test_a_trainer_that_trains_twice(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -150,7 +150,7 @@ def test_a_trainer_that_trains_twice(tmp_path: Path, caplog: pytest.LogCaptureFi
     both = [(step + 1, 1.0) for step in range(5)] + [(1, 7.0), (2, 7.0)]
     lines = (tmp_path / "jsonl/scalars.jsonl").read_text().splitlines()
     assert [(row["step"], row["scalars"]["x"]) for row in map(json.loads, lines) if "x" in row["scalars"]] == both
-    assert [*declog.read(tmp_path)["x"]] == sorted(dict(both).items())  # the latest of each step
+    assert pairs(declog.read(tmp_path)["x"]) == sorted(dict(both).items())  # the latest of each step
     late = ask(tmp_path, {"late": "max(x)"})
     assert [(step, item.value) for step, records in late.events for item in records.scalars] == both
     assert len([record for record in caplog.records if "trains again" in record.getMessage()]) == 1

@@ -87,7 +87,7 @@ def _timers(series: Mapping[str, Series], meanings: Meanings) -> dict[str, Timer
 
 def _at(one: Series | None, steps: NDArray[np.int64]) -> Array:
     """The values of a series at some steps; NaN if it has none."""
-    values = {} if one is None else dict(one)
+    values = {} if one is None else dict(zip(one.steps.tolist(), one.values.tolist(), strict=True))
     return np.array([values.get(step, np.nan) for step in steps.tolist()], float)
 
 

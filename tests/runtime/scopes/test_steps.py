@@ -14,7 +14,7 @@ import torch
 import declog
 from declog.runtime.recording.recorder import Recorder
 from declog.testing import MemorySink
-from tests.running import Tracker
+from tests.running import Tracker, pairs
 from tests.runtime.scopes.running import LATE, OUTSIDE, UNBOUND, run
 
 
@@ -356,4 +356,4 @@ def test_in_a_resumed_run_too(tmp_path: Path) -> None:
     for k in range(2, 5):
         log.observe(step=k, reward=[float(k)])
     log.close()
-    assert [*declog.read(tmp_path)["reward"]] == [(k, float(k)) for k in range(5)]
+    assert pairs(declog.read(tmp_path)["reward"]) == [(k, float(k)) for k in range(5)]
