@@ -21,7 +21,7 @@ import declog
 from declog.errors.habits import refuse_arguments, shown_at_the_call
 from declog.integrations import open_step
 from declog.integrations.hook import Hooks, Part
-from declog.integrations.logged import numbers_in
+from declog.integrations.logged import numbers_in, split_by_mode
 from declog.records import Beside
 
 if TYPE_CHECKING:
@@ -71,15 +71,6 @@ class _Told:
     names: frozenset[str] = frozenset()
     step: int = 0
     evaluated: bool = False
-
-
-def _named(numbers: dict[str, Any], *, evaluated: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split numbers into those of the mode, by names without its prefix, and the others, by their full names."""
-    if not evaluated:
-        return numbers, {}
-    plain = {name.removeprefix(f"{EVAL}_"): value for name, value in numbers.items() if name.startswith(f"{EVAL}_")}
-    exact = {name: value for name, value in numbers.items() if not name.startswith(f"{EVAL}_") and name != "epoch"}
-    return plain, exact
 
 
 class _Loop:
@@ -151,7 +142,7 @@ class _Loop:
         if not evaluated:
             self._step.reach(state)  # the step may have begun without the callback
         with log.guard("what the trainer reports could not be recorded"):
-            plain, exact = _named(numbers, evaluated=evaluated)
+            plain, exact = split_by_mode(numbers, EVAL if evaluated else None, EVAL)
             self._take(log, plain, main=state.is_world_process_zero)
             log.beside(Beside(exact=exact))
         self._told = _Told(logs or {}, frozenset(logs or {}), state.global_step, evaluated)
@@ -236,9 +227,9 @@ class _Loop:
         told, self._told = self._told, _Told()
         added = numbers_in({name: told.logs[name] for name in told.logs.keys() - told.names})
         if added and self.recorder is not None:
-            plain, exact = _named(added, evaluated=told.evaluated)
-            mode = EVAL if told.evaluated else "train"
-            self.recorder.pass_through(Beside(numbers=plain, exact=exact), told.step, mode)
+            mode = EVAL if told.evaluated else None
+            plain, exact = split_by_mode(added, mode, EVAL)
+            self.recorder.pass_through(Beside(numbers=plain, exact=exact), told.step, mode or "train")
 
     def _take(self, log: declog.Recorder, numbers: dict[str, Any], *, main: bool) -> None:
         """Observe the numbers that are signals, on every rank, and log the others on rank 0: ranks report the same."""

@@ -17,7 +17,7 @@ from typing import Any
 from transformers import Trainer, TrainerCallback
 
 from declog.integrations.hook import Hooks, Part
-from declog.integrations.logged import number_of
+from declog.integrations.logged import number_of, numbers_in, split_by_mode
 from declog.integrations.trl.capture import OWN, Capture
 from declog.integrations.trl.steps import EVAL, Steps
 from declog.integrations.trl.support import Support
@@ -262,19 +262,8 @@ class Report(TrainerCallback):  # type: ignore[misc]  # transformers is not type
 
     def _plain(self, logs: Mapping[str, Any], mode: str | None) -> tuple[dict[str, float], dict[str, float]]:
         """Split numbers into those of the mode, by names without its prefix, and the others, by their full names."""
-        averages = {} if self._loop else self._computed(logs)
-        plain: dict[str, float] = {}
-        exact: dict[str, float] = {}
-        for name, logged in logs.items():
-            value = number_of(logged)
-            if value is not None and not (name == "epoch" and mode is not None):
-                if name in averages:
-                    plain[averages[name]] = value
-                elif mode is None or name.startswith((f"{mode}_", f"{self._steps.prefix}_")):
-                    plain[name if mode is None else name.removeprefix(f"{mode}_")] = value
-                else:
-                    exact[name] = value
-        return plain, exact
+        names = {} if self._loop else self._computed(logs)
+        return split_by_mode(numbers_in(logs), mode, self._steps.prefix, names)
 
     @property
     def _half(self) -> str:
