@@ -195,6 +195,23 @@ def refuse_arguments(
     raise TypeError(f"{of}() got {came}\n  fix: {fix}")
 
 
+def instead_of_a_trainer(trainer: object, config: object) -> tuple[str, str]:
+    """The type of an object that ``declog.attach`` got and that is no trainer, and the fix of the call."""
+    cls = trainer if isinstance(trainer, type) else type(trainer)
+    preset = trainer.removeprefix("trl_") if isinstance(trainer, str) else "grpo"
+    loop = f'in a loop of your own, `with declog.start("{preset}") as log:` and log.observe(...)'
+    by_name = isinstance(trainer, str)
+    if hasattr(config, "add_callback") or (by_name and isinstance(config, Sequence | Mapping | None)):
+        return cls.__name__, f"the trainer comes first: declog.attach(trainer, {trainer!r})"
+    if by_name:
+        return type(config).__name__, loop
+    if isinstance(trainer, type):
+        return cls.__name__, f"declog.attach(trainer), the object that `{cls.__name__}(...)` makes"
+    if any(base.__name__ == "TrainingArguments" for base in cls.__mro__):
+        return cls.__name__, "declog.attach(trainer), the trainer that is made with these arguments"
+    return cls.__name__, f"give the trainer: declog.attach(trainer); {loop}"
+
+
 def _call(
     of: str, before: Sequence[str], config: object, overrides: object, texts: Sequence[str], arguments: Sequence[str]
 ) -> str:

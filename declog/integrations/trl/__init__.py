@@ -9,16 +9,14 @@ unchanged.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Never
 
-from transformers import TrainingArguments
-
 import declog
 from declog.errors import CommError, UsageError
-from declog.errors.habits import refuse_arguments, shown_at_the_call
+from declog.errors.habits import instead_of_a_trainer, refuse_arguments, shown_at_the_call
 from declog.integrations import open_step
 from declog.integrations.hook import Hooks
 from declog.integrations.trl.capture import OWN, Capture
@@ -79,21 +77,9 @@ def attach(
     refuse_arguments(attach, behind, overrides, sinks, unnamed, unknown, declog.LogSpec.model_fields)
     if merge is not None and merge not in MERGE:
         raise UsageError.of("DL510.merge_way", name=merge, known=MERGE)
-    for needed in ("add_callback", "callback_handler", "state", "args", "log", "evaluate", "train"):
-        if not hasattr(trainer, needed):
-            other = not isinstance(config, Sequence | Mapping | None) and not hasattr(config, "add_callback")
-            swapped = isinstance(trainer, str)
-            preset = trainer.removeprefix("trl_") if swapped else "grpo"
-            fix = f'in a loop of your own, `with declog.start("{preset}") as log:` and log.observe(...)'
-            fix = fix if swapped else f"give the trainer: declog.attach(trainer); {fix}"
-            if hasattr(config, "add_callback") or (swapped and not other):
-                fix = f"the trainer comes first: declog.attach(trainer, {trainer!r})"
-            elif isinstance(trainer, type):
-                fix = f"declog.attach(trainer), the object that `{trainer.__name__}(...)` makes"
-            elif isinstance(trainer, TrainingArguments):
-                fix = "declog.attach(trainer), the trainer that is made with these arguments"
-            type_ = (trainer if isinstance(trainer, type) else type(config if swapped and other else trainer)).__name__
-            raise UsageError.of("DL510.trainer", type=type_, needed=needed, fix=fix)
+    if (needed := next((name for name in NEEDED if not hasattr(trainer, name)), None)) is not None:
+        type_, fix = instead_of_a_trainer(trainer, config)
+        raise UsageError.of("DL510.trainer", type=type_, needed=needed, fix=fix)
     before = vars(trainer).get(MARK)
     if isinstance(before, Hooks):
         if not (before.recorder.closed or before.recorder.idle_in):
@@ -193,6 +179,7 @@ def _inside_a_window(trainer: Any, support: Support) -> bool:
 
 
 TRAINERS = {method: f"trl.{name}" for (_, name), method in HOMES.items()}  # `run.config.trainer` of the presets
+NEEDED = ("add_callback", "callback_handler", "state", "args", "log", "evaluate", "train")  # of a trainer
 MARK = "_declog"  # the attribute of an attached trainer that holds its hooks
 MOST = 4  # the most metrics that a note lists
 
