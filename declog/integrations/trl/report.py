@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import logging
 import math
-import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from transformers import Trainer, TrainerCallback
 
 from declog.integrations.hook import Hooks, Part
-from declog.integrations.logged import number_of, numbers_in, split_by_mode
+from declog.integrations.logged import numbers_in, split_by_mode
 from declog.integrations.trl.capture import OWN, Capture
+from declog.integrations.trl.comparison import Comparison, MetricNames
 from declog.integrations.trl.steps import EVAL, Steps
 from declog.integrations.trl.support import Support
-from declog.records import RANKS, THEIRS, Beside, names_of, other_numbers
+from declog.records import RANKS, THEIRS, Beside
 
 MERGE = ("replace", "prefix")
 REGULAR = frozenset({"loss", "train_runtime"})  # names in the logs of transformers' loop at `logging_steps`, at its end
@@ -47,8 +47,8 @@ class Report(TrainerCallback):  # type: ignore[misc]  # transformers is not type
         self._merge = merge
         self._prefix = prefix
         self._deliver_s = deliver_s
-        self._names = _Names(recorder.plan.names())
-        self._modal = _Names(f"{EVAL}_{name}" for name in recorder.plan.names())
+        self._names = MetricNames(recorder.plan.names())
+        self._modal = MetricNames(f"{EVAL}_{name}" for name in recorder.plan.names())
         self._capture = capture
         self._guard = recorder.guard
         self._averages = support.rollouts or support.updates  # whether declog computes TRL's `_metrics`
@@ -56,15 +56,13 @@ class Report(TrainerCallback):  # type: ignore[misc]  # transformers is not type
         self._tested = support.tested and support.rollouts and support.updates
         self._regular = self._averages or type(trainer).train is Trainer.train  # whether transformers' loop logs
         self._evaluates = type(trainer).evaluate is Trainer.evaluate
-        self._compared = _Names(compared)
-        self._differ: set[str] = set()  # compared names whose values differed
+        self._comparison = Comparison(trainer, compared)
         logged = recorder.plan.logged
         self._of_steps = {
             name: logged is not None and ops[0].phase == logged.phase  # whether it may arrive after the last step
             for name, ops in recorder.plan.sources.items()
             if ops[0].axis.label == "step" and not ops[0].family and name not in OWN
         }
-        self._cut: set[str] = set()  # halves of TRL's averages that a log by training code has emptied in this window
         self._event: _Event | None = None  # the current call of `log`
         hooks.callback(self, first=True)
         hooks.add("log", self._log)
@@ -102,20 +100,22 @@ class Report(TrainerCallback):  # type: ignore[misc]  # transformers is not type
         plain, exact = self._plain(logs, self._steps.mode)
         with self._guard("what the trainer reports could not be recorded"):
             self._signals(plain, logs)
-        trains = self._steps.mode is None
+        trains, before = self._steps.mode is None, self._before
         with self._guard("what the trainer reports could not be passed on"):
             if trains:
                 self._steps.reach()
             self._recorder.log_metrics(self._passed_on(plain, logs))
-        self._recorder.beside(Beside(compared=self._theirs(logs, new=True), exact=exact))
+        theirs = self._theirs(logs)
+        compared = {name: value for name, value in theirs.items() if not self._comparison.differs(f"{before}{name}")}
+        self._recorder.beside(Beside(compared=compared, exact=exact))
         if trains:
             self._steps.end()
             if not self._steps.ends_window():
                 return
         values, complete = self._merged(logs)  # even if a block above failed, because the other ranks flush
         if complete:
-            self._compare(logs, values)
-        self._cut.discard(self._half)
+            self._comparison.compare(theirs, values, before)
+        self._comparison.cut.discard(self._half)
         event.merged = self._for_trainer(logs, values, complete=complete)
         logs.update(event.merged)
         if entry:
@@ -142,7 +142,7 @@ class Report(TrainerCallback):  # type: ignore[misc]  # transformers is not type
         else:
             self._pass_through(logs, steps.mode)
         if not regular:
-            self._cut.add(half)
+            self._comparison.cut.add(half)
         return False
 
     def _pass_through(self, logs: Mapping[str, Any], mode: str | None, *, alone: bool = False) -> None:
@@ -155,7 +155,7 @@ class Report(TrainerCallback):  # type: ignore[misc]  # transformers is not type
 
     def _merged(self, logs: Mapping[str, Any]) -> tuple[dict[str, float], bool]:
         """The log event's values under the trainer's names for them, and whether they cover the rows of all ranks."""
-        if self._merge is None and not self._compared:
+        if self._merge is None and not self._comparison:
             self._recorder.flush()
             return {}, False
         before, computed = self._before, self._computed(logs)
@@ -175,38 +175,18 @@ class Report(TrainerCallback):  # type: ignore[misc]  # transformers is not type
         if self._merge == "replace":
             return {
                 name: value for name, value in values.items()
-                if name not in self._differ and (complete or name not in logs)
+                if not self._comparison.differs(name) and (complete or name not in logs)
             }  # fmt: skip
         if self._merge == "prefix":
             before, added = self._before, f"{self._before}{self._prefix}"
             return {f"{added}{name.removeprefix(before)}": value for name, value in values.items()}
         return {}
 
-    def _compare(self, logs: Mapping[str, Any], values: Mapping[str, float]) -> None:
-        """Warn once about each value that differs from the trainer's, for a trainer that declog is not tested with."""
-        before = self._before
-        plain = {name.removeprefix(before): value for name, value in values.items()}
-        numbers = {f"{before}{name}": number for name, number in other_numbers(self._theirs(logs), plain).items()}
-        new = {name: number for name, number in numbers.items() if name not in self._differ}
-        self._differ |= numbers.keys()
-        if new and self._main:
-            differences = ", ".join(f"`{name}` ({values[name]:g}, the trainer {new[name]:g})" for name in new)
-            log.warning(
-                "%s has other numbers than declog, which stay in its logs, and are `%s` in declog's: %s",
-                type(self._trainer).__name__, f"{THEIRS}NAME", differences,
-            )  # fmt: skip
-
-    def _theirs(self, logs: Mapping[str, Any], *, new: bool = False) -> dict[str, float]:
-        """The trainer's numbers that are compared with declog's; ``new``: only those that never differed."""
-        other_window = self._steps.mode is None and not self._steps.compares
-        if not self._compared or self._half in self._cut or other_window:
+    def _theirs(self, logs: Mapping[str, Any]) -> dict[str, float]:
+        """The trainer's numbers that are compared with declog's; none if they cover another window than declog's."""
+        if not self._comparison or (self._steps.mode is None and not self._steps.compares):
             return {}
-        before = self._before
-        return {
-            name: value for full, name in self._computed(logs).items()
-            if (value := number_of(logs[full])) is not None and name in self._compared
-            and not (new and f"{before}{name}" in self._differ)
-        }  # fmt: skip
+        return self._comparison.numbers(logs, self._computed(logs), self._half)
 
     @property
     def _before(self) -> str:
@@ -247,8 +227,8 @@ class Report(TrainerCallback):  # type: ignore[misc]  # transformers is not type
         averages = set(self._computed(logs).values()) if self._averages else set()
         left_out = averages if self._tested else averages & self._capture.reward_logs.metrics
         numbers = {name: value for name, value in plain.items() if name not in left_out and name not in self._names}
-        before = self._before
-        differing = {f"{THEIRS}{name}": value for name, value in plain.items() if f"{before}{name}" in self._differ}
+        before, differs = self._before, self._comparison.differs
+        differing = {f"{THEIRS}{name}": value for name, value in plain.items() if differs(f"{before}{name}")}
         return numbers | differing
 
     def _computed(self, logs: Mapping[str, Any]) -> dict[str, str]:
@@ -287,18 +267,3 @@ class _Event:
 
 def _of_evaluation(names: Collection[str]) -> bool:
     return any(name.startswith(f"{EVAL}_") for name in names)
-
-
-class _Names:
-    """A set of a plan's names; names of which a part is known only in a run are matched by their pattern."""
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self._any = bool(names := list(names))
-        patterns = map(names_of, names)
-        self._pattern = re.compile("|".join(pattern for pattern in patterns if pattern != "(.+)") or "(?!)")
-
-    def __bool__(self) -> bool:
-        return self._any
-
-    def __contains__(self, name: str) -> bool:
-        return self._pattern.fullmatch(name) is not None
