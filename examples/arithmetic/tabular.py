@@ -33,7 +33,7 @@ def improve(cfg: DictConfig, weights: Tensor, number: int, rank: int) -> Tensor:
     drawn = torch.randint(len(weights), (cfg.prompts,), generator=chance).repeat_interleave(cfg.group_size)
     sampler = weights[drawn].softmax(-1)
     tokens = torch.multinomial(sampler.flatten(0, 1), 1, generator=chance).view(len(drawn), -1)
-    rewards, mask = scored(cfg, drawn, tokens)
+    rewards, mask = observed_rewards(cfg, drawn, tokens)
     reward = torch.stack([cfg.reward_weights[name] * values for name, values in rewards.items()]).sum(0)
     old_logprobs = logprobs_of(sampler.log(), tokens)
     ref_logprobs = torch.full_like(old_logprobs, -float(torch.tensor(len(VOCABULARY)).log()))  # of the initial weights
@@ -60,8 +60,8 @@ def improve(cfg: DictConfig, weights: Tensor, number: int, rank: int) -> Tensor:
     return policy.detach()
 
 
-def scored(cfg: DictConfig, drawn: Tensor, tokens: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-    """The rewards of completions by name, and the mask of their tokens."""
+def observed_rewards(cfg: DictConfig, drawn: Tensor, tokens: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    """Observe completions; return their rewards by name, and the mask of their tokens."""
     operands = [divmod(place, cfg.largest_operand + 1) for place in drawn.tolist()]
     prompts, answers = [f"{a}+{b}=" for a, b in operands], [a + b for a, b in operands]
     completions = decode(tokens)
