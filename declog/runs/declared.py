@@ -93,10 +93,11 @@ class Declared:
         templates = [output["name"] for output in outputs]
         names = dict.fromkeys(of for of, key, _ in logged if (key or "").partition(".")[0] == id)
         takers = {sink for output in outputs for sink in map(str, output.get("sinks") or ())}
-        in_other_modes = plain == name and not self.rare(mode)
-        if names and (plain not in templates or in_other_modes):  # else the names are those of a family's members
-            below = [of for of in names if of.startswith(f"{name}/")]  # names of a family's members
-            return f"it is logged as {_listed(below or names)}"
+        by_another_name = plain not in templates  # such as the metric's id
+        without_prefix = plain == name  # so the names are those of other modes, unless sinks may have skipped this one
+        if names and (by_another_name or (without_prefix and not self.rare(mode))):
+            members = [of for of in names if of.startswith(f"{name}/")]
+            return f"it is logged as {_listed(members or names)}"
         if id in metrics and metrics[id] is None:
             return f"the run's config takes it out: `{id}: null`"
         if id in metrics and self.sinks and self.sinks.keys().isdisjoint(takers):
