@@ -23,12 +23,11 @@ from types import ModuleType
 
 from declog.cli import suggestions
 from declog.cli import verbs as _verbs
-from declog.cli.arguments import Parser, Wrong
+from declog.cli.arguments import INVALID, OK, UNCOMPOSED, Parser, Wrong
 from declog.cli.output import masked, write_error, write_json
 from declog.distribution import NAME, VERSION, install
 from declog.errors import CompositionError, ConfigError, DeclogError
 
-OK, WARNINGS, INVALID, UNCOMPOSED = 0, 1, 2, 3
 GROUPS = ("write", "check", "look", "runs")  # of verbs, in the order in which a user needs them
 
 

@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from declog.cli import suggestions
 
+OK, DIFFERENT, INVALID, UNCOMPOSED = 0, 1, 2, 3  # exit codes: `declog.cli` explains them
 DIVIDER = "\0--"  # replaces `--`, which argparse would remove
 
 

@@ -127,12 +127,12 @@ def adopted(logged: Logged, presets: Mapping[str, Collection[str]]) -> Adopted:
 
 
 @cache  # composing all presets takes seconds
-def names_by_preset(path: tuple[str, ...]) -> dict[str, set[str]]:
-    """The templates of the names that each preset logs. ``path`` is ``sys.path``, on which presets are found."""
+def names_by_preset(presets: tuple[str, ...]) -> dict[str, set[str]]:
+    """The templates of the names that each preset logs."""
     from declog.api import plan
-    from declog.config.compose import compose, presets
+    from declog.config.compose import compose
 
-    return {preset: _shown(plan(compose(preset))) for preset in presets()}
+    return {preset: _shown(plan(compose(preset))) for preset in presets}
 
 
 def _shown(plan: Plan) -> set[str]:

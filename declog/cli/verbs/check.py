@@ -25,7 +25,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from declog.cli.arguments import Parser, Wrong
+from declog.cli.arguments import DIFFERENT, INVALID, OK, UNCOMPOSED, Parser, Wrong
 from declog.cli.output import DIM, GREEN, RED, YELLOW, as_github, counted, paint, wrapped, write_error, write_json
 from declog.cli.targets import DEFAULT
 from declog.distribution import NAME, install, namesake
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 GROUP = "check"
 SUMMARY = "compile configs and report all their errors"
-OK, DIFFERENT, INVALID, UNCOMPOSED = 0, 1, 2, 3
 
 
 @dataclass

@@ -28,7 +28,6 @@ import argparse
 import json
 import keyword
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Template
@@ -146,9 +145,10 @@ def _captured(path: Path) -> tuple[str, Sequence[str]]:
 
 def _adopted(path: Path, name: str) -> tuple[str, Sequence[str]]:
     """The config, and lines with its counts and the calls that the training code must add."""
+    from declog.config.compose import presets
     from declog.runs.adoption import adopted, names_by_preset, read
 
-    ways = adopted(read(path), names_by_preset(tuple(sys.path)))
+    ways = adopted(read(path), names_by_preset(tuple(presets())))
     calls = [f"  {ways.computed} names computed, {len(ways.passed)} passed through"]
     signals = ["mask"] if any(distribution.axis == "token" for distribution in ways.distributions) else []
     signals += [distribution.signal for distribution in ways.distributions]
