@@ -20,7 +20,7 @@ from declog.integrations.logged_tables import (
 log = logging.getLogger("declog")
 
 
-class Stands:
+class LoggerProxy:
     """A stand-in for a logger: its other attributes are the logger's, and `isinstance` sees the logger's class."""
 
     _wraps: Any = None
@@ -53,7 +53,7 @@ class Stands:
         return self
 
 
-def alone(options: Mapping[str, Any]) -> dict[str, int]:
+def single_rank(options: Mapping[str, Any]) -> dict[str, int]:
     """Options that make this process the only rank; empty if ``options`` name a rank."""
     return {} if {"rank", "world_size", "comm", "role"} & options.keys() else {"rank": 0, "world_size": 1}
 
@@ -86,7 +86,7 @@ class LeftToLogger:
         numbers = {name: value for name, value in values.items() if name not in histograms}
         return {**recorder.scalars({**numbers, **rows}, step, **options), **histograms}
 
-    def tell(self, values: Mapping[str, Any], recorder: declog.Recorder) -> None:
+    def warn(self, values: Mapping[str, Any], recorder: declog.Recorder) -> None:
         """Warn about new names among the values, and note all names so far with the run."""
         signals = recorder.plan.signal_names
         names = [name for name, value in values.items() if not declared_columns(name, value, signals)]

@@ -26,7 +26,7 @@ from declog.errors import UsageError
 from declog.errors.habits import shown_at_the_call
 from declog.integrations import logger_calls, tee_wandb
 from declog.integrations.logged import flat
-from declog.integrations.stand_in import LeftToLogger, Stands, alone
+from declog.integrations.stand_in import LeftToLogger, LoggerProxy, single_rank
 from declog.records import Records, RunInfo
 from declog.sinks import SCALAR, Sink
 
@@ -107,7 +107,7 @@ class _NoLogger:
     def log_metrics(self, metrics: Any, step: Any = None) -> None: ...
 
 
-class Tee(Stands):
+class Tee(LoggerProxy):
     """A recorder beside a logger whose methods take numbers by name and a step; ``logger_calls`` reads the calls.
 
     Every call goes to the logger unchanged, and returns the logger's result. A step may have several calls. A call with
@@ -131,7 +131,7 @@ class Tee(Stands):
         atexit.register(self._drain)  # runs after the recorder's own
         waiting: Sequence[Sink] = () if logger is None else (self._waiting,)
         self.recorder: declog.Recorder = declog.start(
-            config, sinks=[*waiting, *sinks], **{"steps": "commit", **alone(options), **options}
+            config, sinks=[*waiting, *sinks], **{"steps": "commit", **single_rank(options), **options}
         )
         self._wraps = _NoLogger() if logger is None else logger  # from here on other attributes are the logger's
 
@@ -212,7 +212,7 @@ class Tee(Stands):
             no_numbers = flat(rest)
             self._names |= names - no_numbers.keys()
             if no_numbers:
-                self._untaken.tell(no_numbers, self.recorder)
+                self._untaken.warn(no_numbers, self.recorder)
 
     def _numbers(self, values: Mapping[str, Any], step: int, *, commit: bool) -> Mapping[str, Any]:
         """Record the numbers among the values, and return the other values."""

@@ -16,7 +16,7 @@ import torch
 
 import declog
 from declog.integrations.logged import flat
-from declog.integrations.stand_in import LeftToLogger, Stands, alone
+from declog.integrations.stand_in import LeftToLogger, LoggerProxy, single_rank
 from declog.records import Records, Scalar
 from declog.sinks import Sink
 from declog.sinks.wandb import WandbSink, open_run
@@ -81,7 +81,7 @@ def _numbers(values: Mapping[str, Any], rest: Mapping[str, Any]) -> dict[str, An
     }  # fmt: skip
 
 
-class _Summary(Stands):
+class _Summary(LoggerProxy):
     """Stands in for the summary of a run; calls ``tell`` with the names of the values that the loop sets in it."""
 
     def __init__(self, summary: Any, tell: Callable[[Iterable[str]], None]) -> None:
@@ -105,7 +105,7 @@ class _Summary(Stands):
         self._wraps.update(values)
 
 
-class RunTee(Stands):
+class RunTee(LoggerProxy):
     """A wandb run whose ``log`` goes through the config; all other attributes are the run's own.
 
     Steps mean the same as in wandb: a call without a step, or with ``commit=True``, completes the row, calls of one
@@ -129,7 +129,7 @@ class RunTee(Stands):
                 self.recorder = declog.start(
                     config,
                     sinks=[*rows, *sinks],
-                    **{"steps": "commit", "run_config": dict(run.config), **alone(options), **options},
+                    **{"steps": "commit", "run_config": dict(run.config), **single_rank(options), **options},
                 )
         self._row = 0 if self.recorder is None else int(run.step)
         self._untaken = LeftToLogger("wandb", config)
@@ -157,7 +157,7 @@ class RunTee(Stands):
         """Warn about names that go to the run alone, outside its rows."""
         if (recorder := self._log) is not None:
             with recorder.guard("what the loop says of its run could not be told of"):
-                self._untaken.tell({f"{what}: {name}": None for name in names}, recorder)
+                self._untaken.warn({f"{what}: {name}": None for name in names}, recorder)
 
     def watch(self, *args: Any, **kwargs: Any) -> Any:
         """Call ``wandb.watch``. Its hooks log into the open row, so from now on ``log`` waits for the earlier rows."""
@@ -181,7 +181,7 @@ class RunTee(Stands):
             rest = self._untaken.record(data, flat(data, "."), recorder, number, between=".")
             if self._rows is not None:
                 self._rows.take(number, _numbers(data, rest), flat(rest, "."))
-            self._untaken.tell(flat(rest, "."), recorder)
+            self._untaken.warn(flat(rest, "."), recorder)
         self._row = max(self._row, number)
         self._beside(rest, number)
         if commit or (step is None and commit is None):

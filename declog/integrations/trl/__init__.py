@@ -19,12 +19,12 @@ from declog.errors import CommError, UsageError
 from declog.errors.habits import instead_of_a_trainer, refuse_arguments, shown_at_the_call
 from declog.integrations import open_step
 from declog.integrations.hook import Hooks
-from declog.integrations.trl.capture import OWN, Capture
-from declog.integrations.trl.ppo import LOOPED, Loop
+from declog.integrations.trl.capture import CAPTURE_SIGNALS, Capture
+from declog.integrations.trl.ppo import LOOP_SIGNALS, Loop
 from declog.integrations.trl.report import MERGE, Report
-from declog.integrations.trl.samples import SAMPLED, Samples
+from declog.integrations.trl.samples import SAMPLE_SIGNALS, Samples
 from declog.integrations.trl.steps import Steps, in_training
-from declog.integrations.trl.support import HOMES, SEEN, Support, constants_of, support_of
+from declog.integrations.trl.support import CLASSES, SEEN, Support, constants_of, support_of
 from declog.sinks import Sink
 
 __all__ = ["attach", "detach"]
@@ -108,9 +108,10 @@ def attach(
     hooks = Hooks(trainer, lambda: recorder)
     capture = Capture(trainer, hooks, support)
     if support.rollouts:
-        recorder.attached(capture.reward_logs.caller, OWN, capture.rollout)
+        recorder.attached(capture.reward_logs.caller, CAPTURE_SIGNALS, capture.rollout)
     else:
-        recorder.attached(lambda: "training code", SAMPLED if support.samples else LOOPED if support.loop else ())
+        signals = SAMPLE_SIGNALS if support.samples else LOOP_SIGNALS if support.loop else ()
+        recorder.attached(lambda: "training code", signals)
     if support.samples:
         Samples(trainer, hooks, capture)
     late = _inside_a_window(trainer, support)
@@ -178,7 +179,7 @@ def _inside_a_window(trainer: Any, support: Support) -> bool:
     return bool(trainer._metrics["train"] if support.rollouts or support.updates else trainer.state.global_step)
 
 
-TRAINERS = {method: f"trl.{name}" for (_, name), method in HOMES.items()}  # `run.config.trainer` of the presets
+TRAINERS = {method: f"trl.{name}" for (_, name), method in CLASSES.items()}  # `run.config.trainer` of the presets
 NEEDED = ("add_callback", "callback_handler", "state", "args", "log", "evaluate", "train")  # of a trainer
 MARK = "_declog"  # the attribute of an attached trainer that holds its hooks
 MOST = 4  # the most metrics that a note lists

@@ -23,10 +23,10 @@ Tensor = torch.Tensor
 ROW = "declog_row"  # the key of the row ids in the result of a generation
 UPDATE = "update"
 BOTH = ("row", "completion_mask", "completion_ids", "advantages")
-LOOKED_AT, MOST_LABELS, LABEL_LENGTH = 1000, 100, 64  # rows of a data set; distinct texts of a label; their characters
-SAMPLED = {"importance_sampling_ratio", "sampling_per_token_logps", "old_per_token_logps"}  # of an inference server
+ROWS_READ, MOST_LABELS, LABEL_LENGTH = 1000, 100, 64  # rows of a data set; distinct texts of a label; their characters
+SERVER_KEYS = {"importance_sampling_ratio", "sampling_per_token_logps", "old_per_token_logps"}  # of vLLM's generations
 REPORTED = ("policy_loss", "aux_loss", "entropy_coef")  # numbers of a micro-batch that TRL has gathered over ranks
-OWN = frozenset({
+CAPTURE_SIGNALS = frozenset({
     "row", "prompt_id", "prompt", "completion", "length", "truncated", "rewards", "reward_weights", "completion_mask",
     "completion_ids", "advantages", "num_input_tokens_seen", "tool_calls", "tool_failures", "old_logp_sum",
     "rollout_logprobs", "rollout_ref_logprobs", "sampling_logprobs", "is_ratio", "rank_tokens", "sequence_is_ratio",
@@ -58,9 +58,9 @@ class Capture:
         self._per_row = {  # signals that columns of the data set may give
             name
             for name, ops in (*log.plan.sources.items(), *log.plan.unread.items())
-            if name not in OWN and ops[0].axis.label == "completion" and not ops[0].family
+            if name not in CAPTURE_SIGNALS and ops[0].axis.label == "completion" and not ops[0].family
         }
-        self._labels = labels_of(trainer.train_dataset) - log.plan.observed - OWN
+        self._labels = labels_of(trainer.train_dataset) - log.plan.observed - CAPTURE_SIGNALS
         self._texts = {name: ops[0].dtype is DType.TEXT for name, ops in log.plan.sources.items()}
         self._rloo = support.method == "rloo"
         self._forwards: list[tuple[Tensor, Tensor | None]] = []  # log-probabilities and entropies, by forward pass
@@ -174,7 +174,8 @@ class Capture:
             signals["rollout_logprobs"] = self._forwards[0][0]
             if trainer.beta:
                 signals["rollout_ref_logprobs"] = self._forwards[1][0]
-        elif output.keys() >= SAMPLED and output["old_per_token_logps"].shape == mask.shape:  # copies: hidden states
+        # A copy of TRL's class, such as Unsloth's, has hidden states of another shape there.
+        elif output.keys() >= SERVER_KEYS and output["old_per_token_logps"].shape == mask.shape:
             signals["rollout_logprobs"] = output["old_per_token_logps"]
             signals["sampling_logprobs"] = output["sampling_per_token_logps"]
             signals["is_ratio"] = weights = output["importance_sampling_ratio"]
@@ -255,7 +256,7 @@ def labels_of(dataset: Any) -> frozenset[str]:
 
     The first rows decide that for the whole run, so all ranks agree. A streamed data set has no labels.
     """
-    rows = [dataset[row] for row in range(min(LOOKED_AT, len(dataset)))] if hasattr(dataset, "__len__") else []
+    rows = [dataset[row] for row in range(min(ROWS_READ, len(dataset)))] if hasattr(dataset, "__len__") else []
     names = {name for row in rows if isinstance(row, Mapping) for name in row}
     return frozenset(name for name in names if _is_label([row.get(name) for row in rows]))
 

@@ -17,9 +17,9 @@ from transformers import TrainerCallback
 from declog.integrations.hook import Hooks, Part
 from declog.integrations.trl.capture import Capture
 from declog.integrations.trl.steps import Steps
-from declog.integrations.trl.support import HOMES, MICRO_BATCH, ROLLOUT, code_of
+from declog.integrations.trl.support import CLASSES, MICRO_BATCH, ROLLOUT, code_of
 
-LOOPED = frozenset({
+LOOP_SIGNALS = frozenset({
     "prompt", "completion", "reward", "length", "truncated", "tokens", "completion_mask", "value_mask", "old_logprobs",
     "ref_logprobs", "old_values", "advantages", "returns", "logprobs", "values", "entropy", "loss", "learning_rate",
 })  # fmt: skip
@@ -37,7 +37,7 @@ class Loop(TrainerCallback):  # type: ignore[misc]  # transformers is not typed 
         self._guard = hooks.recorder.guard
         self._capture = capture
         self._steps = steps
-        self._codes = {code_of(base) for base in type(trainer).__mro__ if (base.__module__, base.__name__) in HOMES}
+        self._codes = {code_of(base) for base in type(trainer).__mro__ if (base.__module__, base.__name__) in CLASSES}
         self._trained: dict[str, Any] = {}  # the signals of the last micro-batch
         self._count = 0  # the number of micro-batches in the step
         hooks.add("accumulate", self._accumulate, owner=trainer.accelerator)

@@ -17,7 +17,7 @@ from transformers import Trainer, TrainerCallback
 
 from declog.integrations.hook import Hooks, Part
 from declog.integrations.logged import numbers_in, split_by_mode
-from declog.integrations.trl.capture import OWN, Capture
+from declog.integrations.trl.capture import CAPTURE_SIGNALS, Capture
 from declog.integrations.trl.comparison import Comparison, MetricNames
 from declog.integrations.trl.steps import EVAL, Steps
 from declog.integrations.trl.support import Support
@@ -61,7 +61,7 @@ class Report(TrainerCallback):  # type: ignore[misc]  # transformers is not type
         self._of_steps = {
             name: logged is not None and ops[0].phase == logged.phase  # whether it may arrive after the last step
             for name, ops in recorder.plan.sources.items()
-            if ops[0].axis.label == "step" and not ops[0].family and name not in OWN
+            if ops[0].axis.label == "step" and not ops[0].family and name not in CAPTURE_SIGNALS
         }
         self._event: _Event | None = None  # the current call of `log`
         hooks.callback(self, first=True)

@@ -14,7 +14,7 @@ from typing import Any
 from declog.integrations.hook import Hooks, Part
 from declog.integrations.trl.capture import Capture
 
-SAMPLED = frozenset({
+SAMPLE_SIGNALS = frozenset({
     "prompt_id", "prompt", "completion", "length", "reward", "rewards", "advantages", "staleness"
 })  # fmt: skip
 REWARD = "rewards/"  # before a reward function's name in the metrics of a sample
@@ -27,19 +27,19 @@ class Samples:
         self._trainer = trainer
         self._log = hooks.recorder
         self._capture = capture
-        self._came: dict[int, Any] = {}  # samples that are not packed yet, by `id(input_ids)`
+        self._unpacked: dict[int, Any] = {}  # samples that are not packed yet, by `id(input_ids)`
         self._packed: deque[list[Any]] = deque()  # the samples of micro-batches that are not trained yet
         hooks.add("get_train_dataloader", self._load)
         hooks.add("training_step", self._train)
 
     def _load(self, *args: Any, **kwargs: Any) -> Part:
         loader = yield None
-        self._came.clear()
+        self._unpacked.clear()
         self._packed.clear()
         source = self._trainer._rollout_dataset
         if source is None:  # another rank
             return
-        source.queue = _Taken(source.queue, self._came)
+        source.queue = _WatchedQueue(source.queue, self._unpacked)
         collator = loader.collate_fn
         original = collator.torch_call
 
@@ -55,13 +55,13 @@ class Samples:
     def _pack(self, examples: Sequence[Mapping[str, Any]]) -> None:
         """Note a packed micro-batch; each sample that arrived before its last one is in it, or TRL dropped it."""
         if self._log.closed:
-            self._came.clear()
+            self._unpacked.clear()
             return
         ids = [id(example["input_ids"]) for example in examples]
-        self._packed.append([self._came[key] for key in ids])
-        order = list(self._came)
+        self._packed.append([self._unpacked[key] for key in ids])
+        order = list(self._unpacked)
         for key in order[: max(map(order.index, ids)) + 1]:
-            del self._came[key]
+            del self._unpacked[key]
 
     def _train(self, *args: Any, **kwargs: Any) -> Part:
         samples = self._packed.popleft() if self._packed else ()
@@ -85,17 +85,17 @@ class Samples:
         }
 
 
-class _Taken:
-    """The worker's queue, which adds each sample that the trainer takes to ``came``."""
+class _WatchedQueue:
+    """The worker's queue, which adds each sample that the trainer takes to ``unpacked``."""
 
-    def __init__(self, queue: Any, came: dict[int, Any]) -> None:
+    def __init__(self, queue: Any, unpacked: dict[int, Any]) -> None:
         self._queue = queue
-        self._came = came
+        self._unpacked = unpacked
 
     def get(self, *args: Any, **kwargs: Any) -> Any:
         """Take the next sample."""
         sample = self._queue.get(*args, **kwargs)
-        self._came[id(sample.input_ids)] = sample
+        self._unpacked[id(sample.input_ids)] = sample
         return sample
 
     def __getattr__(self, name: str) -> Any:

@@ -1,10 +1,10 @@
 """The parts of a trainer that declog can see: the methods that compute TRL's metrics, and the attributes they use.
 
-``METHODS`` and ``PLACES`` are the support table: the methods and attributes that each part needs, and where versions of
-TRL keep them. So a version, a fork or a subclass is supported by what it has. A method that computes metrics must be
-TRL's own, or an override that calls TRL's. A method that only returns the inputs of metrics has to take TRL's
-arguments. A class that copies TRL's methods instead of inheriting them, as Unsloth's do, counts as TRL's own. Imports
-neither TRL nor torch.
+``METHODS`` and ``ATTRIBUTES`` are the support table: the methods and attributes that each part needs, and where
+versions of TRL keep them. So a version, a fork or a subclass is supported by what it has. A method that computes
+metrics must be TRL's own, or an override that calls TRL's. A method that only returns the inputs of metrics has to take
+TRL's arguments. A class that copies TRL's methods instead of inheriting them, as Unsloth's do, counts as TRL's own.
+Imports neither TRL nor torch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 EQUAL = ((1, 9), (1, 16))  # first and last TRL whose values all equal declog's; others are compared during training
 EQUAL_PPO = ((0, 29), (1, 12))  # 1.12 is the last TRL with PPO
-HOMES = {
+CLASSES = {
     ("trl.trainer.grpo_trainer", "GRPOTrainer"): "grpo",
     ("trl.trainer.rloo_trainer", "RLOOTrainer"): "rloo",
     ("trl.experimental.async_grpo.async_grpo_trainer", "AsyncGRPOTrainer"): "async_grpo",
@@ -29,7 +29,7 @@ HOMES = {
 }
 PARTS = {"grpo": ("rollouts", "updates"), "rloo": ("rollouts", "updates"), "async_grpo": ("samples",), "ppo": ("loop",)}
 COPIES = "GRPOTrainer"  # the end of the name of a class that copies TRL's
-OWN: dict[str, tuple[str, ...]] = {  # the method that computes metrics, and the method that calls it
+METRIC_METHODS: dict[str, tuple[str, ...]] = {  # the method that computes metrics, and the method that calls it
     "rollouts": ("_generate_and_score_completions", "_prepare_inputs"), "updates": ("_compute_loss", "compute_loss"),
     "loop": ("train",),
 }  # fmt: skip
@@ -49,7 +49,7 @@ METHODS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 LIGER = "compute_liger_loss"
 ENDS = "the ids that end a completion"
-PLACES: dict[str, dict[str, tuple[tuple[str, ...], ...]]] = {  # the newest first; a name alone is its own only place
+ATTRIBUTES: dict[str, dict[str, tuple[tuple[str, ...], ...]]] = {  # by its name: places, the newest version's first
     "rollouts": {
         ENDS: (
             ("eos_token_ids", "_tokenizer.pad_token_id"),  # 1.14
@@ -104,18 +104,18 @@ class Support:
 def support_of(trainer: Any) -> Support:
     """The parts that declog sees of a trainer."""
     bases = type(trainer).__mro__
-    home = next((base for base in bases if (base.__module__, base.__name__) in HOMES), None)
-    home = home or next(filter(_is_copy, bases), None)
-    if home is None:
+    trl_class = next((base for base in bases if (base.__module__, base.__name__) in CLASSES), None)
+    trl_class = trl_class or next(filter(_is_copy, bases), None)
+    if trl_class is None:
         return Support(missing=("it is neither trl.GRPOTrainer nor trl.RLOOTrainer",))
-    method = HOMES.get((home.__module__, home.__name__), "grpo")
+    method = CLASSES.get((trl_class.__module__, trl_class.__name__), "grpo")
     equal = EQUAL_PPO if method == "ppo" else EQUAL
-    missing = {part: _missing(trainer, home, part) for part in PARTS[method]}
+    missing = {part: _missing(trainer, trl_class, part) for part in PARTS[method]}
     return Support(
         method,
         **{part: not texts for part, texts in missing.items()},
         missing=tuple(dict.fromkeys(text for texts in missing.values() for text in texts)),
-        tested=type(trainer) is home and equal[0] <= trl_version() <= equal[1],
+        tested=type(trainer) is trl_class and equal[0] <= trl_version() <= equal[1],
     )
 
 
@@ -138,7 +138,7 @@ def ends_of(trainer: Any) -> set[int]:
 
     A completion whose last token is none of these was truncated.
     """
-    names = next(names for names in PLACES["rollouts"][ENDS] if all(_has(trainer, name) for name in names))
+    names = next(names for names in ATTRIBUTES["rollouts"][ENDS] if all(_has(trainer, name) for name in names))
     values = [attrgetter(name)(trainer) for name in names]
     return {end for value in values for end in (value if isinstance(value, Iterable) else [value])}
 
@@ -149,17 +149,17 @@ def code_of(cls: type) -> CodeType | None:
     return inspect.unwrap(train).__code__ if inspect.isfunction(train) else None
 
 
-def _missing(trainer: Any, home: type, part: str) -> list[str]:
+def _missing(trainer: Any, trl_class: type, part: str) -> list[str]:
     """The reasons why declog does not see a part of a trainer, in words; empty if it sees the part."""
     texts = [
         f"it has no `{name}`"
-        for name, places in PLACES[part].items()
+        for name, places in ATTRIBUTES[part].items()
         if not any(all(_has(trainer, path) for path in paths) for paths in places)
     ]
     if part == "updates" and hasattr(trainer, LIGER) and trainer.use_liger_kernel:  # before 1.14
         texts.append("its loss is Liger's")
     if part == "loop":
-        code = code_of(home)
+        code = code_of(trl_class)
         variables = () if code is None else code.co_varnames
         texts += [f"its `train` has no `{name}`" for name in sorted(VARIABLES.difference(variables))]
     for name, parameters in METHODS[part].items():
@@ -168,8 +168,8 @@ def _missing(trainer: Any, home: type, part: str) -> list[str]:
             continue
         method = getattr(trainer, name)
         texts += [f"`{name}` takes no `{parameter}`" for parameter in parameters if not _takes(method, parameter)]
-    texts += [f"`{name}` is not TRL's own" for name in OWN.get(part, ()) if not _calls_own(trainer, home, name)]
-    return texts
+    methods = METRIC_METHODS.get(part, ())
+    return texts + [f"`{name}` is not TRL's own" for name in methods if not _calls_own(trainer, trl_class, name)]
 
 
 def _has(owner: Any, name: str) -> bool:
@@ -183,14 +183,14 @@ def _takes(method: Any, name: str) -> bool:
     return name in parameters or any(item.kind is item.VAR_KEYWORD for item in parameters.values())
 
 
-def _calls_own(trainer: Any, home: type, name: str) -> bool:
+def _calls_own(trainer: Any, trl_class: type, name: str) -> bool:
     """Whether every override of TRL's method calls the next one, by ``super()`` in a subclass or a mixin."""
     if name in vars(trainer):
         return False
-    callee, *callers = next(names for names in OWN.values() if name in names)
-    if name in callers and callee not in inspect.unwrap(getattr(home, name)).__code__.co_names:
+    callee, *callers = next(names for names in METRIC_METHODS.values() if name in names)
+    if name in callers and callee not in inspect.unwrap(getattr(trl_class, name)).__code__.co_names:
         return False  # a copy whose caller computes the metrics itself
-    before = type(trainer).__mro__[: type(trainer).__mro__.index(home)]
+    before = type(trainer).__mro__[: type(trainer).__mro__.index(trl_class)]
     overrides = [inspect.unwrap(vars(cls)[name]) for cls in before if name in vars(cls)]
     return all(inspect.isfunction(override) and name in override.__code__.co_names for override in overrides)
 
