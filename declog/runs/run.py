@@ -57,13 +57,13 @@ class _Recorder(Protocol):
 
 
 @runtime_checkable
-class _Stands(Protocol):
+class _HasRecorder(Protocol):
     @property
     def recorder(self) -> _Recorder | None: ...
 
 
 def read(
-    run: str | os.PathLike[str] | _Recorder | _Stands | Run, *, run_id: str | None = None, sink: str | None = None
+    run: str | os.PathLike[str] | _Recorder | _HasRecorder | Run, *, run_id: str | None = None, sink: str | None = None
 ) -> Run:
     """A run on disk; ``run`` is its folder, a folder of a sink, or a file in one.
 
@@ -94,7 +94,7 @@ def read(
 
 def _folder_of(run: object) -> Path:
     """The folder of a recorder, or of an object that has one, once its log events so far are written."""
-    recorder = run.recorder if isinstance(run, _Stands) else run
+    recorder = run.recorder if isinstance(run, _HasRecorder) else run
     if recorder is None and run is not None:
         raise UsageError.of("DL607.not_begun", type=type(run).__name__)
     if not isinstance(recorder, _Recorder):

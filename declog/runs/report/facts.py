@@ -39,7 +39,7 @@ def run_facts(run: Run, blobs: Blobs, *, label: str, samples: bool) -> dict[str,
         "resumed": [one["resumed_after"] + 1 for one in run.segments if "resumed_after" in one],
         "time": step_time(scalars, meanings),
         "tables": tables, "histograms": list(_histograms(run, meanings, blobs)), **series(curves, blobs),
-        "profile": _profile(run), "configured": run.configured, "settings": list(_leaves(run.config)),
+        "config": _config(run), "configured": run.configured, "settings": list(_leaves(run.config)),
         "missing": dict(run.info.get("missing") or {}), "parent": run.info.get("parent"),
         "foot": _foot(run), "notes": [*run.problems, *_other_runs(run)],
     }  # fmt: skip
@@ -70,7 +70,7 @@ def _histograms(run: Run, meanings: Meanings, blobs: Blobs) -> Iterator[dict[str
         yield {"name": name, "mode": mode, "title": title, "data": blobs.add_json(data)}
 
 
-def _profile(run: Run) -> str:
+def _config(run: Run) -> str:
     import yaml
 
     return yaml.safe_dump(run.declog, sort_keys=False, allow_unicode=True, width=110) if run.declog else ""

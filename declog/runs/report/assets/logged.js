@@ -16,8 +16,8 @@ function logged() {
         el("div", { class: "wide" }, table([["Name"], ["Formula"], ["Meaning"], ["Healthy"], ["Tags"], ["Last", "n"]], all.map(loggedRow))),
         definitionsOf(all, told)));
   }
-  $("#profile").append(configuration());
-  if (RUN.profile) $("#profile").append(el("details", {}, el("summary", { textContent: "The profile in effect" }), appendText(el("pre", { class: "txt" }), RUN.profile)));
+  $("#config").append(configuration());
+  if (RUN.config) $("#config").append(el("details", {}, el("summary", { textContent: "The config in effect" }), appendText(el("pre", { class: "txt" }), RUN.config)));
 }
 
 /** The trainer's configuration, folded; or a note that the run did not record it. */

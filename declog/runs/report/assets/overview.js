@@ -9,7 +9,7 @@ function about(series) {
   if (series.healthy) lines.push(el("i", { textContent: `healthy: ${healthyText(series)}` }));
   if (series.good) lines.push(el("i", { textContent: series.good === "up" ? "higher is better" : "lower is better" }));
   if (series.runbook) lines.push(el("i", { textContent: `what to do: ${series.runbook}` }));
-  if (lines.length === 1) lines.push(el("i", { textContent: "the profile says nothing about it" }));
+  if (lines.length === 1) lines.push(el("i", { textContent: "the config says nothing about it" }));
   return lines;
 }
 
