@@ -56,11 +56,11 @@ class RunsReport:
                 period = every if goes_on(run) else None
                 if not is_current(page, [run], samples=self._samples, every=period):
                     write(page, run, samples=self._samples, every=period)
-                row = {"place": str(position), "page": quote((position / FILE).as_posix())}
+                row = {"folder": str(position), "page": quote((position / FILE).as_posix())}
                 rows.append({**self._row(path, run, stamp), **row})
                 runs[str(position)] = run
             except DeclogError as error:
-                rows.append({"place": str(position), "problem": str(error)})
+                rows.append({"folder": str(position), "problem": str(error)})
         live = any(map(goes_on, runs.values()))
         every = every if live else None
         table = json.dumps([rows, every], default=str)

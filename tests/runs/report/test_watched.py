@@ -219,7 +219,7 @@ def test_killed_resumed_and_branched(tmp_path: Path, opened: Open) -> None:
     heads = page.locator("#runs th").all_inner_texts()
     assert "lr" in heads
     assert "dir" not in heads  # what only names the run
-    page.locator("#runs tr[data-place=b] a", has_text="a").click()
+    page.locator("#runs tr[data-folder=b] a", has_text="a").click()
     page.wait_for_selector("html[data-ready]", state="attached")
     assert page.inner_text(".badge.error").startswith("ended without a word")
     assert "steps 0\u20135" in page.inner_text("#sub")
@@ -316,7 +316,7 @@ def test_a_damaged_run_is_a_row(tmp_path: Path, opened: Open) -> None:
     shutil.rmtree(tmp_path / "d" / "jsonl")
     assert main(["report", str(tmp_path)]) == 0
     found = opened(tmp_path / "report.html")
-    rows = {row.get_attribute("data-place"): row.inner_text() for row in found.page.locator("#runs tbody tr").all()}
+    rows = {row.get_attribute("data-folder"): row.inner_text() for row in found.page.locator("#runs tbody tr").all()}
     assert "not written by declog" in rows["b"]
     assert "DL609" in rows["d"]
     assert [rows[name].split("\t")[1] for name in ("a", "<i>c</i>")] == ["finished"] * 2

@@ -17,9 +17,9 @@ function better({ good }, { difference, effect }) {
 }
 
 /** The noise of two stretches: the root mean square of their standard deviations; NaN if one has a single value. */
-function noiseOf(one, two) {
-  const noise = Math.hypot(deviation(one), deviation(two)) / Math.SQRT2;
-  return noise === 0 ? Math.abs(mean(one)) * 1e-6 || 1e-12 : noise;
+function noiseOf(before, after) {
+  const noise = Math.hypot(deviation(before), deviation(after)) / Math.SQRT2;
+  return noise === 0 ? Math.abs(mean(before)) * 1e-6 || 1e-12 : noise;
 }
 
 /** The step at which the running median jumps most. */

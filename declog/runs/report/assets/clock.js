@@ -11,9 +11,9 @@ function setClock(on) {
 
 /** Offer the clock if the times of log events are known, and for a single run only: each run has its own clock. */
 function clockControl() {
-  const known = RUN.time && !OTHERS.length;
-  $("#clock").closest("label").hidden = !known;
-  if (!known) view.clock = false;
+  const hasTimes = RUN.time && !OTHERS.length;
+  $("#clock").closest("label").hidden = !hasTimes;
+  if (!hasTimes) view.clock = false;
   $("#clock").checked = view.clock;
   $("#clock").addEventListener("change", (event) => setClock(event.target.checked));
 }
@@ -46,7 +46,7 @@ function clockAxis() {
   const splits = (plot, axis, low, high) => {
     const [from, to] = [clockOf(low), clockOf(high)];
     const room = Math.max(2, plot.bbox.width / devicePixelRatio / 80);
-    const apart = CLOCK_TICKS.find((one) => (to - from) / one <= room) ?? (to - from) / room;
+    const apart = CLOCK_TICKS.find((seconds) => (to - from) / seconds <= room) ?? (to - from) / room;
     return Array.from({ length: Math.max(0, Math.floor(to / apart) - Math.ceil(from / apart) + 1) }, (_, i) => stepAtClock((Math.ceil(from / apart) + i) * apart));
   };
   return { splits, filter: (_, steps) => steps, values: (_, steps) => steps.map((step) => duration(Math.round(clockOf(step)))) };

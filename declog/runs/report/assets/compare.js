@@ -38,9 +38,9 @@ function configurations() {
     const text = `How the trainer was configured is not recorded for ${unknown.join(", ")}: only what declog was given is compared.`;
     $("#differences").append(el("p", { class: "out", textContent: text }));
   }
-  const value = (one) => (one == null ? el("span", { class: "dim", textContent: "not set" }) : el("code", { textContent: visible(one) }));
+  const value = (setting) => (setting == null ? el("span", { class: "dim", textContent: "not set" }) : el("code", { textContent: visible(setting) }));
   const rows = REPORT.differences.map(({ key, values }) =>
-    el("tr", {}, el("td", {}, el("code", { textContent: visible(key) })), ...values.map((one) => el("td", {}, value(one)))));
+    el("tr", {}, el("td", {}, el("code", { textContent: visible(key) })), ...values.map((setting) => el("td", {}, value(setting)))));
   const heads = REPORT.runs.map((run) => [visible(run.label)]);
   if (rows.length) $("#differences").append(table([["Configuration"], ...heads], rows));
   else if (!unknown.length) $("#differences").append(el("p", { textContent: "Their configurations are equal." }));
@@ -52,28 +52,28 @@ function results() {
   const paired = RUN.series.filter((series) => series.others.length && !series.name.startsWith("declog/"));
   const rows = paired.map((series) => {
     const own = valuesAt(series, steps);
-    const others = OTHERS.map((run) => series.others.find((one) => one.run === run)).map((other) => {
+    const others = OTHERS.map((run) => series.others.find((twin) => twin.run === run)).map((other) => {
       if (!other) return null;
       const values = valuesAt(other, steps);
       const difference = mean(values) - mean(own);
       return { value: mean(values), difference, effect: Math.abs(difference) / noiseOf(own, values) };
     });
-    return { series, value: mean(own), others, effect: Math.max(...others.filter((one) => one?.difference).map((one) => one.effect)) };
+    return { series, value: mean(own), others, effect: Math.max(...others.filter((other) => other?.difference).map((other) => other.effect)) };
   });
-  const told = rows.filter((row) => row.others.some((one) => one?.difference)).sort((a, b) => Number.isNaN(a.effect) - Number.isNaN(b.effect) || b.effect - a.effect).slice(0, MOST_CHANGES);
+  const differing = rows.filter((row) => row.others.some((other) => other?.difference)).sort((a, b) => Number.isNaN(a.effect) - Number.isNaN(b.effect) || b.effect - a.effect).slice(0, MOST_CHANGES);
   const range = `Means over steps ${number(steps[0])} to ${number(steps[1])}: the last tenth of the steps that all of them have. A difference is the other run less ${visible(RUN.label)}.`;
   $("#results").append(el("p", { class: "dim", textContent: range }));
-  if (!told.length) return void $("#results").append(el("p", { class: "dim", textContent: "No value that they all logged differs there." }));
+  if (!differing.length) return void $("#results").append(el("p", { class: "dim", textContent: "No value that they all logged differs there." }));
   const heads = OTHERS.flatMap((run) => [[visible(run.label), "n"], [`${visible(run.label)} − ${visible(RUN.label)}`, "n"], ["× noise", "n"]]);
   $("#results").append(table([["Metric"], ["Course"], [visible(RUN.label), "n"], ...heads],
-    told.map(({ series, value, others }) => {
+    differing.map(({ series, value, others }) => {
       const cell = (text, kind = "") => el("td", { class: `n ${kind}`, textContent: text });
       return el("tr", {},
         el("td", {}, toChart(series)),
         el("td", {}, sparkline(series, 150, 24)),
         cell(shown(series, value)),
-        ...others.flatMap((one) => one
-          ? [cell(shown(series, one.value)), cell(signed(shown(series, one.difference)), better(series, one)), cell(effectText(one.effect))]
+        ...others.flatMap((other) => other
+          ? [cell(shown(series, other.value)), cell(signed(shown(series, other.difference)), better(series, other)), cell(effectText(other.effect))]
           : [cell("–"), cell("–"), cell("–")]));
     })));
 }

@@ -7,7 +7,7 @@ const ENDS_OF_THOUGHT = [160, 160];
 const SECONDS = ["latency", "latency_s", "seconds", "duration", "duration_s"];
 const TOKENS = ["tokens", "num_tokens", "completion_tokens"];
 
-const isConversation = (value) => Array.isArray(value) && value.length > 0 && value.every((one) => one && typeof one === "object" && "role" in one);
+const isConversation = (value) => Array.isArray(value) && value.length > 0 && value.every((message) => message && typeof message === "object" && "role" in message);
 
 /** The turns of a conversation: {message, calls: [{call, result}]}; a result without a call is a turn of its own. */
 function turnsOf(messages) {
@@ -21,7 +21,7 @@ function turnsOf(messages) {
       continue;
     }
     const { tool_calls: list } = message;
-    const calls = (Array.isArray(list) ? list : [list]).filter((one) => one != null).map((call) => ({ call, result: null }));
+    const calls = (Array.isArray(list) ? list : [list]).filter((call) => call != null).map((call) => ({ call, result: null }));
     open.push(...calls.filter(({ call }) => typeof call === "object"));
     turns.push({ message, calls });
   }
@@ -47,14 +47,14 @@ function turnName({ message, calls }) {
   return visible([message.role, tools.length ? `\u2192 ${tools.join(", ")}` : ""].join(" ").trim());
 }
 
-function turnCard({ message, calls }, place) {
+function turnCard({ message, calls }, index) {
   const { role, content, tool_calls: _, reasoning_content: thought, ...more } = message;
   const seconds = SECONDS.find((key) => typeof more[key] === "number");
   const tokens = TOKENS.find((key) => typeof more[key] === "number");
   const rest = Object.entries(more).filter(([key, value]) => value != null && key !== seconds && key !== tokens && key !== "tool_call_id");
   const fact = (text) => el("span", { textContent: text });
   const kind = role === "assistant" ? "completion" : role === "user" || role === "system" ? "prompt" : "tool";
-  return el("div", { class: `field turn ${kind}`, data: { turn: place + 1 } },
+  return el("div", { class: `field turn ${kind}`, data: { turn: index + 1 } },
     el("div", { class: "label" },
       el("b", { textContent: visible(role) }),
       seconds ? fact(`${number(Number(more[seconds].toPrecision(3)))} s`) : null,
@@ -105,7 +105,7 @@ function parsedArguments(text) {
 /** A message as one text: its content, a line for each call of a tool, and its other keys. */
 function messageText({ role, content, tool_calls: list, ...more }) {
   const parts = Array.isArray(content) ? content.map((part) => part?.text ?? JSON.stringify(part)) : [content == null ? "" : asText(content)];
-  for (const call of (Array.isArray(list) ? list : [list]).filter((one) => one != null)) {
+  for (const call of (Array.isArray(list) ? list : [list]).filter((call) => call != null)) {
     const { arguments: values } = call?.function ?? call;
     const name = nameOf(call);
     parts.push(name == null ? JSON.stringify(call) : `\u2192 ${name}(${typeof values === "string" ? values : JSON.stringify(values ?? {})})`);
@@ -131,7 +131,7 @@ const NEAR = 60; // characters
 /** The next beginning of a line, or else of a word, within NEAR characters; else the position, but never inside a character. */
 function boundary(text, at) {
   const ahead = text.slice(at, at + NEAR);
-  const gap = [/\n/, /\s/].map((space) => ahead.search(space)).find((place) => place >= 0);
+  const gap = [/\n/, /\s/].map((space) => ahead.search(space)).find((distance) => distance >= 0);
   if (gap != null) return at + gap + 1;
   return /[\udc00-\udfff]/.test(text[at]) ? at + 1 : at;
 }

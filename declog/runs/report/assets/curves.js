@@ -2,7 +2,7 @@
 
 const HEIGHT = 190;
 const FEW = 2; // groups with at most so many charts share a row
-const WHOLE = [...Array(16).keys()].flatMap((power) => [1, 2, 5].map((one) => one * 10 ** power)); // distances of ticks
+const WHOLE = [...Array(16).keys()].flatMap((power) => [1, 2, 5].map((digit) => digit * 10 ** power)); // distances of ticks
 const drawn = new Map(); // box -> uPlot
 const view = { smoothing: 0, log: false, clock: false, zoom: null, pinned: null };
 
@@ -45,10 +45,10 @@ const seriesIn = ({ lines, band }) => [...lines.map(({ series }) => series), ...
 /** The text of a chart for readers who do not see it. */
 function chartLabel(chart) {
   return seriesIn(chart)
-    .map((one) => {
-      const [low, high] = range(one.y);
+    .map((series) => {
+      const [low, high] = range(series.y);
       const extremes = low <= high ? `least ${number(low)}, greatest ${number(high)}` : "no finite value";
-      return `${spokenName(one)}: ${plural(one.count, "step")}, last ${number(last(one))}, ${extremes}`;
+      return `${spokenName(series)}: ${plural(series.count, "step")}, last ${number(last(series))}, ${extremes}`;
     })
     .join("; ");
 }
@@ -63,7 +63,7 @@ function chartBox(chart) {
   if (OTHERS.length && single) legend.push(el("span", { textContent: `only in ${visible(first.run.label)}` }));
   if (band) legend.push(el("span", { textContent: "line: mean, band: least to greatest" }));
   const canvas = el("div", { class: "canvas", role: "img", tabIndex: 0, "aria-label": visible(chartLabel(chart)) });
-  const box = el("div", { class: "plot", data: { name: [...new Set(seriesIn(chart).map((one) => one.name))].join("\n") } },
+  const box = el("div", { class: "plot", data: { name: [...new Set(seriesIn(chart).map((series) => series.name))].join("\n") } },
     el("div", { class: "head" },
       el("span", { class: "title", textContent: visible(chart.title) }),
       el("code", { textContent: chart.title === chart.code ? "" : visible(chart.code) }),
@@ -87,9 +87,9 @@ function legendEntry({ series, label, colour, dash }, index) {
 function filterCharts(text) {
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
   for (const box of $$(".plot")) {
-    const all = seriesIn(box.chart).map((one) => `${one.name} ${one.title} ${one.help} ${one.tags.join(" ")}`).join(" ");
-    const found = `${box.dataset.name} ${all}`.toLowerCase();
-    box.hidden = !words.every((word) => found.includes(word));
+    const all = seriesIn(box.chart).map((series) => `${series.name} ${series.title} ${series.help} ${series.tags.join(" ")}`).join(" ");
+    const text = `${box.dataset.name} ${all}`.toLowerCase();
+    box.hidden = !words.every((word) => text.includes(word));
   }
   for (const group of $$("#plots .group")) group.hidden = $$(".plot", group).every((box) => box.hidden);
   $("#nocurve").hidden = $$(".plot").some((box) => !box.hidden);
@@ -114,14 +114,14 @@ function drawAll() {
 /** The lines of a chart, in the order of its legend, as {x, y, colour, width, dash, points}, and the index of its band. */
 function linesOf({ lines: drawnLines, band }) {
   const lines = [];
-  for (const { series: one, colour: index, dash } of drawnLines) {
-    const y = Array.from(one.y, (value) => (Number.isFinite(value) ? value : null));
+  for (const { series, colour: index, dash } of drawnLines) {
+    const y = Array.from(series.y, (value) => (Number.isFinite(value) ? value : null));
     const colour = lineColour(index);
-    const points = one.count < 40 ? { show: true, size: 5, fill: colour } : { show: false };
+    const points = series.count < 40 ? { show: true, size: 5, fill: colour } : { show: false };
     if (view.smoothing) {
-      lines.push({ x: one.x, y, colour: faded(colour, drawnLines.length > 1 ? 0.14 : 0.28), width: 1, points: { show: false } });
-      lines.push({ x: one.x, y: smoothed(y, view.smoothing), colour, dash, width: 2, points: { show: false } });
-    } else lines.push({ x: one.x, y, colour, dash, width: 1.5, points });
+      lines.push({ x: series.x, y, colour: faded(colour, drawnLines.length > 1 ? 0.14 : 0.28), width: 1, points: { show: false } });
+      lines.push({ x: series.x, y: smoothed(y, view.smoothing), colour, dash, width: 2, points: { show: false } });
+    } else lines.push({ x: series.x, y, colour, dash, width: 1.5, points });
   }
   const bandAt = lines.length;
   const soft = faded(cssVariable("--accent"), 0.25);
@@ -136,10 +136,10 @@ function aligned(lines) {
   const [{ x }] = lines;
   if (lines.every((line) => line.x === x)) return [Array.from(x), ...lines.map((line) => line.y)];
   const steps = [...new Set(lines.flatMap((line) => Array.from(line.x)))].sort((a, b) => a - b);
-  const place = new Map(steps.map((step, i) => [step, i]));
+  const indexOfStep = new Map(steps.map((step, i) => [step, i]));
   const columns = lines.map((line) => {
     const column = new Array(steps.length).fill(undefined);
-    line.y.forEach((value, i) => (column[place.get(line.x[i])] = value));
+    line.y.forEach((value, i) => (column[indexOfStep.get(line.x[i])] = value));
     return column;
   });
   return [steps, ...columns];
@@ -215,7 +215,7 @@ function drawMarks(plot, { lines }) {
   context.beginPath();
   context.rect(left, top, width, height);
   context.clip();
-  if (first.healthy && series.every((one) => String(one.healthy) === String(first.healthy))) {
+  if (first.healthy && series.every((other) => String(other.healthy) === String(first.healthy))) {
     const [low, high] = first.healthy;
     const above = high == null ? top : Math.max(top, plot.valToPos(high, "y", true));
     const below = low == null ? top + height : Math.min(top + height, plot.valToPos(low, "y", true));
@@ -232,7 +232,7 @@ function drawMarks(plot, { lines }) {
     context.lineTo(x, top + height);
     context.stroke();
   };
-  const keys = new Set(series.flatMap((one) => [one.metric, one.key]));
+  const keys = new Set(series.flatMap((curve) => [curve.metric, curve.key]));
   for (const alert of first.run.alerts) {
     const own = alert.reads.some((name) => keys.has(name));
     const colour = cssVariable(alert.level === "error" ? "--bad" : "--warn");
@@ -241,9 +241,9 @@ function drawMarks(plot, { lines }) {
   for (const step of first.run.resumed) vertical(step, cssVariable("--dim"), [1, 3]);
   if (view.pinned != null) vertical(view.pinned, cssVariable("--accent"), [], 1.5);
   context.fillStyle = cssVariable("--bad");
-  for (const one of series.filter((each) => each.notFinite)) {
-    one.y.forEach((value, i) => {
-      if (!Number.isFinite(value)) context.fillRect(plot.valToPos(one.x[i], "x", true) - devicePixelRatio, top + height - 6 * devicePixelRatio, 2 * devicePixelRatio, 6 * devicePixelRatio);
+  for (const broken of series.filter((other) => other.notFinite)) {
+    broken.y.forEach((value, i) => {
+      if (!Number.isFinite(value)) context.fillRect(plot.valToPos(broken.x[i], "x", true) - devicePixelRatio, top + height - 6 * devicePixelRatio, 2 * devicePixelRatio, 6 * devicePixelRatio);
     });
   }
   context.restore();
@@ -259,7 +259,7 @@ function showValues(plot, box) {
   const { lines } = box.chart;
   const step = plot.cursor.left < 0 || plot.cursor.idx == null ? null : plot.data[0][plot.cursor.idx];
   const now = $(".now", box);
-  const text = (one) => (step == null ? shown(one, last(one)) : shown(one, valueAt(one, step)));
+  const text = (curve) => (step == null ? shown(curve, last(curve)) : shown(curve, valueAt(curve, step)));
   const [{ series }] = lines;
   if (lines.length === 1) now.textContent = step == null ? text(series) : `step ${step}: ${text(series)}`;
   else now.textContent = step == null ? "" : `step ${step}`;

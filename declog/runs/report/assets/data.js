@@ -40,8 +40,8 @@ function jsonOf(blob) {
 /** Restore `count` numbers of `size` bytes that were stored byte by byte: all first bytes, then all second bytes, ... */
 function unshuffled(bytes, at, count, size) {
   const out = new Uint8Array(count * size);
-  for (let place = 0; place < size; place++) {
-    for (let i = 0; i < count; i++) out[i * size + place] = bytes[at + place * count + i];
+  for (let byte = 0; byte < size; byte++) {
+    for (let i = 0; i < count; i++) out[i * size + byte] = bytes[at + byte * count + i];
   }
   return out.buffer;
 }
@@ -73,11 +73,11 @@ function pairSeries() {
 
 /** The name of a series, with its mode if it is not the first mode of that name, and its run if it is another run. */
 function spokenName({ name, mode, run }) {
-  const spoken = run.series.find((one) => one.name === name).mode === mode ? name : `${name} (${mode})`;
+  const spoken = run.series.find((series) => series.name === name).mode === mode ? name : `${name} (${mode})`;
   return run === RUN ? spoken : `${spoken} of ${visible(run.label)}`;
 }
 
-const seriesOf = (run, name, mode) => run.series.find((one) => one.name === name && (mode == null || one.mode === mode));
+const seriesOf = (run, name, mode) => run.series.find((series) => series.name === name && (mode == null || series.mode === mode));
 
 // -- numbers
 
@@ -125,9 +125,9 @@ function mean(values) {
 
 /** The sample standard deviation of the finite values; NaN of fewer than two. */
 function deviation(values) {
-  const known = Array.from(values).filter(Number.isFinite);
-  const middle = mean(known);
-  return Math.sqrt(known.reduce((sum, value) => sum + (value - middle) ** 2, 0) / (known.length - 1 || NaN));
+  const finite = Array.from(values).filter(Number.isFinite);
+  const middle = mean(finite);
+  return Math.sqrt(finite.reduce((sum, value) => sum + (value - middle) ** 2, 0) / (finite.length - 1 || NaN));
 }
 
 function median(values) {
@@ -211,7 +211,7 @@ function thinned({ x, y }, count) {
 
 /** A small curve of a series, with gaps for values that are not finite, in front of the curves of other runs. */
 function sparkline(series, width = 260, height = 40) {
-  const curves = [series, ...series.others].map((one) => thinned(one, 120));
+  const curves = [series, ...series.others].map((curve) => thinned(curve, 120));
   const node = svg("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", "aria-hidden": "true" });
   const points = curves.flat();
   if (points.filter(([, y]) => Number.isFinite(y)).length < 2) return node;

@@ -6,11 +6,11 @@ const BOUNDS = [0.1, 0.5, 0.9]; // the quantiles that show another run
 
 async function distributions() {
   const histograms = new Map(); // by name and mode: the histograms of each run, or null
-  for (const [place, run] of REPORT.runs.entries()) {
-    for (const one of run.histograms) {
-      const key = `${one.name}\n${one.mode}`;
+  for (const [index, run] of REPORT.runs.entries()) {
+    for (const histogram of run.histograms) {
+      const key = `${histogram.name}\n${histogram.mode}`;
       if (!histograms.has(key)) histograms.set(key, REPORT.runs.map(() => null));
-      histograms.get(key)[place] = one;
+      histograms.get(key)[index] = histogram;
     }
   }
   if (!histograms.size) return hideSection("distributions");
@@ -20,7 +20,7 @@ async function distributions() {
 /** The box with the histograms of one name; `histograms` has an entry for each run, which may be null. */
 async function histogramBox(histograms) {
   const { name, title } = histograms.find(Boolean);
-  const [data, ...overlays] = await Promise.all(histograms.map((one) => one && jsonOf(one.data)));
+  const [data, ...overlays] = await Promise.all(histograms.map((histogram) => histogram && jsonOf(histogram.data)));
   const all = [data, ...overlays].filter(Boolean);
   const steps = all.flatMap((each) => each.step);
   const [first, end] = range(steps);
@@ -123,7 +123,7 @@ function stepAt(event, canvas, { places: { steps, ends } }) {
   return steps[Math.max(0, Math.min(steps.length - 1, ends.findIndex((end) => end > at) - 1))];
 }
 
-const columnAt = ({ step }, at) => step.reduce((found, one, i) => (one <= at ? i : found), 0);
+const columnAt = ({ step }, at) => step.reduce((column, start, i) => (start <= at ? i : column), 0);
 
 function showHistogram(event, canvas, view) {
   const at = stepAt(event, canvas, view);

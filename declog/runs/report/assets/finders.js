@@ -181,11 +181,11 @@ function promptTable() {
     finder.sort = next;
     showFinder();
   };
-  const never = prompts.filter((one) => !one.solved).length;
-  const cells = (one) => [number(one.attempts), number(one.mean), number(one.best), `${number(Math.round(100 * one.solved))} %`, Number.isNaN(one.firstSolved) ? "never" : `step ${one.firstSolved}`, Number.isNaN(one.trend) ? "–" : signed(number(one.trend))];
-  const body = prompts.slice(0, finder.rows).map((one) =>
-    el("tr", { data: { row: one.row }, class: "open", onclick: () => openRow(one.row, true) },
-      el("td", { class: "preview" }, appendText(el("span"), state.columns._prompt[one.row])), cells(one).map((text) => el("td", { class: "n", textContent: text }))));
+  const never = prompts.filter((prompt) => !prompt.solved).length;
+  const cells = (prompt) => [number(prompt.attempts), number(prompt.mean), number(prompt.best), `${number(Math.round(100 * prompt.solved))} %`, Number.isNaN(prompt.firstSolved) ? "never" : `step ${prompt.firstSolved}`, Number.isNaN(prompt.trend) ? "–" : signed(number(prompt.trend))];
+  const body = prompts.slice(0, finder.rows).map((prompt) =>
+    el("tr", { data: { row: prompt.row }, class: "open", onclick: () => openRow(prompt.row, true) },
+      el("td", { class: "preview" }, appendText(el("span"), state.columns._prompt[prompt.row])), cells(prompt).map((text) => el("td", { class: "n", textContent: text }))));
   const head = el("tr", {}, el("th", { textContent: "prompt" }), Object.entries(PROMPT_COLUMNS).map(([name, title]) => sortHead(name, title, sort, onsort)));
   return el("div", { class: "wide tall" },
     el("p", { class: "dim", textContent: `${plural(prompts.length, "prompt")}, ${never} never solved: solved is a score of ${number(state.scores[1])}, the best of this table; trend is the mean of the later half of the attempts less that of the earlier` }),

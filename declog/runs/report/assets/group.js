@@ -7,9 +7,9 @@ async function showGroup(detail, row, texts, mates) {
   const all = await Promise.all(rows.map(textsOf));
   if (state.selected !== row) return;
   for (const name of long) if (kindOf(name) === "prompt" && texts[name] != null) detail.append(field(name, "prompt", spokenText(texts[name])));
-  const spoken = all.map((one) => spokenText(one[main]));
+  const spoken = all.map((columns) => spokenText(columns[main]));
   detail.append(groupSummary(rows, spoken));
-  const cards = rows.map((one, i) => groupCard(one, spoken[i], one === row, mean(rows.map(scoreOf))));
+  const cards = rows.map((index, i) => groupCard(index, spoken[i], index === row, mean(rows.map(scoreOf))));
   const short = spoken.every((text) => text.length < 200);
   detail.append(el("div", { class: short ? "side short" : "side" }, cards));
   for (const text of $$(".side .txt", detail)) text.scrollTop = text.scrollHeight;

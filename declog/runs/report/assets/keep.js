@@ -16,11 +16,11 @@ function readerState() {
       ...Object.fromEntries(KEPT_OF_SAMPLES.map((key) => [key, state[key]])),
       listTop: state.rows.indexOf(state.selected) * ROW_HEIGHT - $("#list").scrollTop,
       detailTop: $("#detail").scrollTop,
-      unfolded: $$("#detail details").map((one) => one.open),
+      unfolded: $$("#detail details").map((details) => details.open),
     },
     packs: $$("#logged details[open]").map(nameOfDetails),
     focus: document.activeElement?.id,
-    place: placeInPage(),
+    position: positionInPage(),
   };
 }
 
@@ -37,12 +37,12 @@ function restoreView(kept) {
 /** Restore everything else, once the page is complete. */
 async function restoreReader(kept) {
   if (kept.filter) filterCharts(($("#filter").value = kept.filter));
-  for (const one of $$("#logged details")) one.open = kept.packs.includes(nameOfDetails(one));
-  if (kept.samples && state.tables?.some((one) => one.id === kept.samples.id)) await restoreSamples(kept.samples);
+  for (const details of $$("#logged details")) details.open = kept.packs.includes(nameOfDetails(details));
+  if (kept.samples && state.tables?.some((table) => table.id === kept.samples.id)) await restoreSamples(kept.samples);
   if ($("#finder .tall")) $("#finder .tall").scrollTop = kept.finderTop;
   if (view.pinned != null) pin(view.pinned);
   if (kept.focus) document.getElementById(kept.focus)?.focus({ preventScroll: true });
-  scrollToPlace(kept.place);
+  scrollToPosition(kept.position);
 }
 
 async function restoreSamples(kept) {
@@ -55,17 +55,17 @@ async function restoreSamples(kept) {
   await openRow(selected);
   $("#list").scrollTop = state.rows.indexOf(selected) * ROW_HEIGHT - kept.listTop;
   paintList();
-  kept.unfolded.forEach((open, place) => Object.assign($$("#detail details")[place] ?? {}, { open }));
+  kept.unfolded.forEach((open, index) => Object.assign($$("#detail details")[index] ?? {}, { open }));
   $("#detail").scrollTop = kept.detailTop;
 }
 
-const nameOfDetails = (one) => ($("summary b", one) ?? $("summary", one)).textContent;
+const nameOfDetails = (details) => ($("summary b", details) ?? $("summary", details)).textContent;
 
 /** The section or chart at the head of the window, and its offset: a scroll position is not enough, as parts above may grow. */
-function placeInPage() {
+function positionInPage() {
   if (!scrollY) return null;
   const head = $("header").getBoundingClientRect().bottom;
-  const below = (one) => one.getBoundingClientRect().bottom > head;
+  const below = (node) => node.getBoundingClientRect().bottom > head;
   const chart = $$(".plot:not([hidden])").find(below);
   const section = $$("main section:not([hidden])").find(below);
   const inCurves = section?.id === "curves" && chart;
@@ -73,8 +73,8 @@ function placeInPage() {
   return section && { section: section.id, chart: inCurves ? chart.dataset.name : null, top };
 }
 
-function scrollToPlace(place) {
-  const chart = place?.chart && $$(".plot").find((one) => one.dataset.name === place.chart);
-  const node = chart || (place && document.getElementById(place.section));
-  if (node) scrollBy({ top: node.getBoundingClientRect().top - place.top, behavior: "instant" });
+function scrollToPosition(position) {
+  const chart = position?.chart && $$(".plot").find((plot) => plot.dataset.name === position.chart);
+  const node = chart || (position && document.getElementById(position.section));
+  if (node) scrollBy({ top: node.getBoundingClientRect().top - position.top, behavior: "instant" });
 }

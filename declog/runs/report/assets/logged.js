@@ -8,13 +8,13 @@ function logged() {
   if (!rows.length) return hideSection("logged");
   const packs = new Map();
   for (const series of rows) packs.set(packOf(series), [...(packs.get(packOf(series)) ?? []), series]);
-  const told = new Set();
+  const shownLines = new Set();
   for (const [pack, all] of packs) {
     $("#loggedtable").append(
       el("details", {},
         el("summary", {}, el("b", { textContent: visible(pack) }), ` ${plural(all.length, "name")}`),
         el("div", { class: "wide" }, table([["Name"], ["Formula"], ["Meaning"], ["Healthy"], ["Tags"], ["Last", "n"]], all.map(loggedRow))),
-        definitionsOf(all, told)));
+        definitionsOf(all, shownLines)));
   }
   $("#config").append(configuration());
   if (RUN.config) $("#config").append(el("details", {}, el("summary", { textContent: "The config in effect" }), appendText(el("pre", { class: "txt" }), RUN.config)));
@@ -42,8 +42,8 @@ function loggedRow(series) {
 }
 
 /** The definitions that the formulas of a pack read, except those that an earlier pack has shown. */
-function definitionsOf(all, told) {
-  const lines = [...new Set(all.flatMap((series) => linesOfFormula(series).slice(1)))].filter((line) => !told.has(line));
-  lines.forEach((line) => told.add(line));
+function definitionsOf(all, shownLines) {
+  const lines = [...new Set(all.flatMap((series) => linesOfFormula(series).slice(1)))].filter((line) => !shownLines.has(line));
+  lines.forEach((line) => shownLines.add(line));
   return lines.length ? el("div", { class: "definitions" }, el("span", { class: "dim", textContent: "where" }), lines.map((line) => el("code", { textContent: line }))) : null;
 }

@@ -27,15 +27,15 @@ async function followHash() {
   const [key, text = ""] = location.hash.slice(1).split("=");
   const value = decoded(text);
   if (key === "metric") {
-    const box = $$(".plot").find((one) => one.dataset.name.split("\n").includes(value));
+    const box = $$(".plot").find((plot) => plot.dataset.name.split("\n").includes(value));
     if (!box) return;
     if (box.hidden) filterCharts(($("#filter").value = ""));
     box.scrollIntoView({ block: "center" });
-    $$(".plot.aimed").forEach((one) => one.classList.remove("aimed"));
+    $$(".plot.aimed").forEach((plot) => plot.classList.remove("aimed"));
     box.classList.add("aimed");
   } else if (key === "sample" && state.tables) {
     const [, id, row] = value.match(/^(.*)\/(\d+)$/) ?? [];
-    if (!state.tables.some((one) => one.id === id && Number(row) < one.rows)) return;
+    if (!state.tables.some((table) => table.id === id && Number(row) < table.rows)) return;
     await openTable(id);
     if (!state.rows.includes(Number(row))) {
       Object.assign(state, { step: "", mode: "", query: "", where: "" });

@@ -18,8 +18,8 @@ function onsets() {
   if (!RUN.onsets.length) return;
   $("#onsets").append(
     el("h3", { textContent: "What broke first" }),
-    el("ol", {}, breaks().map((one) => {
-      const item = el("li", { class: one.level }, link(`step ${one.step}`, () => goToStep(one.step)), ` ${visible(one.name)} `, el("b", { textContent: visible(one.change) }));
-      return hint(Object.assign(item, { tabIndex: 0 }), () => [el("span", { textContent: visible(one.hint) })]);
+    el("ol", {}, breaks().map((change) => {
+      const item = el("li", { class: change.level }, link(`step ${change.step}`, () => goToStep(change.step)), ` ${visible(change.name)} `, el("b", { textContent: visible(change.change) }));
+      return hint(Object.assign(item, { tabIndex: 0 }), () => [el("span", { textContent: visible(change.hint) })]);
     })));
 }

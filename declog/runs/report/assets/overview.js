@@ -46,7 +46,7 @@ function badgesOf(run) {
   else if (run.series.length) badges.push(["ok", "all values finite"]);
 
   const partial = run.series.filter((series) => series.partial);
-  if (partial.length) badges.push(["warn", `partial: ranks missing at ${plural(Math.max(...partial.map((one) => one.partial)), "step")}`, names(partial)]);
+  if (partial.length) badges.push(["warn", `partial: ranks missing at ${plural(Math.max(...partial.map((series) => series.partial)), "step")}`, names(partial)]);
   else if (run.ranks > 1) badges.push(["ok", "every rank in every window"]);
 
   const dropped = seriesOf(run, "declog/dropped");
@@ -63,7 +63,7 @@ function badgesOf(run) {
   if (run.parent) badges.push(["", `branch of ${run.parent.run_id} behind step ${run.parent.step}`, run.parent.output_dir]);
   for (const at of run.resumed) badges.push(["", `resumed at step ${at}`]);
   badges.push(["", plural(run.series.length, "curve")]);
-  const rows = run.tables.reduce((sum, one) => sum + one.rows, 0);
+  const rows = run.tables.reduce((sum, table) => sum + table.rows, 0);
   if (rows) badges.push(["", plural(rows, "sample")]);
   for (const note of run.notes) badges.push(["warn", note]);
   return badges;

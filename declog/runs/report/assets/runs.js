@@ -12,7 +12,7 @@ const rowOf = (id) => REPORT.rows.find((row) => row.id === id);
 function runColumns() {
   const text = (value) => (value == null ? "–" : visible(value));
   const columns = [
-    { key: "run", title: "Run", value: (row) => row.place, cell: runCell },
+    { key: "run", title: "Run", value: (row) => row.folder, cell: runCell },
     { key: "state", title: "State", value: (row) => row.state, cell: (row) => el("span", { class: `badge ${STATES[row.state] ?? ""}`, textContent: text(row.state) }) },
     { key: "last", title: "Last event", kind: "n", value: (row) => row.last, cell: ({ last: at }) => (at == null ? "–" : hint(el("span", { textContent: `${duration(Math.max(0, REPORT.made - at))} ago` }), () => [el("span", { textContent: moment(at) })])) },
     { key: "step", title: "Step", kind: "n", value: (row) => row.step, cell: (row) => number(row.step) },
@@ -21,7 +21,7 @@ function runColumns() {
     { key: "alerts", title: "Alerts", kind: "n", value: (row) => row.alerts, cell: (row) => (row.alerts ? el("span", { class: row.errors ? "bad" : "out", textContent: number(row.alerts) }) : number(row.alerts)) },
   ];
   for (const { key, values } of REPORT.settings.slice(0, MOST_SETTINGS)) {
-    columns.push({ key: `set ${key}`, title: key, code: true, value: ({ place }) => settingOf(values[place]), cell: ({ place }) => (values[place] == null ? "–" : el("code", { textContent: visible(values[place]) })) });
+    columns.push({ key: `set ${key}`, title: key, code: true, value: ({ folder }) => settingOf(values[folder]), cell: ({ folder }) => (values[folder] == null ? "–" : el("code", { textContent: visible(values[folder]) })) });
   }
   return columns;
 }
@@ -32,7 +32,7 @@ function coreColumns() {
   for (const { name } of REPORT.rows.flatMap((row) => row.core ?? [])) counts.set(name, (counts.get(name) ?? 0) + 1);
   const names = [...counts.keys()].sort((a, b) => counts.get(b) - counts.get(a)).slice(0, MOST_CORE);
   return names.map((name) => {
-    const of = (row) => row.core?.find((one) => one.name === name);
+    const of = (row) => row.core?.find((metric) => metric.name === name);
     const first = of(REPORT.rows.find(of));
     return { key: `core ${name}`, title: first.title, kind: "n", value: (row) => of(row)?.last, cell: (row) => coreCell(of(row)) };
   });
@@ -48,12 +48,12 @@ function coreCell(core) {
 
 /** A link to the run's page, and the run that it is a branch of. */
 function runCell(row) {
-  if (row.problem) return el("span", {}, visible(row.place), el("div", { class: "bad", textContent: visible(row.problem) }));
+  if (row.problem) return el("span", {}, visible(row.folder), el("div", { class: "bad", textContent: visible(row.problem) }));
   const notes = row.resumed.map((step) => `resumed at step ${step}`);
   const { parent } = row;
-  const branch = parent && (rowOf(parent.run_id) ? el("a", { href: rowOf(parent.run_id).page, textContent: visible(rowOf(parent.run_id).place) }) : visible(parent.run_id));
+  const branch = parent && (rowOf(parent.run_id) ? el("a", { href: rowOf(parent.run_id).page, textContent: visible(rowOf(parent.run_id).folder) }) : visible(parent.run_id));
   return el("span", {},
-    el("a", { href: row.page, textContent: visible(row.place) }),
+    el("a", { href: row.page, textContent: visible(row.folder) }),
     el("div", { class: "dim" }, [row.name, ...notes].map(visible).join(" · ")),
     branch ? el("div", { class: "dim" }, "branch of ", branch, ` behind step ${parent.step}`) : null,
     row.problems.map((problem) => el("div", { class: "out", textContent: visible(problem) })));
@@ -66,12 +66,12 @@ function sortedRuns(rows, columns) {
   const column = columns.find(({ key }) => key === shownBy.sort?.column);
   if (!column) return rows;
   const order = (a, b) => (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true }));
-  const known = (row) => WORDS.get(column.value(row)) ?? column.value(row);
-  return [...rows].sort((a, b) => missing(known(a)) - missing(known(b)) || (shownBy.sort.down ? -1 : 1) * order(known(a), known(b)));
+  const sortValue = (row) => WORDS.get(column.value(row)) ?? column.value(row);
+  return [...rows].sort((a, b) => missing(sortValue(a)) - missing(sortValue(b)) || (shownBy.sort.down ? -1 : 1) * order(sortValue(a), sortValue(b)));
 }
 
 /** The text that the filter searches: a run's folder, name, state, problem and settings. */
-const wordsOf = (row) => [row.place, row.name, row.state, row.problem, ...REPORT.settings.map(({ key, values }) => `${key}=${values[row.place]}`)].join(" ").toLowerCase();
+const wordsOf = (row) => [row.folder, row.name, row.state, row.problem, ...REPORT.settings.map(({ key, values }) => `${key}=${values[row.folder]}`)].join(" ").toLowerCase();
 
 function showRuns() {
   const columns = runColumns();
@@ -86,11 +86,11 @@ function showRuns() {
     head.classList.add(...[kind, code && "setting"].filter(Boolean));
     return head;
   });
-  const body = rows.map((row) => el("tr", { data: { place: row.place } }, columns.map(({ kind, cell }) => el("td", { class: kind ?? "" }, row.problem && cell !== runCell ? "" : cell(row)))));
+  const body = rows.map((row) => el("tr", { data: { folder: row.folder } }, columns.map(({ kind, cell }) => el("td", { class: kind ?? "" }, row.problem && cell !== runCell ? "" : cell(row)))));
   $("#runs").replaceChildren(el("table", {}, el("thead", {}, el("tr", {}, heads)), el("tbody", {}, body)));
   const live = REPORT.rows.filter((row) => row.state === "running").length;
-  const found = rows.length === REPORT.rows.length ? plural(rows.length, "run") : `${rows.length} of ${plural(REPORT.rows.length, "run")}`;
-  $("#sub").replaceChildren([found, live ? `${live} running` : null, `as of ${moment(REPORT.made)}`].filter(Boolean).join(" · "), ...(REPORT.every == null ? [] : [el("span", { id: "age" })]));
+  const count = rows.length === REPORT.rows.length ? plural(rows.length, "run") : `${rows.length} of ${plural(REPORT.rows.length, "run")}`;
+  $("#sub").replaceChildren([count, live ? `${live} running` : null, `as of ${moment(REPORT.made)}`].filter(Boolean).join(" · "), ...(REPORT.every == null ? [] : [el("span", { id: "age" })]));
 }
 
 function main() {

@@ -12,7 +12,7 @@ function goToStep(step) {
   if (!state.table) return pin(step);
   $("#bymode").value = state.mode = ""; // the step may have samples of another mode only
   const steps = [...new Set(state.columns.step)];
-  state.step = String(steps.reduce((best, one) => (Math.abs(one - step) < Math.abs(best - step) ? one : best), steps[0]));
+  state.step = String(steps.reduce((best, candidate) => (Math.abs(candidate - step) < Math.abs(best - step) ? candidate : best), steps[0]));
   $("#bystep").value = state.step;
   $("#search").value = state.query = $("#where").value = state.where = "";
   pin(step);
@@ -21,11 +21,11 @@ function goToStep(step) {
 }
 
 async function samples() {
-  const tables = REPORT.runs.flatMap((run, index) => run.tables.map((one) => ({ ...one, run, id: index ? `${index + 1}:${one.name}` : one.name })));
+  const tables = REPORT.runs.flatMap((run, index) => run.tables.map((table) => ({ ...table, run, id: index ? `${index + 1}:${table.name}` : table.name })));
   if (!tables.length) return hideSection("samples");
   state.tables = tables;
-  const named = (one) => `${visible(one.name)}${OTHERS.length ? ` · ${visible(one.run.label)}` : ""} (${one.rows})`;
-  $("#bytable").append(...tables.map((one) => el("option", { value: one.id, textContent: named(one) })));
+  const named = (table) => `${visible(table.name)}${OTHERS.length ? ` · ${visible(table.run.label)}` : ""} (${table.rows})`;
+  $("#bytable").append(...tables.map((table) => el("option", { value: table.id, textContent: named(table) })));
   $("#bytable").hidden = tables.length < 2;
   $("#bytable").addEventListener("change", (event) => openTable(event.target.value));
   const changes = { "#bystep": "step", "#byorder": "order", "#bymode": "mode" };
@@ -84,7 +84,7 @@ function toggleSide() {
 }
 
 async function openTable(id) {
-  const table = state.tables.find((one) => one.id === id);
+  const table = state.tables.find((table) => table.id === id);
   if (!table || table === state.table) return;
   const columns = await jsonOf(table.light);
   for (const name of table.plain) columns[name] &&= columns[name].map((value) => (WORDS.has(value) ? WORDS.get(value) : value));
@@ -116,7 +116,7 @@ async function textsOf(row) {
 function* textsIn(value) {
   if (typeof value === "string") yield value;
   else if (isTokens(value)) yield value.tokens.join("");
-  else if (value && typeof value === "object") for (const one of Object.values(value)) yield* textsIn(one);
+  else if (value && typeof value === "object") for (const part of Object.values(value)) yield* textsIn(part);
 }
 
 async function applyFilters() {
@@ -128,15 +128,15 @@ async function applyFilters() {
   rows = await answering(rows);
   if (state.query) {
     const query = state.query.toLowerCase();
-    const found = [];
+    const matching = [];
     for (const row of rows) {
       for (const text of textsIn(await textsOf(row))) {
         if (!text.toLowerCase().includes(query)) continue;
-        found.push(row);
+        matching.push(row);
         break;
       }
     }
-    rows = found;
+    rows = matching;
   }
   if (call !== filtering) return; // the reader has typed on
   state.rows = ordered(rows);
@@ -201,14 +201,14 @@ function paintList() {
   list.setAttribute("aria-activedescendant", selected ? selected.id : "");
 }
 
-function listEntry(row, place) {
+function listEntry(row, position) {
   const { columns } = state;
   const on = row === state.selected;
-  const item = el("li", { id: `row${row}`, class: on ? "on" : "", role: "option", "aria-selected": String(on), "aria-posinset": place + 1, "aria-setsize": state.rows.length, data: { row } },
+  const item = el("li", { id: `row${row}`, class: on ? "on" : "", role: "option", "aria-selected": String(on), "aria-posinset": position + 1, "aria-setsize": state.rows.length, data: { row } },
     el("div", { class: "facts" }, state.table.score ? scoreBadge(scoreOf(row)) : null, el("span", { textContent: where(row) }), el("span", { textContent: lengthText(row) })),
     columns._prompt ? appendText(el("div", { class: "asked" }), columns._prompt[row]) : null,
     appendText(el("div", { class: "text" }), columns._preview[row] || "no text"));
-  item.style.top = `${place * ROW_HEIGHT}px`;
+  item.style.top = `${position * ROW_HEIGHT}px`;
   return item;
 }
 
@@ -225,8 +225,8 @@ function lengthText(row) {
 function scoreColour(score) {
   const [low, high] = state.scores;
   if (score == null || Number.isNaN(score) || !(high > low)) return "";
-  const place = (score - low) / (high - low);
-  return place < 0.5 ? faded(cssVariable("--bad"), 0.12 + 0.3 * (1 - 2 * place)) : faded(cssVariable("--good"), 0.12 + 0.3 * (2 * place - 1));
+  const share = (score - low) / (high - low);
+  return share < 0.5 ? faded(cssVariable("--bad"), 0.12 + 0.3 * (1 - 2 * share)) : faded(cssVariable("--good"), 0.12 + 0.3 * (2 * share - 1));
 }
 
 function scoreBadge(score) {
@@ -264,7 +264,7 @@ function scrollListTo(row) {
 /** The rows of the same group at the same step. */
 function matesOf(row) {
   const { _group: group } = state.columns;
-  return group ? group.flatMap((one, i) => (one === group[row] ? [i] : [])) : [row];
+  return group ? group.flatMap((id, i) => (id === group[row] ? [i] : [])) : [row];
 }
 
 function rowHead(row, mates, side) {
@@ -293,7 +293,7 @@ function placeInStep(row) {
 function rowFacts(row) {
   const hidden = new Set(["step", "mode", "group", "row", "declog_step", "run_id", "declog_run_id", state.table.score]);
   const facts = state.table.plain.filter((name) => !hidden.has(name));
-  const value = (one) => (typeof one === "number" ? number(one) : visible(String(one ?? "–")));
+  const value = (cell) => (typeof cell === "number" ? number(cell) : visible(String(cell ?? "–")));
   return el("div", { class: "facts" }, facts.map((name) => el("div", { class: "fact" }, el("span", { textContent: visible(name) }), value(state.columns[name][row]))));
 }
 
@@ -335,14 +335,14 @@ function spokenText(value) {
 function promptOverRun(row) {
   const { _asked: asked, step } = state.columns;
   if (!asked) return null;
-  const kin = asked.flatMap((one, i) => (one === asked[row] && state.columns.mode[i] === state.columns.mode[row] ? [i] : []));
-  const steps = [...new Set(kin.map((one) => step[one]))].sort((a, b) => a - b);
+  const kin = asked.flatMap((prompt, i) => (prompt === asked[row] && state.columns.mode[i] === state.columns.mode[row] ? [i] : []));
+  const steps = [...new Set(kin.map((index) => step[index]))].sort((a, b) => a - b);
   if (steps.length < 2) return null;
   return el("div", { class: "overrun" }, steps.flatMap((at) => {
-    const rows = kin.filter((one) => step[one] === at).sort((a, b) => (scoreOf(b) ?? 0) - (scoreOf(a) ?? 0));
-    const buttons = rows.map((one) => {
-      const button = el("button", { class: `dot ${one === row ? "on" : ""}`, type: "button", textContent: state.table.score ? number(scoreOf(one)) : one, title: `row ${one}`, onclick: () => openRow(one, true) });
-      button.style.backgroundColor = scoreColour(scoreOf(one));
+    const rows = kin.filter((index) => step[index] === at).sort((a, b) => (scoreOf(b) ?? 0) - (scoreOf(a) ?? 0));
+    const buttons = rows.map((index) => {
+      const button = el("button", { class: `dot ${index === row ? "on" : ""}`, type: "button", textContent: state.table.score ? number(scoreOf(index)) : index, title: `row ${index}`, onclick: () => openRow(index, true) });
+      button.style.backgroundColor = scoreColour(scoreOf(index));
       return button;
     });
     const average = state.table.score ? `mean ${number(Number(mean(rows.map(scoreOf)).toFixed(3)))}` : "";

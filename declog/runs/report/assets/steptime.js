@@ -38,7 +38,7 @@ const percent = (share) => `${number(Math.round(1000 * share) / 10)} %`;
 /** Draw the stack; the column of a log event begins at the log event before. Return the seconds at the top. */
 function paintTime(picture, time, ends, from) {
   const layers = [...time.parts.map(({ seconds }) => seconds), time.rest];
-  const totals = ends.map((_, i) => layers.reduce((sum, one) => sum + (one[i] ?? 0), 0));
+  const totals = ends.map((_, i) => layers.reduce((sum, layer) => sum + (layer[i] ?? 0), 0));
   const sorted = [...totals].sort((a, b) => a - b);
   const most = Math.min(sorted.at(-1), 1.5 * sorted[Math.floor(0.95 * (sorted.length - 1))]) || 1; // so a stall does not flatten the other steps
   const span = ends.at(-1) - from || 1;
@@ -68,8 +68,8 @@ function timeTable(time) {
     const cells = [percent(share), secondsText(mean), secondsText(slowest), times == null ? "–" : `× ${number(times)}`];
     return el("tr", {}, el("td", {}, swatch, ` ${visible(name)}`), cells.map((text) => el("td", { class: "n", textContent: text })));
   };
-  const rest = time.rest.filter((one) => one != null);
-  const rows = time.parts.map((one, index) => row(one.name, partColour(index), one.share, one.mean, one.slowest, one.times));
+  const rest = time.rest.filter((seconds) => seconds != null);
+  const rows = time.parts.map((part, index) => row(part.name, partColour(index), part.share, part.mean, part.slowest, part.times));
   rows.push(row("the rest", REST_COLOUR, time.restShare, mean(rest), null, null));
   return table([["Part"], ["Share", "n"], ["A step", "n"], ["Slowest rank", "n"], ["Slowest to mean", "n"]], rows);
 }

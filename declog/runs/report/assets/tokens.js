@@ -6,7 +6,7 @@ let colouredBy = null; // the chosen value, which holds for all rows
 /** The text of a cell {tokens: [...], logprob: [...], ...}, and the buttons that choose its colours. */
 function tokenText(cell, row) {
   const names = Object.keys(cell).filter((name) => name !== "tokens" && Array.isArray(cell[name]));
-  const spans = cell.tokens.map((token, place) => appendText(el("span", { class: "tk", data: { place } }), token));
+  const spans = cell.tokens.map((token, index) => appendText(el("span", { class: "tk", data: { index } }), token));
   markFound(spans, cell.tokens);
   const body = el("div", { class: "txt tokens", dir: "auto" }, spans);
   const tools = el("span", { class: "tools" });
@@ -22,7 +22,7 @@ function tokenText(cell, row) {
   choose(colouredBy === "none" || names.includes(colouredBy) ? colouredBy : (names[0] ?? "none"));
   body.addEventListener("mouseover", (event) => {
     const span = event.target.closest(".tk");
-    if (span) showTip(aboutToken(cell, names, Number(span.dataset.place), row), span.getBoundingClientRect());
+    if (span) showTip(aboutToken(cell, names, Number(span.dataset.index), row), span.getBoundingClientRect());
   });
   body.addEventListener("mouseleave", hideTip);
   return { body, tools };
@@ -61,10 +61,10 @@ function colourTokens(spans, values, scale) {
   }
 }
 
-function aboutToken(cell, names, place, row) {
-  const lines = [el("b", { textContent: `token ${place}  ${visible(JSON.stringify(cell.tokens[place]))}` })];
+function aboutToken(cell, names, index, row) {
+  const lines = [el("b", { textContent: `token ${index}  ${visible(JSON.stringify(cell.tokens[index]))}` })];
   for (const name of names) {
-    const value = WORDS.get(cell[name][place]) ?? cell[name][place];
+    const value = WORDS.get(cell[name][index]) ?? cell[name][index];
     const probability = /log_?prob/.test(name) && Number.isFinite(value) ? `  (p ${number(Math.exp(value))})` : "";
     lines.push(el("i", { textContent: `${visible(name)}  ${number(value)}${probability}` }));
   }

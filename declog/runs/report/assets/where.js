@@ -13,10 +13,10 @@ const asked = (column) => column.replace(/\W/g, "_");
 /** Compile a condition over a row's values; `names` are the columns that it reads. Throws an Error with the position of a mistake. */
 function condition(text, columns) {
   const tokens = tokensOf(text);
-  const known = new Map(columns.map((column) => [asked(column), column]));
+  const columnOf = new Map(columns.map((column) => [asked(column), column]));
   const names = new Set();
   let at = 0;
-  const fault = (what) => Error(`${what}${at < tokens.length ? ` at ${tokens[at].place + 1}` : " at the end"}`);
+  const fault = (what) => Error(`${what}${at < tokens.length ? ` at ${tokens[at].position + 1}` : " at the end"}`);
   const is = (word) => tokens[at]?.text === word && tokens[at].kind !== "text";
   const take = (word) => {
     if (!is(word)) throw fault(`\`${word}\` is missing`);
@@ -58,7 +58,7 @@ function condition(text, columns) {
     }
     if (!tests.length) return operands[0];
     return (row) => {
-      const values = operands.map((one) => one(row));
+      const values = operands.map((operand) => operand(row));
       return tests.every((test, i) => !missing(values[i]) && !missing(values[i + 1]) && test(values[i], values[i + 1]));
     };
   }
@@ -108,10 +108,10 @@ function condition(text, columns) {
 
   function column() {
     const { text: name } = tokens[at];
-    if (!known.has(name)) throw fault(`no column \`${name}\` (columns: ${[...known.keys()].join(", ")})`);
+    if (!columnOf.has(name)) throw fault(`no column \`${name}\` (columns: ${[...columnOf.keys()].join(", ")})`);
     at++;
-    names.add(known.get(name));
-    return (row) => row[known.get(name)];
+    names.add(columnOf.get(name));
+    return (row) => row[columnOf.get(name)];
   }
 
   const test = either();
@@ -129,10 +129,10 @@ function tokensOf(text) {
     const match = TOKEN.exec(text);
     if (!match) throw Error(`\`${text.slice(from).trim()[0]}\` is not understood at ${text.length - text.slice(from).trimStart().length + 1}`);
     const [whole, digits, quoted, name, sign] = match;
-    const place = from + whole.length - whole.trimStart().length;
-    if (digits) tokens.push({ kind: "number", text: digits, value: Number(digits), place });
-    else if (quoted) tokens.push({ kind: "text", text: quoted, value: quoted.slice(1, -1).replace(/\\(.)/g, "$1"), place });
-    else tokens.push({ kind: name ? "name" : "sign", text: name ?? sign, place });
+    const position = from + whole.length - whole.trimStart().length;
+    if (digits) tokens.push({ kind: "number", text: digits, value: Number(digits), position });
+    else if (quoted) tokens.push({ kind: "text", text: quoted, value: quoted.slice(1, -1).replace(/\\(.)/g, "$1"), position });
+    else tokens.push({ kind: name ? "name" : "sign", text: name ?? sign, position });
   }
   return tokens;
 }
