@@ -115,6 +115,22 @@ def test_groups_of_ranks_that_wrote_their_own_rows_are_kept_apart(tmp_path: Path
     assert (shown.code, shown.err) == (2, "declog: rank 2 wrote no rows of this step\n  fix: ranks here: 0, 1\n")
 
 
+def test_a_table_with_a_column_step_of_its_own(tmp_path: Path, cli: Cli) -> None:
+    """Class: a column of texts is read as the number of a step. The step of the log event chooses the rows."""
+    config = {
+        "signals": {"any": {"stage": {"axis": "completion", "type": "text"}, "reward": {"axis": "completion"}}},
+        "schemas": {"s": {"reward": {}, "step": {"type": "text", "expr": "stage"}}},
+        "tables": {"t": {"schema": "s"}}, "sinks": ["jsonl"],
+    }  # fmt: skip
+    with declog.start(config, output_dir=tmp_path / "run") as log:
+        for step in (3, 4):
+            with log.step(step):
+                log.observe(reward=[0.5 * step], stage=["plan"])
+    found = cli("samples", str(tmp_path / "run"), "--step", "3")
+    assert (found.code, found.err) == (0, "")
+    assert " · t · train · step 3 · 1 of 1 rows\n" in found.out and "reward 1.5" in found.out
+
+
 def test_texts_are_whole_and_move_no_cursor(recorded: Path, cli: Cli) -> None:
     """Each line as it is, unwrapped where it is no terminal; conversations by who speaks."""
     lines = cli("samples", str(recorded)).out.splitlines()

@@ -21,7 +21,7 @@ from declog.cli.arguments import Parser, Wrong
 from declog.cli.output import write_json
 from declog.errors import did_you_mean
 from declog.records import strict
-from declog.runs.prompts import RANK, STAMPS, as_number, numeric_columns, prompt_column, prompt_of, prompts_of
+from declog.runs.prompts import RANK, STAMPS, as_number, numeric_columns, prompt_column, prompt_of, prompts_of, step_of
 
 Row = Mapping[str, Any]
 
@@ -141,7 +141,7 @@ def _of_mode(rows: Sequence[Row], mode: str | None) -> tuple[Sequence[Row], str]
 
 
 def _of_step(rows: Sequence[Row], step: int | None) -> Sequence[Row]:
-    steps = sorted({int(row["step"]) for row in rows})
+    steps = sorted(set(map(step_of, rows)))
     if not steps:
         raise Wrong("the table has no rows")
     if step is None:
@@ -149,12 +149,12 @@ def _of_step(rows: Sequence[Row], step: int | None) -> Sequence[Row]:
     elif step not in steps:
         near = sorted(sorted(steps, key=lambda number: abs(number - step))[:4])
         raise Wrong(f"the table has no rows of step {step}", f"steps that have some: {', '.join(map(str, near))}, ...")
-    return [row for row in rows if int(row["step"]) == step]
+    return [row for row in rows if step_of(row) == step]
 
 
 def _steps(rows: Sequence[Row]) -> str:
     """The steps of rows, in words."""
-    steps = [int(row["step"]) for row in rows]
+    steps = list(map(step_of, rows))
     if not steps:
         return "no steps"
     return f"step {steps[0]}" if min(steps) == max(steps) else f"steps {min(steps)} to {max(steps)}"
