@@ -82,26 +82,26 @@ def _numbers(values: Mapping[str, Any], rest: Mapping[str, Any]) -> dict[str, An
 
 
 class _Summary(LoggerProxy):
-    """Stands in for the summary of a run; calls ``tell`` with the names of the values that the loop sets in it."""
+    """Stands in for the summary of a run; calls ``on_set`` with the names of the values that the loop sets in it."""
 
-    def __init__(self, summary: Any, tell: Callable[[Iterable[str]], None]) -> None:
-        self._tell = tell
+    def __init__(self, summary: Any, on_set: Callable[[Iterable[str]], None]) -> None:
+        self._on_set = on_set
         self._wraps = summary  # from here on other attributes are the summary's
 
     def __getitem__(self, name: str) -> Any:
         return self._wraps[name]
 
     def __setitem__(self, name: str, value: Any) -> None:
-        self._tell([name])
+        self._on_set([name])
         self._wraps[name] = value
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self._wraps is not None:
-            self._tell([name])
+            self._on_set([name])
         super().__setattr__(name, value)
 
     def update(self, values: Mapping[str, Any]) -> None:
-        self._tell(values)
+        self._on_set(values)
         self._wraps.update(values)
 
 
@@ -151,9 +151,9 @@ class RunTee(LoggerProxy):
         """wandb's summary of all complete rows. Values that the loop sets in it go to wandb alone, with a warning."""
         if (recorder := self._log) is not None:
             recorder.written()
-        return _Summary(self._wraps.summary, partial(self._tell, "summary"))
+        return _Summary(self._wraps.summary, partial(self._warn, "summary"))
 
-    def _tell(self, what: str, names: Iterable[str]) -> None:
+    def _warn(self, what: str, names: Iterable[str]) -> None:
         """Warn about names that go to the run alone, outside its rows."""
         if (recorder := self._log) is not None:
             with recorder.guard("what the loop says of its run could not be told of"):
@@ -166,7 +166,7 @@ class RunTee(LoggerProxy):
 
     def alert(self, title: str, *args: Any, **kwargs: Any) -> None:
         """Call ``wandb.alert``, and warn that declog does not keep the alert; declog's alerts are in the config."""
-        self._tell("alert", [title])
+        self._warn("alert", [title])
         self._wraps.alert(title, *args, **kwargs)
 
     def log(self, data: Mapping[str, Any], step: int | None = None, commit: bool | None = None) -> None:
