@@ -93,12 +93,9 @@ def logged_names(scalars: Any) -> list[LoggedName]:
 
     A name of several metrics or modes is there once for each. The key is None for a number without a metric.
     """
-    columns = [scalars[column] for column in ("name", "metric", "mode")]
-    codes = np.zeros(len(scalars), np.int64)
-    for texts, indices in map(_encoded, columns):
-        codes = codes * len(texts) + indices
-    first_rows = np.sort(np.unique(codes, return_index=True)[1])
-    return list(zip(*(column.take(first_rows).to_pylist() for column in columns), strict=True))
+    keys, codes = _encoded(scalars["metric"])
+    groups = [(name, mode, dict.fromkeys(codes[rows].tolist())) for name, mode, rows in rows_by_name(scalars)]
+    return [(name, keys[code], mode) for name, mode, distinct in groups for code in distinct]
 
 
 def name_of(logged: Iterable[LoggedName], metric: object) -> str | None:
