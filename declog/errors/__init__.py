@@ -24,8 +24,6 @@ from __future__ import annotations
 import difflib
 import json
 import re
-import textwrap
-import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,7 +31,7 @@ from typing import Any, Self
 
 from declog.errors.elsewhere import SYNONYMS, same_signal
 from declog.errors.messages import filled, messages
-from declog.errors.visible import visible, visible_lines
+from declog.errors.visible import blank, columns, visible, visible_lines, wrapped
 
 Path = tuple[str | int, ...]
 
@@ -262,7 +260,7 @@ class Problem:
         paint = partial(_painted, colour)
         head = paint(RED, f"error[{self.code}]")
         lines = [f"{head} {paint('1', visible(self._head()))}".rstrip()]
-        lines += [part for line in self.message.split("\n") for part in _wrapped(f"  {visible(line)}", width)]
+        lines += [part for line in self.message.split("\n") for part in wrapped(f"  {visible(line)}", width)]
         where = self.where or Where()
         excerpt = self._own_excerpt() if self.where is None else where.excerpt
         if excerpt is not None:
@@ -272,18 +270,18 @@ class Problem:
             label, bar = excerpt.label, " | " if excerpt.label else ""
             lines.append(f"    {paint('2', label + bar)}{before}{marked}{after}")
             if excerpt.start < excerpt.end:
-                carets = paint(RED, "^" * max(1, _width(marked)))
-                lines.append(f"    {paint('2', ' ' * len(label) + bar)}{_blank(before)}{carets}")
+                carets = paint(RED, "^" * max(1, columns(marked)))
+                lines.append(f"    {paint('2', ' ' * len(label) + bar)}{blank(before)}{carets}")
         if where.package is not None:
             lines.append(f"  of: {visible(where.package)}")
         if where.earlier:
             places = [*map(str, where.earlier)]
             places[LAYERS:] = [f"{len(places) - LAYERS} more"] if len(places) > LAYERS else []
-            lines += _wrapped(f"  also set in: {visible(', '.join(places))}", width)
+            lines += wrapped(f"  also set in: {visible(', '.join(places))}", width)
         lines += [f"  see: {visible(str(location))} ({visible(key)})" for key, location in where.related]
         if self.fix:
             said = _fix(visible_lines(self.fix)).split("\n")
-            fix = [part for line in said for part in ([line] if set("={'\"") & set(line) else _wrapped(line, width))]
+            fix = [part for line in said for part in ([line] if set("={'\"") & set(line) else wrapped(line, width))]
             lines += [fix[0].replace("fix:", paint("32", "fix:"), 1), *fix[1:]]
         return "\n".join(lines)
 
@@ -316,13 +314,6 @@ def _painted(colour: bool, style: str, text: str) -> str:
     return f"\033[{style}m{text}\033[0m" if colour and text else text
 
 
-def _wrapped(line: str, width: int | None) -> list[str]:
-    """A line of words, wrapped to ``width`` columns; the lines after the first are indented."""
-    if width is None or len(line) <= width:
-        return [line]
-    return textwrap.wrap(line, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
-
-
 def _cut(excerpt: Excerpt, width: int | None) -> Excerpt:
     """The excerpt, cut to ``width`` columns around its marked part."""
     room = 0 if width is None else width - 7 - len(excerpt.label)
@@ -335,16 +326,6 @@ def _cut(excerpt: Excerpt, width: int | None) -> Excerpt:
     moved = len(before) - first
     text = f"{before}{excerpt.text[first:last]}{after}"
     return Excerpt(excerpt.label, text, excerpt.start + moved, min(end, last) + moved)
-
-
-def _width(text: str) -> int:
-    """The number of a terminal's columns that a text takes."""
-    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
-
-
-def _blank(text: str) -> str:
-    """Blanks as wide as ``text``; tabs stay tabs."""
-    return "".join("\t" if char == "\t" else " " * _width(char) for char in text)
 
 
 class DeclogError(Exception):

@@ -3,6 +3,7 @@ r"""Text that a terminal shows and does not obey: a model's text must not move t
 Control characters (C0, C1), direction overrides and isolates, zero-width and other format characters, line separators
 and lone surrogates are shown by a picture or an escape: ``␛``, ``\x9b``, ``\u202e``. Joiners stay between emoji, and
 between letters of scripts that need them. A filter on declog's logger passes all that declog logs through here.
+Lines are also wrapped and measured in the columns of a terminal.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import textwrap
 import unicodedata
 
 SHOWN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # categories of Unicode that have no shape of their own
@@ -74,6 +76,23 @@ class _Logged(logging.Filter):
         if record.exc_info and not record.exc_text:
             record.exc_text = visible_lines(logging.Formatter().formatException(record.exc_info))
         return True
+
+
+def wrapped(line: str, width: int | None) -> list[str]:
+    """A line of words, wrapped to ``width`` columns; the lines after the first are indented."""
+    if width is None or len(line) <= width:
+        return [line]
+    return textwrap.wrap(line, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+
+
+def columns(text: str) -> int:
+    """The number of a terminal's columns that a text takes."""
+    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
+
+
+def blank(text: str) -> str:
+    """Blanks as wide as ``text``; tabs stay tabs."""
+    return "".join("\t" if char == "\t" else " " * columns(char) for char in text)
 
 
 logging.getLogger("declog").addFilter(_Logged())
