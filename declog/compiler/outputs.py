@@ -104,7 +104,7 @@ def _of_option(draft: Draft, sink: str, problem: Problem) -> Problem:
     data = draft.spec.model_dump(include={"sinks", "sink_options", "metrics"})
     name = str(problem.path[0])
     fix = other_tools.of_sink_option(sink, name, data)
-    if fix is None and problem.code == "DL201" and not str(problem.fix).startswith("did you mean"):
+    if fix is None and problem.code == "DL201" and problem.near is None:
         fix = did_you_mean(name, SinkSpec.model_fields, what="options of every sink", otherwise=str(problem.fix))
     return problem if fix is None else replace(problem, fix=fix)
 

@@ -267,8 +267,7 @@ def of_rows(draft: Draft, problem: Problem, text: str) -> Problem:
     """The problem of a metric or a column in an expression over signals, with a fix that writes what it computes."""
     if problem.code == "DL307" and (id := suggestions.earlier_metric(text, draft.spec.metrics)) is not None:
         fix = _of_window(draft, draft.spec.metrics[id], id, text)
-        answer = Problem.of("DL302.of_window", name=id, fix=fix)
-        return problem if fix is None else replace(problem, code="DL302", message=answer.message, fix=fix)
+        return problem if fix is None else problem.saying("DL302.of_window", name=id, fix=fix)
     metric = draft.spec.metrics.get(problem.marked) if problem.code == "DL302" else None
     member = re.match(rf"write `(member\(rewards, '{re.escape(text)}'\))`", str(problem.fix))
     if problem.path[:1] == ("schemas",) and len(problem.path) == 3 and member is not None:
@@ -285,15 +284,14 @@ def of_rows(draft: Draft, problem: Problem, text: str) -> Problem:
                 said = in_flow({problem.marked: {"expr": computed, "type": column.type}})[1:-1]
                 by_word = f"`@declog.function` in place of `@declog.column`, the column `{said}`, and "
                 edit = by_word + (edit if edit[:5] == "write" else f"`{edit}`")
-            return replace(problem, message=Problem.of("DL302.column", name=problem.marked, fix=edit).message, fix=edit)
+            return problem.saying("DL302.column", name=problem.marked, fix=edit)
     if metric is None and problem.code == "DL302" and (call := call_of(draft, problem.marked)) is not None:
         return replace(problem, fix=_instead(problem, text, call))
     if metric is None or problem.path[::2] == ("metrics", "expr"):
         return problem
-    without_quotes = problem.message == Problem.of("DL302.quotes", word=problem.marked, fix=None).message
-    if not without_quotes and (fix := _of_window(draft, metric, problem.marked, text)) is not None:
-        answer = Problem.of("DL302.of_window", name=problem.marked, fix=fix)
-        return replace(problem, message=answer.message, fix=fix)
+    fix = None if problem.message_key == "DL302.quotes" else _of_window(draft, metric, problem.marked, text)
+    if fix is not None:
+        return problem.saying("DL302.of_window", name=problem.marked, fix=fix)
     if not isinstance(metric.expr, str):
         return problem
     if metric.reduce not in (None, "mean") or metric.where or metric.by or metric.weight:

@@ -260,8 +260,7 @@ def _of_application(problem: Problem, origin: Origin | None) -> Problem:
     file = application_with(key[1], folder, str(origin.config_name))
     if file is None:
         return problem
-    answer = Problem.of("DL103.of_application", key=key[1], folder=shown_path(file.parent), name=file.stem)
-    return replace(problem, message=answer.message, fix=answer.fix)
+    return problem.saying("DL103.of_application", key=key[1], folder=shown_path(file.parent), name=file.stem)
 
 
 def _written(tree: Node, path: Path) -> Path:

@@ -208,7 +208,8 @@ def _edited(data: Mapping[str, Any], problem: Problem, edit: _Edit) -> Mapping[s
         holder = holder[key]
     entire = edit.path == problem.path[: len(edit.path)] and edit.said.startswith(f"{name}: ")
     before = None if entire or edit.path == problem.path else holder.get(name)
-    if isinstance(before, Mapping) and f"YAML ended `{before.get('where')}`" in problem.message:
+    is_cut = problem.message_key == "DL201.cut"
+    if is_cut and isinstance(before, Mapping) and before.get("where") == problem.facts["value"]:
         before = None  # a part of the text in the edit
     holder[name] = edit.value
     if isinstance(before, Mapping) and isinstance(edit.value, Mapping):

@@ -30,11 +30,10 @@ def in_override_terms(problem: Problem, prefix: Path) -> Problem:
     if said is not None and (choice := choice_of(str(problem.path[0]), said.value())) is not None:
         return replace(problem, fix=choice)
     if problem.code == "DL301" and re.fullmatch(rf"\+*{GROUP}\.alerts\.\w+=", line):
-        answer = Problem.of("DL301.bound", fix=setting(line[:-1], "> 0.5"))
-        return replace(problem, message=answer.message, fix=answer.fix)
-    if near := re.fullmatch(r"did you mean `([^`]+)`\?", fix):
+        return problem.saying("DL301.bound", fix=setting(line[:-1], "> 0.5"))
+    if problem.near is not None:
         named = re.fullmatch(r"\w+", line[start:end]) is not None
-        return replace(problem, fix=pasted(f"{line[:start]}{near[1]}{line[end:]}")) if named else problem
+        return replace(problem, fix=pasted(f"{line[:start]}{problem.near}{line[end:]}")) if named else problem
     both = _NAMED_HERE.fullmatch(fix) or _DEFINED.fullmatch(fix)
     if both is not None and (override := parsed(line)) is not None:
         of = ".".join([*map(str, prefix), "metrics"])

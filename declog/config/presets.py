@@ -115,6 +115,7 @@ def _layer(pack: str) -> Node:
 
 _BASES = re.compile(r"^defaults: *\[([\w, ]+?)(?:, *_self_)? *\]", re.MULTILINE)  # of a file that names presets only
 _COMPARED = r""" *(==|!=|(not )?in\b) *[(\[]?\\?['"]"""  # behind a name that is compared with a text
+_UNKNOWN_SIGNAL = ("DL302.signal", "DL302.limit", "DL302.undeclared")
 _ANY = re.compile(r"signals: \{any: \{(\w+: (?:\{axis: )?(?:completion|group)\b)")
 
 
@@ -151,25 +152,22 @@ def declared(problem: Problem, config: Composed, fits: Fits) -> Problem:
     if has(config.data, ("signals", "rollout")):  # a value per completion is observed with the rewards
         fix = _ANY.sub(r"signals: {rollout: {\1", problem.fix or "")
         problem = replace(problem, fix=fix or None)
-    profile = re.fullmatch(r"unknown profile `(\w+)`", problem.message)
-    is_near = problem.path != ("profile",) and str(problem.fix).startswith("did you mean")
-    if profile is not None and not is_near and profile[1] in presets():
+    name = str(problem.facts.get("name"))
+    of_profile = problem.message_key == "DL403.name" and problem.facts["noun"] == "profile"
+    if of_profile and name in presets() and (problem.near is None or problem.path == ("profile",)):
         if _is_application(config):
-            return replace(problem, fix=f"a preset is chosen by {GROUP}={profile[1]}\n{problem.fix}")
-        extended = f"a preset is extended: defaults: [{profile[1]}, _self_]"
-        near = str(problem.fix)
-        first, second = (near, extended) if near.startswith("did you mean") else (extended, near)
+            return replace(problem, fix=f"a preset is chosen by {GROUP}={name}\n{problem.fix}")
+        extended = f"a preset is extended: defaults: [{name}, _self_]"
+        first, second = (extended, problem.fix) if problem.near is None else (problem.fix, extended)
         return replace(problem, fix=f"{first}\n{second}")
     line = next((line for line in config.overrides if line.startswith(f"+{GROUP}/packs=")), None)
     if problem.path == ("packs",) and line is not None:  # Hydra puts a group's files into a node of its name
         return replace(problem, fix=line.replace("packs=", f"packs@{GROUP}=", 1))
-    match = re.fullmatch(r"unknown signal `(\w+)`", problem.message)
-    name = "" if match is None or (problem.fix or "").startswith("did you mean") else match[1]
-    home = _pack_of(name) if name else None
-    if home is None and name and str(problem.fix).startswith("declare what you observe"):
-        return _of_a_preset(problem, name, config)
-    if home is None:
+    if problem.message_key not in _UNKNOWN_SIGNAL or problem.near is not None:
         return problem
+    if (home := _pack_of(name)) is None:
+        to_declare = str(problem.fix).startswith("declare what you observe")
+        return _of_a_preset(problem, name, config) if to_declare else problem
     pack, layer = home
     if not config.data.get("signals") and not _is_application(config) and (preset := _with_pack(pack)) is not None:
         extended = f"defaults: [{preset}, _self_], at the top: the preset `{preset}` has the signal `{name}`"

@@ -27,7 +27,6 @@ from declog.language.tree import at, map_at
 
 LOCK = "declog.lock"
 ENTRIES = "entries"  # the key of the lock that holds the ids of a config's entries
-DELETE_ONE = "delete one of them"  # the fix of DL402 for a name that is declared twice
 KINDS = tuple(section for section in SECTIONS if section != "tests")
 RENAMED = [section for section in sections_with("renamed") if section != "derived"]  # derived values count as signals
 _INCOMPLETE = ("DL201", "DL202", "DL203", "DL302", "DL402", "DL403")  # codes for an entry that lacks its base
@@ -125,10 +124,8 @@ def _for_each_config(config: Composed, both: Sequence[Path]) -> str | None:
 def _explained(config: Composed, problem: Problem) -> Problem:
     if problem.code == "DL203" and problem.path[-1:] == ("filter",) and config.merged is not None:
         return _of_filter(config, problem)
-    if problem.code == "DL402" and problem.related:
+    if problem.message_key == "DL402.places":
         both = sorted((problem.path, *problem.related), key=lambda path: not _in_no_package(config, path))
-        if problem.fix != DELETE_ONE or len(both) != 2:
-            return problem
         if (fix := _for_each_config(config, both)) is not None:
             return replace(problem, fix=fix)
         if _in_no_package(config, both[1]):

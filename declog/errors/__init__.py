@@ -25,7 +25,7 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self
 
@@ -132,6 +132,9 @@ def nested(keys: Sequence[Any], value: Any) -> Any:
     return value
 
 
+_NEAR = re.compile(r"did you mean `([^`]+)`\?")  # the fix that ``did_you_mean`` writes for a name near to a known one
+
+
 def did_you_mean(name: str, candidates: Iterable[str], *, what: str = "known names", otherwise: str = "") -> str:
     """A fix line for an unknown name: the nearest known one, or ``otherwise`` and the list of all."""
     names = sorted(candidates)
@@ -200,13 +203,15 @@ def keys(path: str | Path) -> Path:
 class Problem:
     """One thing that is wrong with a config.
 
-    ``path`` is the key in the composed configuration, below the ``declog`` node. ``source`` is the scalar's own text,
-    and ``span`` the half-open character range in it that is at fault, if it is known. ``where`` is the place in a file
-    or an override, once it is located. ``related`` are other keys that belong to the problem. ``replacement`` is a
-    word, and the word that may replace it without a change of meaning.
+    ``message_key`` is the key of its message, such as `DL403.metric`, and ``facts`` are those in the message; a message
+    that comes from elsewhere has a code in place of the key. ``path`` is the key in the composed configuration, below
+    the ``declog`` node. ``source`` is the scalar's own text, and ``span`` the half-open character range in it that is
+    at fault, if it is known. ``where`` is the place in a file or an override, once it is located. ``related`` are other
+    keys that belong to the problem. ``replacement`` is a word, and the word that may replace it without a change of
+    meaning.
     """
 
-    code: str
+    message_key: str
     message: str
     path: Path = ()
     fix: str | None = None
@@ -215,6 +220,7 @@ class Problem:
     where: Where | None = None
     related: tuple[Path, ...] = ()
     replacement: tuple[str, str] | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(
@@ -235,7 +241,23 @@ class Problem:
         word, candidates = SYNONYMS.get(str(facts.get("name"))), facts.get("known")
         if replacement is None and word is not None and isinstance(candidates, Iterable) and word in list(candidates):
             replacement = (str(facts["name"]), word)
-        return cls(key[:5], message, keys(path), fix, source, span, where, related, replacement)
+        return cls(key, message, keys(path), fix, source, span, where, related, replacement, facts)
+
+    @property
+    def code(self) -> str:
+        """The code, `DL403`."""
+        return self.message_key[:5]
+
+    @property
+    def near(self) -> str | None:
+        """The name that the fix proposes in place of an unknown one, as ``did_you_mean`` does; None for another fix."""
+        match = _NEAR.fullmatch(self.fix or "")
+        return None if match is None else match[1]
+
+    def saying(self, key: str, /, **facts: Any) -> Problem:
+        """The same problem with the message ``key`` and its fix."""
+        message, fix = rendered(key, facts)
+        return replace(self, message_key=key, message=message, fix=fix, facts=facts)
 
     @property
     def marked(self) -> str:

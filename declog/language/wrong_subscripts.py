@@ -75,7 +75,7 @@ def _is_column(of: str, name: str, tried: Tried) -> bool:
     frame = tried(of)
     if isinstance(frame, Node) or not name.isidentifier():
         return False
-    return isinstance(tried(name), Node) or not str(frame.fix).startswith("did you mean")
+    return isinstance(tried(name), Node) or frame.near is None
 
 
 def _condition(part: ast.expr, axis: str) -> str | None:

@@ -14,10 +14,9 @@ from typing import Any
 from declog.errors import ConfigError, Path, Problem
 from declog.plans.ops import Plan
 
-_UNREGISTERED = re.compile(r"(?:unknown function|unknown reduction|no column function) `(\w+)`")
+_UNREGISTERED = ("DL303.function", "DL303.column_function", "DL311.name", "DL311.level")
 _UNKNOWN = re.compile(r"(?:unknown|there is no) (metric|signal) `(\w+)")
 _SECTIONS = {"metric": "metrics", "signal": "derived"}
-_NAME = re.compile(r"`(\w+)`")
 
 
 def compiled(data: Mapping[str, Any], lines: Collection[str], compile: Callable[[Mapping[str, Any]], Plan]) -> Plan:
@@ -69,14 +68,10 @@ def _roots(problem: Problem, left_out: Mapping[Path, list[Problem]]) -> Iterator
 
 def _explained(problem: Problem, names: Collection[str]) -> Problem:
     """The problem at its place. If it is about an unregistered function, its text says how to register it."""
-    name = _NAME.search(problem.message)
-    if name is None or name[1] not in names:
-        return problem
-    here = Problem.of("DL612.unregistered", problem.path, name=name[1])
-    return replace(problem, code=here.code, message=here.message, fix=here.fix, replacement=None)
+    name = _function(problem)
+    return replace(problem.saying("DL612.unregistered", name=name), replacement=None) if name in names else problem
 
 
 def _function(problem: Problem) -> str:
     """The name of the unregistered function in a problem; empty for any other problem."""
-    match = _UNREGISTERED.match(problem.message)
-    return "" if match is None else match[1]
+    return str(problem.facts["name"]) if problem.message_key in _UNREGISTERED else ""

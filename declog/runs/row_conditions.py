@@ -101,9 +101,9 @@ def _of_column(problem: Problem, names: Mapping[str, DType]) -> Problem:
     """The problem of a condition as one of the option `--where`, with `column` for `signal`."""
     message = re.sub(r"\bsignal\b", "column", problem.message)
     fix = problem.fix
-    if problem.message.startswith("unknown signal"):
+    if problem.message_key in ("DL302.signal", "DL302.limit"):
         columns = f"columns: {', '.join(sorted({*names, 'step', 'rank'}))}"
-        fix = f"{fix}  {columns}" if fix is not None and fix.startswith("did you mean") else columns
+        fix = columns if problem.near is None else f"{fix}  {columns}"
     return replace(problem, message=message, fix=fix, path=("--where",), where=None)
 
 

@@ -527,7 +527,7 @@ def test_one_text_is_no_list_of_overrides() -> None:
         compose("grpo", "declog.profile=slim")
     assert caught.value.problems == (
         Problem(
-            "DL101",
+            "DL101.overrides",
             "overrides are a list of texts, and a str came",
             fix="['declog.profile=slim']",
             where=Where(name="overrides"),

@@ -118,7 +118,12 @@ def test_good_options_have_no_errors() -> None:
 def test_unknown_option_is_refused_with_the_nearest_one() -> None:
     """A typo is an error that names the nearest option."""
     assert check_options("console", {"max_row": 3}) == [
-        Problem("DL201", "the sink kind `console` has no option `max_row`", ("max_row",), "did you mean `max_rows`?")
+        Problem(
+            "DL201.sink_option",
+            "the sink kind `console` has no option `max_row`",
+            ("max_row",),
+            "did you mean `max_rows`?",
+        )
     ]
 
 
@@ -142,7 +147,7 @@ def test_wrong_type_says_what_is_expected_and_what_came() -> None:
 def test_an_option_without_default_is_needed() -> None:
     """What a third party's sink cannot do without is asked for by name."""
     assert check_options(f"{HERE}:OwnSink", {}) == [
-        Problem("DL203", f"the sink kind `{HERE}:OwnSink` needs the option `url`", fix="add `url:`")
+        Problem("DL203.sink_option", f"the sink kind `{HERE}:OwnSink` needs the option `url`", fix="add `url:`")
     ]
 
 
