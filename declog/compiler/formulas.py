@@ -209,7 +209,7 @@ def _refuse_rows(draft: Draft, compiler: Compiler, id: str, spec: MetricSpec | N
         said = {} if spec is None else spec.model_dump(exclude_unset=True, exclude={"formula"}, by_alias=True)
         fix = f"metrics: {in_flow({**parts[0], id: {'formula': written, **said}})}"
         if spec is None:
-            fix = f"write a metric and name it here: `metrics: {in_flow(parts[0])}`, and `{written}`"
+            fix = library_calls.naming(parts[0], written)
     if fix is not None:
         compiler.fail(call, "DL303.of_a_metric", name=ast.unparse(call.func), fix=fix)
 

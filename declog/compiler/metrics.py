@@ -192,8 +192,7 @@ class _Metric:
             near = nearest(self.id, self.draft.signal_names)
             fix = f"declare what you observe: signals: {{any: {{{self.id}: completion}}}}"
             fix += f", or did you mean `{near}`?" if near else ""
-            unknown = Problem.of("DL302.undeclared", name=self.id, fix=fix)
-            return replace(unknown, source=problem.source, span=problem.span)
+            return problem.saying("DL302.undeclared", name=self.id, fix=fix)
         elif problem.marked in metrics:
             fix = metrics_of_metrics.of_metrics(self.draft, self.id, self.spec, parsed.body)
         elif "/" not in problem.marked and (metric := shown(parsed.text)):

@@ -104,7 +104,7 @@ def _of_option(draft: Draft, sink: str, problem: Problem) -> Problem:
     data = draft.spec.model_dump(include={"sinks", "sink_options", "metrics"})
     name = str(problem.path[0])
     fix = other_tools.of_sink_option(sink, name, data)
-    if fix is None and problem.code == "DL201" and problem.near is None:
+    if fix is None and problem.code == "DL201" and not str(problem.fix).startswith("did you mean"):
         fix = did_you_mean(name, SinkSpec.model_fields, what="options of every sink", otherwise=str(problem.fix))
     return problem if fix is None else replace(problem, fix=fix)
 
@@ -383,7 +383,7 @@ def _suggestion(draft: Draft, word: str) -> str:
     is_one_of_several = ".".join(word.rsplit("_", 1)) in draft.output_keys
     if not is_one_of_several and (defined := suggestions.definition(draft, word)) is not None:
         near = difflib.get_close_matches(word, draft.output_keys, n=1, cutoff=0.85)
-        return f"did you mean `{near[0]}`? Or define it: {defined}" if near else f"define it: {defined}"
+        return f"{f'did you mean `{near[0]}`? Or ' if near else ''}define it: metrics: {in_flow(defined)}"
     return did_you_mean(word, {*draft.output_keys, *(key.split(".")[0] for key in draft.output_keys)}, what="metrics")
 
 

@@ -220,7 +220,7 @@ class MetricScope(ConstantScope):
         rows = [op for op in ops if isinstance(op, MetricOp) and op.axis is not Axis.STEP]
         return None if rows or not ops else names.in_expression(self.draft, name)
 
-    def definition(self, name: str) -> str | None:
+    def definition(self, name: str) -> Mapping[str, Any] | None:
         taken = name in self.draft.output_keys
         return None if taken else suggestions.definition(self.draft, name, self.text)
 
@@ -269,10 +269,9 @@ def of_rows(draft: Draft, problem: Problem, text: str) -> Problem:
         fix = _of_window(draft, draft.spec.metrics[id], id, text)
         return problem if fix is None else problem.saying("DL302.of_window", name=id, fix=fix)
     metric = draft.spec.metrics.get(problem.marked) if problem.code == "DL302" else None
-    member = re.match(rf"write `(member\(rewards, '{re.escape(text)}'\))`", str(problem.fix))
-    if problem.path[:1] == ("schemas",) and len(problem.path) == 3 and member is not None:
-        type_ = draft.spec.schemas[str(problem.path[1])][str(problem.path[2])].type
-        return replace(problem, fix=in_flow({problem.path[2]: {"expr": member[1], "type": type_}})[1:-1])
+    if problem.message_key == "DL302.reward" and problem.path[:1] == ("schemas",) and len(problem.path) == 3:
+        type_ = draft.spec.schemas[str(problem.path[1])][text].type  # the column is named by the reward function
+        return replace(problem, fix=in_flow({text: {"expr": f"member(rewards, '{text}')", "type": type_}})[1:-1])
     if (column := _column(draft, problem)) is not None:
         called = None if column.call is None else draft.columns.get(column.call)
         computed = None if column.expr is None else str(column.expr)

@@ -145,21 +145,21 @@ def along(reduction: Reduction, inside: str, call: ast.Call, compiler: Compiler)
     return wrong_calls.along(call, plain, compiler.tried) or plain
 
 
-def definition(draft: Draft, name: str, text: str = "") -> str | None:
-    """The definition of the metric that a name such as `length_p95` or `world_size` means; None for another name.
+def definition(draft: Draft, name: str, text: str = "") -> dict[str, Any] | None:
+    """The metric that a name such as `length_p95` or `world_size` means, by this name; None for another name.
 
     The number of ranks is counted over rows of a signal that another metric in ``text`` reads: so both have one phase.
     """
     signals, ending = draft.signals, idioms.of_ending(name)
     if ending is not None and ending[0] in signals:
-        return f"metrics: {{{name}: {ending[1]}({ending[0]})}}"
+        return {name: f"{ending[1]}({ending[0]})"}
     if _RANKS.fullmatch(name) is None or draft.per_rank:
         return None
     of_rows = [op for op in _beside(draft, text) if op.axis is not Axis.TOKEN and not op.family]
     words = (word for op in of_rows for word in NAME.findall(str(draft.spec.metrics[op.id].expr or op.id)))
     signal = next((word for word in words if word in signals), None)
     expr = "rank + 1" if signal is None else f"rank + 1 if present({signal}) else missing"
-    return f"metrics: {in_flow({name: {'expr': expr, 'reduce': 'max'}})}"
+    return {name: {"expr": expr, "reduce": "max"}}
 
 
 def of_schema(draft: Draft, name: str) -> str:

@@ -207,7 +207,8 @@ def alerts(draft: Draft) -> None:
             said = f"{name}: {{when: {in_flow(when)}{', ' * bool(rest)}{in_flow(rest)[1:-1]}}}"
             fix = f"name it by its metric, or: {said}" if near else f"the condition names it: {said}"
             if defined is not None or near is None:
-                fix = f"define the metric: {defined or suggestions.of_each_step(draft, name)}; or {fix}"
+                metrics = suggestions.of_each_step(draft, name) if defined is None else f"metrics: {in_flow(defined)}"
+                fix = f"define the metric: {metrics}; or {fix}"
             draft.report("DL302.alert", path, name=name, fix=fix)
             continue
         if name in _CHANNELS and re.fullmatch(r"\w+", spec.when or "") and spec.when not in draft.spec.metrics:

@@ -255,9 +255,9 @@ class Problem:
         return None if match is None else match[1]
 
     def saying(self, key: str, /, **facts: Any) -> Problem:
-        """The same problem with the message ``key`` and its fix."""
-        message, fix = rendered(key, facts)
-        return replace(self, message_key=key, message=message, fix=fix, facts=facts)
+        """Another problem at the same place: with the message ``key`` and its fix."""
+        location = {name: getattr(self, name) for name in ("source", "span", "where", "related")}
+        return Problem.of(key, self.path, **location, **facts)
 
     @property
     def marked(self) -> str:

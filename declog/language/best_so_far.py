@@ -8,14 +8,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from declog.errors import elsewhere, in_flow
+from declog.language.library_calls import naming
 from declog.language.notation import both
 from declog.language.scope import Scope
 from declog.language.syntax import parse
 from declog.language.tracker_names import in_formula, reductions_of
 
 
-def so_far(name: str, text: str, scope: Scope) -> str | None:
-    """The definition of a name such as ``highest``, ``best_reward`` or ``max_so_far``: the best value of all steps.
+def so_far(name: str, text: str, scope: Scope) -> dict[str, Any] | None:
+    """The metric that ``highest``, ``best_reward`` or ``max_so_far`` means, by this name: the best value of all steps.
 
     The name says the metric (``best_reward``), or the expression ``text`` compares one metric with the name
     (``highest``). ``best`` means the minimum if ``text`` asks whether a value is above it. Returns None for other
@@ -37,7 +38,7 @@ def so_far(name: str, text: str, scope: Scope) -> str | None:
     if re.fullmatch(rf"{metric}[\w.]* *{beyond[0]} *{name}|{name} *{beyond[1]} *{metric}[\w.]*", text.strip()):
         return None
     entry = best_of_steps(in_formula(metric, scope.metrics[metric]), scope.metrics, combine)
-    return None if entry is None else f"metrics: {{{name}: {entry}}}"
+    return None if entry is None else {name: entry}
 
 
 _EXTREMES = elsewhere.meanings("extremes")
@@ -46,15 +47,15 @@ _LASTING = re.compile(
 )
 
 
-def best_of_steps(metric: str, metrics: Mapping[str, Any], combine: str) -> str | None:
-    """The metric, in YAML, of another metric's best value over the run's steps. None for a metric with a formula."""
+def best_of_steps(metric: str, metrics: Mapping[str, Any], combine: str) -> dict[str, Any] | None:
+    """The keys of a metric for another metric's best value over the run's steps. None for a metric with a formula."""
     id, _, ending = metric.partition(".")
     entry = metrics.get(id)
     if entry is None or "formula" in entry:
         return None
     said = {**entry, "reduce": reductions_of(entry)[ending] if ending else entry.get("reduce", "mean")}
     kept = {key: said[key] for key in ("reduce", "where", "by", "weight") if said.get(key, "mean") != "mean"}
-    return in_flow({"expr": entry.get("expr", id), **kept, "over": "run_step", "combine": combine})
+    return {"expr": entry.get("expr", id), **kept, "over": "run_step", "combine": combine}
 
 
 def best_of_mode(text: str, mode: str, metrics: Mapping[str, Any]) -> str | None:
@@ -70,14 +71,14 @@ def best_of_mode(text: str, mode: str, metrics: Mapping[str, Any]) -> str | None
     where = both(str(entry["where"]), of_mode) if entry.get("where") else of_mode
     best = best_of_steps(call[2], {call[2]: {**entry, "where": where}}, call[1])
     name = f"{'best' if call[1] == 'max' else 'least'}_{call[2]}_{mode}"
-    return None if best is None else f"write a metric and name it here: `metrics: {{{name}: {best}}}`, and `{name}`"
+    return None if best is None else naming({name: best}, name)
 
 
 def of_all_steps(text: str, metrics: Mapping[str, Any]) -> str:
     """The end of the fix for ``max(reward)``, which may mean the rows or the steps: the metric for the steps."""
     call = re.fullmatch(r"\s*(max|min)\(\s*(\w+)\s*\)\s*", text)
     best = None if call is None else best_of_steps(call[2], metrics, call[1])
-    return "" if best is None else f"\nof all steps so far it is a metric of its own: {best}"
+    return "" if best is None else f"\nof all steps so far it is a metric of its own: {in_flow(best)}"
 
 
 def compared_with_itself(text: str, span: tuple[int, int], metric: str) -> str | None:

@@ -123,6 +123,16 @@ def with_metric(fix: str, call: ast.Call, text: str, taken: Container[str] = ())
     return f"write a metric and name it here: `metrics: {{{name}: {fix}}}`, and `{here}`"
 
 
+def naming(metrics: Mapping[str, Any], here: str) -> str:
+    """The fix for a text over metrics that are not defined: their definitions, and ``here``, which names them."""
+    return f"write a metric and name it here: `metrics: {in_flow(metrics)}`, and `{here}`"
+
+
+def defining(here: str, metrics: Mapping[str, Any]) -> str:
+    """The fix for a text over metrics: the text ``here``, and the definitions of metrics that it names, if any."""
+    return f"write `{here}`" + (f", and define it: metrics: {in_flow(metrics)}" if metrics else "")
+
+
 def ranked(call: ast.Call, text: str, *, groups: bool) -> str | None:
     """The fix for ``length > median(length)``: a comparison of ranks, of all completions or within a group.
 

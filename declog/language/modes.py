@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from declog.errors import in_flow
@@ -36,20 +36,21 @@ def in_mode(name: str, modes: Iterable[str]) -> tuple[str, str] | None:
 _OF_EVALUATION = ("eval", "evaluation", "val", "valid", "validation", "test")
 
 
-def of_one_mode(condition: str, mode: object, metrics: Mapping[str, Any]) -> str:
+def of_one_mode(condition: str, mode: object, metrics: Mapping[str, Any], shown: Callable[[str], str] = str) -> str:
     """The fix for a condition that is meant for one mode: metrics of that mode, and the condition on them.
 
-    ``metrics`` are the metrics of the config by id. The fix is only an example if a metric cannot be restricted to the
-    mode, or if the mode is no identifier.
+    ``shown`` returns the text that stands for this condition in the fix, by default the condition. ``metrics`` are the
+    metrics of the config by id. The fix is only an example if a metric cannot be restricted to the mode, or if the mode
+    is no identifier.
     """
     named = _OfOneMode(str(mode), metrics)
     here = ast.unparse(named.visit(body_of(condition) or ast.Constant(None)))
     if not named.specs and here == condition and condition.partition(" ")[0] in metrics:  # each is of that mode
-        return f"write `{here}`"
+        return f"write `{shown(here)}`"
     if not named.specs or None in named.specs.values() or not isinstance(mode, str) or not mode.isidentifier():
         example = "metrics: {reward_eval: {expr: reward, where: \"mode == 'eval'\"}}"
         return f"a metric of that mode has a name of its own, such as {example}; a condition names it"
-    return f"write a metric of that mode and name it here: `metrics: {in_flow(named.specs)}`, and `{here}`"
+    return f"write a metric of that mode and name it here: `metrics: {in_flow(named.specs)}`, and `{shown(here)}`"
 
 
 def alert_of_mode(name: str, alert: Mapping[str, Any], metric: str, mode: str, metrics: Mapping[str, Any]) -> str:
@@ -59,8 +60,11 @@ def alert_of_mode(name: str, alert: Mapping[str, Any], metric: str, mode: str, m
     """
     said = {key: value for key, value in alert.items() if value is not None}
     rest = {key: value for key, value in said.items() if key not in (*SIGNS, "when")}
-    fix = of_one_mode(str(said.get("when", bounds(metric, said))), mode, metrics)
-    return re.sub(r"`([^`]+)`\Z", lambda here: f"`{in_flow({name: {'when': here[1], **rest}})[1:-1]}`", fix)
+
+    def shown(here: str) -> str:
+        return in_flow({name: {"when": here, **rest}})[1:-1]
+
+    return of_one_mode(str(said.get("when", bounds(metric, said))), mode, metrics, shown)
 
 
 class _OfOneMode(ast.NodeTransformer):

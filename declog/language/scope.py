@@ -72,8 +72,8 @@ class Scope:
     def of_steps(self, name: str) -> str | None:
         """The same as ``of_tracker``, but only for a metric with one number per step and no rows."""
 
-    def definition(self, name: str) -> str | None:
-        """The YAML that defines an undefined name. None if the name is defined, or nobody knows its meaning."""
+    def definition(self, name: str) -> Mapping[str, Any] | None:
+        """The metric, by its name, that an undefined name means. None for a defined name, and for an unknown one."""
 
     def declaration(self, signal: str) -> str:
         """The declaration of a signal in short form."""

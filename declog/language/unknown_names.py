@@ -63,7 +63,7 @@ def refuse_name(node: ast.Name, text: str, span: Span, scope: Scope) -> NoReturn
         if is_time(name) and scope.noun == "metric":
             refuse("DL302.time", text, span, name=name, here=f"{text[: span[0]]}seconds{text[span[1] :]}")
         if (defined := best or scope.definition(name) or _smoothed(name, scope)) is not None:
-            refuse("DL302.undefined", text, span, name=name, fix=f"define it: {defined}")
+            refuse("DL302.undefined", text, span, name=name, fix=f"define it: metrics: {in_flow(defined)}")
         if scope.noun == "metric" and not near:
             fix = f"constants: {{{name}: 0.5}} for a number of the run; metrics: {{{name}: mean(...)}} for a metric"
             refuse("DL302.undefined", text, span, name=name, fix=fix)
@@ -210,8 +210,7 @@ def refuse_tracker_name(node: ast.expr, text: str, span: Span, scope: Scope) -> 
     start, end = span
     if (written := scope.of_tracker("".join(text[start:end].split()))) is None:
         return
-    defined = scope.definition(written)
-    fix = f"write `{text[:start]}{written}{text[end:]}`" + (f", and define it: {defined}" if defined else "")
+    fix = library_calls.defining(f"{text[:start]}{written}{text[end:]}", scope.definition(written) or {})
     refuse("DL302.tracker", text, span, name=text[start:end], fix=compared_with_itself(text, span, written) or fix)
 
 
@@ -274,7 +273,7 @@ def refuse_earlier_steps(node: ast.expr, text: str, span: Span, scope: Scope) ->
         return
     needed = earlier_steps.over_metrics(parse(text).body, scope.of_tracker, scope.of_steps)
     if needed is not None:
-        fix = f"write a metric and name it here: `metrics: {in_flow(needed[0])}`, and `{needed[1]}`"
+        fix = library_calls.naming(*needed)
         if before:
             refuse("DL310.before", text, span, name=name or text[slice(*span)], fix=fix)
         refuse("DL303.of_a_metric", text, span, name=name, fix=fix)
@@ -342,8 +341,8 @@ def of_library(node: ast.Call, name: str, text: str, scope: Scope) -> str | None
     if fix is not None and fix.endswith(library_calls.PER_SECOND):
         return _of_rate(node, fix, text, scope)
     if scope.noun != "signal" and fix is not None and fix.endswith("reduce: sum, over: run}"):  # `cumsum(reward)`
-        of_steps = best_of_steps(scope.of_tracker(source_of(text, node.args[0])) or "", metrics, "sum") or fix
-        return library_calls.with_metric(of_steps, node, text, metrics)
+        total = best_of_steps(scope.of_tracker(source_of(text, node.args[0])) or "", metrics, "sum")
+        return library_calls.with_metric(in_flow(total) if total else fix, node, text, metrics)
     curve = library_calls.CURVE.fullmatch(fix or "")
     if fix is None or curve is None or not node.args:
         return fix
@@ -357,8 +356,10 @@ def of_library(node: ast.Call, name: str, text: str, scope: Scope) -> str | None
         keys = {one: parse(in_formula(one, metrics[one])).body for one in names}
         written = ast.unparse(library_calls.Substitution(keys).visit(tree_of(ast.unparse(node.args[0])).body))
     fix = f"{{formula: {written}, {fix[fix.index('combine: ') :]}"
-    if curve[1] in ("min", "max") and (fix := best_of_steps(written, metrics, curve[1])) is None:
-        return f"a metric of its own, of a signal: {library_calls.of_library(name, [ast.Name('reward')])}"
+    if curve[1] in ("min", "max"):
+        if (best := best_of_steps(written, metrics, curve[1])) is None:
+            return f"a metric of its own, of a signal: {library_calls.of_library(name, [ast.Name('reward')])}"
+        fix = in_flow(best)
     return fix if scope.noun == "signal" else library_calls.with_metric(fix, node, text, metrics)
 
 
@@ -374,8 +375,7 @@ def _of_rate(node: ast.Call, fix: str, text: str, scope: Scope) -> str | None:
     name = "_".join([*re.findall(r"[a-z_]\w*", ast.unparse(of)), "per_second"])
     metrics = library_calls.per_second(name, {"expr": f"sum({ast.unparse(of)})"})
     here = text.replace(source_of(text, node), name).strip()
-    of_metric = f"write a metric and name it here: `metrics: {in_flow(metrics)}`, and `{here}`"
-    return fix if scope.noun == "signal" else of_metric
+    return fix if scope.noun == "signal" else library_calls.naming(metrics, here)
 
 
 def refuse_statistic(node: ast.Attribute, text: str, span: Span, scope: Scope) -> None:
@@ -395,8 +395,8 @@ def _of_rows(metric: str, word: str, scope: Scope) -> str | None:
     return scope.of_tracker(f"{metric}/{name}") or (f"{metric}_{name}" if _of_other_rows(metric, name, scope) else None)
 
 
-def _of_other_rows(metric: str, reduction: str, scope: Scope) -> str | None:
-    """The definition of a metric with another reduction of a metric's rows; None if that is not possible."""
+def _of_other_rows(metric: str, reduction: str, scope: Scope) -> dict[str, Any] | None:
+    """A metric, by its name, with another reduction of a metric's rows; None if that is not possible."""
     entry = scope.metrics.get(metric)
     if not isinstance(entry, Mapping) or not isinstance(entry.get("expr"), str) or scope.of_steps(metric):
         return None
@@ -404,13 +404,12 @@ def _of_other_rows(metric: str, reduction: str, scope: Scope) -> str | None:
     if called["reduce"] != "mean" and reduction not in ("count", "sum"):
         return None
     kept = {key: entry[key] for key in ("where", "by", "weight") if key in entry}
-    entry = {**called, "reduce": reduction, **kept}
-    return f"metrics: {in_flow({f'{metric}_{reduction}': entry})}"
+    return {f"{metric}_{reduction}": {**called, "reduce": reduction, **kept}}
 
 
 def _with_metrics(text: str, scope: Scope) -> str:
     """The fix that names metrics in place of calls and attributes, and defines the metrics that are undefined."""
-    definitions: list[str] = []
+    definitions: dict[str, Any] = {}
 
     def named(match: re.Match[str]) -> str:
         metric, word = (match[2], match[1]) if match[2] else (match[3], match[4])
@@ -419,22 +418,20 @@ def _with_metrics(text: str, scope: Scope) -> str:
         defined = scope.definition(written)
         if defined is None and scope.of_tracker(written) is None:
             defined = _of_other_rows(metric, idioms.reduction(word), scope)
-        if defined is not None:
-            definitions.append(defined.removeprefix("metrics: {").removesuffix("}"))
+        definitions.update(defined or {})
         return written
 
     here = re.sub(r"\b(\w+)\(\s*([a-z_][\w./]*)\s*\)|\b([a-z_]\w*)\.(\w+)", named, text)
-    metrics = f", and define it: metrics: {{{', '.join(dict.fromkeys(definitions))}}}" if definitions else ""
-    return f"write `{here}`{metrics}"
+    return library_calls.defining(here, definitions)
 
 
-def _smoothed(name: str, scope: Scope) -> str | None:
-    """The definition of a smooth curve of a metric, named ``kl_ema`` or ``kl_rolling_50``. None for another name."""
+def _smoothed(name: str, scope: Scope) -> dict[str, Any] | None:
+    """The smooth curve of a metric that is meant by ``kl_ema`` or ``kl_rolling_50``, by its name; None for others."""
     if (match := _CURVE.fullmatch(name)) is None:
         return None
     metric = in_formula(match[1], scope.metrics[match[1]]) if match[1] in scope.metrics else scope.of_tracker(match[1])
-    combine = "ema(0.9)" if match[2] is None else Smoothing.of_last(int(match[3] or 0))
-    return None if metric is None else f"metrics: {{{name}: {{formula: {metric}, combine: {combine}}}}}"
+    combine = "ema(0.9)" if match[2] is None else str(Smoothing.of_last(int(match[3] or 0)))
+    return None if metric is None else {name: {"formula": metric, "combine": combine}}
 
 
 def is_time(name: str) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from declog.errors import Problem, in_flow
 from declog.language import group_size, idioms
 from declog.language.dtypes import Axis, DType, Type
+from declog.language.library_calls import naming
 from declog.language.nodes import Node
 from declog.language.notation import is_reduction, reduced
 from declog.language.parser import source_of, tree_of
@@ -36,9 +37,7 @@ def _of_metric(node: ast.Subscript, text: str, span: Span) -> str | None:
         return None
     of, condition = node.value.id, ast.unparse(node.slice)
     name = "_".join([of, *re.findall(r"[a-z0-9_]+", condition.partition("=")[2].lower() or "chosen")])
-    metric = in_flow({name: {"expr": of, "where": condition}})
-    here = f"{text[: span[0]]}{name}{text[span[1] :]}".strip()
-    return f"write a metric and name it here: `metrics: {metric}`, and `{here}`"
+    return naming({name: {"expr": of, "where": condition}}, f"{text[: span[0]]}{name}{text[span[1] :]}".strip())
 
 
 def _of_subscript(node: ast.Subscript, text: str, span: Span, tried: Tried) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from declog.errors import ConfigError, Path, Problem
@@ -69,7 +68,7 @@ def _roots(problem: Problem, left_out: Mapping[Path, list[Problem]]) -> Iterator
 def _explained(problem: Problem, names: Collection[str]) -> Problem:
     """The problem at its place. If it is about an unregistered function, its text says how to register it."""
     name = _function(problem)
-    return replace(problem.saying("DL612.unregistered", name=name), replacement=None) if name in names else problem
+    return problem.saying("DL612.unregistered", name=name) if name in names else problem
 
 
 def _function(problem: Problem) -> str:
