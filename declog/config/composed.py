@@ -32,7 +32,8 @@ from declog.config.override_fixes import in_override_terms
 from declog.config.search_path import GROUP, HYDRA_ERRORS, PROVIDER, package_of, provider_of
 from declog.config.source_map import Layer, Provenance, shown_path
 from declog.distribution import NAME
-from declog.errors import CompositionError, ConfigError, Path, Problem, Where, nesting
+from declog.errors import CompositionError, ConfigError, Path, Problem, Where
+from declog.errors.nesting import nesting
 from declog.language.keys import is_entry
 from declog.language.shorthand import COMPUTED, long
 from declog.language.spec import LogSpec

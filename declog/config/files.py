@@ -21,7 +21,8 @@ from omegaconf._utils import get_yaml_loader
 
 from declog.config.search_path import GROUP
 from declog.config.source_map import FileLocation, Span, shown_path
-from declog.errors import MAX_DEPTH, CompositionError, Path, Problem, Where
+from declog.errors import CompositionError, Path, Problem, Where
+from declog.errors.nesting import MAX_DEPTH
 from declog.language.tree import Node
 
 MAX_BYTES = 4 * 2**20  # of one file

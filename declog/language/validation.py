@@ -15,7 +15,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from declog.distribution import NAME
-from declog.errors import ConfigError, Path, Problem, Where, did_you_mean, in_flow, nearest, nesting
+from declog.errors import ConfigError, Path, Problem, Where, did_you_mean, in_flow, nearest
+from declog.errors.nesting import nesting
 from declog.language.idioms import of_filter, spelt
 from declog.language.keys import (
     SECTIONS,
