@@ -15,7 +15,7 @@ from declog.compiler.draft import PREFERRED, Draft, fits
 from declog.compiler.metric_phase import phase_of
 from declog.compiler.names import RANK, of_output
 from declog.compiler.scopes import FACTS, SignalScope, typed
-from declog.errors import Path, Problem, nearest
+from declog.errors import Entry, Path, Problem, nearest
 from declog.language import bins, idioms, library_calls
 from declog.language.dtypes import NUMERIC, Axis, DType
 from declog.language.expression import Compiler
@@ -322,7 +322,7 @@ class _Metric:
                 ways = (reduced_parts.of_spelt_out, reduced_parts.of_quotient)
                 fix = fix or next(filter(None, (way(self.draft, self.id, self.spec, name) for way in ways)), None)
                 meant = library_calls.as_reducer(name, parsed.body, parse(str(self.spec.expr or self.id)).body)
-                if fix := fix or (meant if library_calls.CURVE.fullmatch(meant) else None):
+                if fix := fix or (meant if isinstance(meant, Entry) and "combine" in meant.keys else None):
                     refuse("DL311.level", text, (0, len(text)), name=name, fix=fix)
                 names = [*self.draft.reductions.names(), "p50", "p95", "p99.9"]
                 refuse("DL311.name", text, (0, len(name)), name=name, known=names, fix=meant)

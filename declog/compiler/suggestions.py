@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from declog.compiler.draft import NAME, PREFERRED, Draft
-from declog.errors import Problem, in_flow, nearest
+from declog.errors import Entry, Problem, in_flow, nearest
 from declog.errors.elsewhere import SYNONYMS
 from declog.language import idioms, library_calls, unknown_names, wrong_calls
 from declog.language.dtypes import Axis, DType
@@ -133,7 +133,7 @@ def of_reduce(spec: MetricSpec, text: str, *, short: bool = False) -> str:
     """The fix for a reduction: an item of a list, the key `reduce`, or, with ``short``, an entry with its `expr`."""
     if isinstance(spec.reduce, list):
         return in_flow(text)
-    return in_flow({"expr": spec.expr, "reduce": text}) if short and spec.expr else in_flow({"reduce": text})[1:-1]
+    return Entry({"expr": spec.expr, "reduce": text}) if short and spec.expr else in_flow({"reduce": text})[1:-1]
 
 
 def along(reduction: Reduction, inside: str, call: ast.Call, compiler: Compiler) -> str:
@@ -203,23 +203,22 @@ def of_each_step(draft: Draft, name: str) -> str:
 
 def entire(problem: Problem, id: str, spec: MetricSpec) -> Problem:
     """A problem whose fix is an entry, with the metric's other keys added to this entry; other problems unchanged."""
-    match = re.fullmatch(r"((?:[^`{]*`)?)\{(expr: [^`]*)\}(`?)", problem.fix or "")
-    if problem.path[:2] != ("metrics", id) or match is None:
+    fix = problem.fix
+    if problem.path[:2] != ("metrics", id) or not isinstance(fix, Entry) or "expr" not in fix.keys:
         return problem
-    lead, entry, tail = match.groups()
     beside = {"expr"} if problem.code in ("DL301", "DL307") else {"expr", "reduce"}  # the keys in the fix
-    further = spec.model_fields_set - {*beside, *re.findall(r", (\w+): ", entry)}
-    kept = spec.model_dump(include=further, by_alias=True)
-    if (rate := re.fullmatch(r"(.*), reduce: sum, per: second", entry)) is not None:
+    kept = spec.model_dump(include=spec.model_fields_set - {*beside, *fix.keys}, by_alias=True)
+    if library_calls.is_rate(fix):
         start, end = problem.span or (0, 0)
         around = f"{(problem.source or '')[:start]}({{}}){(problem.source or '')[end:]}"
         formula = "{}" if problem.code == "DL301" or re.fullmatch(r"(\w+\()?\(\{\}\)\)?", around) else around
-        summed = {"expr": rate[1].removeprefix("expr: "), "reduce": "sum", **kept}
+        summed = {"expr": fix.keys["expr"], "reduce": "sum", **kept}
         return replace(problem, fix=f"metrics: {in_flow(library_calls.per_second(id, summed, formula))}")
-    fix = f"{lead}metrics: {{{id}: {{{entry}, {in_flow(kept)[1:]}}}{tail}"
+    before, behind = fix.around
     if not kept and problem.code == "DL311":  # the entry has no such `reduce`
-        return replace(problem, fix=f"{lead}metrics: {{{id}: {{{entry}}}}}{tail}")
-    return replace(problem, fix=fix) if kept else problem
+        return replace(problem, fix=f"{before}metrics: {{{id}: {fix.flow}}}{behind}")
+    written = f"{before}metrics: {{{id}: {fix.flow[:-1]}, {in_flow(kept)[1:]}}}{behind}"
+    return replace(problem, fix=written) if kept else problem
 
 
 def of_condition(draft: Draft, id: str, spec: MetricSpec, per_token: bool, problem: Problem) -> Problem:
@@ -279,15 +278,15 @@ def clause(
             return fix
         combine = str(Smoothing.of_last(keyword.value.value))
         reduce = {} if reduction == "mean" else {"reduce": reduction}
-        return in_flow({"expr": inside, **reduce, "over": "step", "combine": combine})
+        return Entry({"expr": inside, **reduce, "over": "step", "combine": combine})
     words = (keyword.arg, SYNONYMS.get(str(keyword.arg)))
     key = next((word for word in words if word in ("where", "by", "weight")), None)
     if key is not None:
-        return in_flow({"expr": inside, "reduce": reduction, key: ast.unparse(keyword.value)})
+        return Entry({"expr": inside, "reduce": reduction, key: ast.unparse(keyword.value)})
     if keyword.arg is None or keyword.arg in idioms.AXES or nearest(keyword.arg, takes) is not None:
         return None
     options = wrong_calls.without(ast.Call(call.func, [], call.keywords), keyword)
-    return in_flow({"expr": inside, "reduce": options.removesuffix("()")})
+    return Entry({"expr": inside, "reduce": options.removesuffix("()")})
 
 
 MOST_EDGES = 64

@@ -13,7 +13,7 @@ import yaml
 
 from declog.config.override_fixes import edit_of
 from declog.config.quoting import is_expression
-from declog.errors import DeclogError, Path, Problem, in_flow, keys, nested
+from declog.errors import DeclogError, Entry, Path, Problem, in_flow, keys, nested
 from declog.language.keys import entry_path
 from declog.language.notation import both
 from declog.language.shorthand import long
@@ -161,9 +161,8 @@ def _edit(problem: Problem, data: Mapping[str, Any]) -> _Edit | None:
             return _Edit(path, f"{text[:start]}{written}{text[end:]}", fix)
         if text and problem.span == (0, len(text)) and _stands_alone(fix):
             return _Edit(path, fix, fix)
-    if re.fullmatch(r"\{expr: .+\}", fix) and at(data, path[:2]) == {"expr": text}:
-        entry = edit_of(f"{path[1]}: {fix}", path[:2], ())
-        return None if entry is None else _Edit(path[:2], entry[1], fix)
+    if isinstance(fix, Entry) and fix == fix.flow and at(data, path[:2]) == {"expr": text}:
+        return _Edit(path[:2], dict(fix.keys), fix)
     cut = _OF_A_CUT.fullmatch(fix) if problem.code == "DL201" and len(path) == 2 else None
     if cut is not None and has(data, (path[0], cut[1])):
         return _Edit((path[0], cut[1]), json.loads(cut[2]), fix)

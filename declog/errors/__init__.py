@@ -102,6 +102,31 @@ def in_flow(value: object, text: Callable[[str], str] | None = None) -> str:
     return str(value) if plain else json.dumps(value, ensure_ascii=False, default=str)
 
 
+_SPECIAL_IN_FLOW = re.compile(r"[{}\[\],]|^[#&*!|>'\"%@`]|:(\s|$)|\s#|^[-?](\s|$)|^\s|\s$")
+
+
+def _bare(text: str) -> str:
+    """A text in flow style, in quotes only if YAML would read it as something else."""
+    return text if text and not _SPECIAL_IN_FLOW.search(text) else json.dumps(text, ensure_ascii=False)
+
+
+class Entry(str):
+    """A fix that is a metric's entry in flow style, such as ``{expr: reward, by: source}``, with the words around it.
+
+    ``keys`` are the keys of the entry with their values. A text made from an entry is a plain text.
+    """
+
+    keys: Mapping[str, Any]
+    flow: str  # the entry without the words around it
+    around: tuple[str, str]
+
+    def __new__(cls, keys: Mapping[str, Any], before: str = "", behind: str = "", *, bare: bool = False) -> Self:
+        flow = in_flow(keys, _bare if bare else None)
+        entry = super().__new__(cls, f"{before}{flow}{behind}")
+        entry.keys, entry.flow, entry.around = keys, flow, (before, behind)
+        return entry
+
+
 def nested(keys: Sequence[Any], value: Any) -> Any:
     """A value below some keys: a map for each of them."""
     for key in reversed(keys):
@@ -128,8 +153,8 @@ def rendered(key: str, facts: Mapping[str, Any]) -> tuple[str, str | None]:
     """The text and the fix of a message, filled with facts. The fix is None if the message has none, or the fact is."""
     message = messages(key[:5])[key]
     text, fix, things = (part and filled(part, facts) for part in (message.text, message.fix, message.nearest))
-    if message.fix == "{fix}" and facts["fix"] is None:
-        fix = None
+    if message.fix == "{fix}" and isinstance(facts["fix"], Entry | None):
+        fix = facts["fix"]
     if things is not None:
         name = str(facts["name"])
         fix = did_you_mean(name, facts["known"], what=things, otherwise=fix if fix and name.isidentifier() else "")

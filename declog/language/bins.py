@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from declog.errors import in_flow
+from declog.errors import Entry
 from declog.language.parser import body_of
 
 CALLS = frozenset({"hist", "histplot", "histc", "bincount"})  # functions of other libraries
@@ -59,7 +59,7 @@ def of_library(call: ast.Call, name: str, values: list[ast.expr] | None = None) 
     if name not in CALLS | {HISTOGRAM} or not arguments:
         return None
     binned = named(ast.Call(call.func, arguments, call.keywords))
-    return in_flow({"expr": ast.unparse(arguments[0]), "reduce": reduction(binned)})
+    return Entry({"expr": ast.unparse(arguments[0]), "reduce": reduction(binned)})
 
 
 def reduction(call: ast.Call) -> str:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from declog.errors import elsewhere
+from declog.errors import Entry, elsewhere
 from declog.language import bins
 from declog.language.bitwise import in_words
 from declog.language.library_calls import divides_by_n, is_of_module, of_library, quantile
@@ -59,7 +59,7 @@ def of_call(node: ast.Call) -> str:
     if match := re.fullmatch(r"(.+)\.groupby\('?(\w+)'?\)(?:\[.*\])?\.(\w+)\(\)", ast.unparse(node)):
         if match[2] in ("group", "prompt", "group_id", "prompt_id"):
             return f"{reduction(match[3])}({match[1]}, over=completion)"
-        return f"{{expr: {match[1]}, reduce: {match[3]}, by: {match[2]}}}"
+        return Entry({"expr": match[1], "reduce": match[3], "by": match[2]}, bare=True)
     module = is_of_module(node.func)
     arguments = list(map(_plain, [*([] if module else [node.func.value]), *node.args]))
     name = node.func.attr.lower() if module else node.func.attr
@@ -110,7 +110,10 @@ def _of_comprehension(node: ast.ListComp | ast.GeneratorExp | ast.SetComp, text:
     target = ast.unparse(inner.target)
     condition = re.sub(rf"\b{re.escape(target)}\b", of, " and ".join(map(ast.unparse, inner.ifs)))
     value = re.sub(rf"\b{re.escape(target)}\b", of, ast.unparse(node.elt))
-    return f"which values count is a key of the metric: `{{expr: {value}, where: {condition}}}`"
+    return Entry({"expr": value, "where": condition}, _WHICH, "`", bare=True)
+
+
+_WHICH = "which values count is a key of the metric: `"
 
 
 def of_membership(item: ast.expr, container: ast.expr) -> str | None:
@@ -203,8 +206,8 @@ def _of_condition(match: re.Match[str]) -> str | None:
         reduce, expr = prose.groups()
     if "else" in match.string or condition.count("(") != condition.count(")"):
         return None
-    keys = f"expr: {expr}, reduce: {reduction(reduce)}" if reduce else f"expr: {expr}"
-    return f"which values count is a key of the metric: `{{{keys}, where: {condition}}}`"
+    reduced = {"reduce": reduction(reduce)} if reduce else {}
+    return Entry({"expr": expr, **reduced, "where": condition}, _WHICH, "`", bare=True)
 
 
 def _of_rows(match: re.Match[str]) -> str | None:
@@ -224,7 +227,7 @@ def _by(reduce: str, expr: str, label: str) -> str:
     if label in ("group", "prompt", "completion", "token"):
         over = {"completion": "token"}.get(label, "completion")
         return f"write `mean({reduce}({expr}, over={over}))`"
-    return f"write `{{expr: {expr}, reduce: {reduce}, by: {label}}}`"
+    return Entry({"expr": expr, "reduce": reduce, "by": label}, "write `", "`", bare=True)
 
 
 def _of_text(match: re.Match[str]) -> str:
@@ -323,9 +326,8 @@ def _of_query(match: re.Match[str]) -> str:
     label, value, condition, group = match.groups()
     call = re.fullmatch(r"(\w+)\((.+)\)", value)
     word, expr = (call[1].lower(), call[2]) if call else ("mean", value)
-    keys = {"where": condition, "by": group or label}
-    said = "".join(f", {key}: {text}" for key, text in keys.items() if text)
-    return f"write `{{expr: {expr}, reduce: {reduction(word)}{said}}}`"
+    keys = {"expr": expr, "reduce": reduction(word), "where": condition, "by": group or label}
+    return Entry({key: text for key, text in keys.items() if text}, "write `", "`", bare=True)
 
 
 def _of_selector(match: re.Match[str]) -> str:
@@ -398,7 +400,7 @@ _TEXTS: tuple[tuple[str, str | Callable[[re.Match[str]], str | None]], ...] = (
     (r"\w\{\s*\w+\s*(?:=|!|not ~)[^{}]*\}", _of_selector),
     (r"\[\d+(?:ms|[smhdwy])\]", _of_range),
     (r"\A\s*(?:\w+\()?\s*([^()]+?)\s*\)?\s+over\s+(?:the\s+)?last\s+(\d+)\s*\w*\s*\Z",
-        r"write `{expr: \1, over: step, combine: rolling(\2)}`"),
+        lambda match: Entry({"expr": match[1], "over": "step", "combine": f"rolling({match[2]})"}, "write `", "`")),
     (_ROWS, lambda match: f"a filter is a map: {_filter(match)}"),
     (r"\|\s*(\w+)\s*\|", r"write `abs(\1)`"),
     (r"(?i)\A\s*(?:count|sum)\(([^()]+)\)\s*/\s*count\(\s*\*?\s*\)\s*\Z", r"write `mean(\1)`"),

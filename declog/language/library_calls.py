@@ -11,7 +11,7 @@ from collections.abc import Collection, Container, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from declog.errors import Problem, elsewhere, in_flow
+from declog.errors import Entry, Problem, elsewhere, in_flow
 from declog.language.dtypes import AXES, Axis
 from declog.language.nodes import Node
 from declog.language.parser import arguments, called, source_of, tree_of
@@ -21,13 +21,9 @@ from declog.language.tree import listed
 QUANTILES = frozenset({"quantile", "percentile", "nanquantile", "nanpercentile", "histogram_quantile"})
 LEVELS = elsewhere.words("levels")  # keys for the level of a quantile
 AGGREGATES = frozenset({"mean", "sum", "std", "var"})
-PER_SECOND = ", per: second}"  # the end of the fix for a rate
 YOURS = "one of yours: "  # the beginning of the fix for a function that a user's module may register
 WINDOW = 10  # `max(reward, 10)` and above: the number is a number of steps, and no bound
 SPANS = elsewhere.words("spans")  # words for a number of last steps
-CURVE = re.compile(r"\{.+, combine: (ema|rolling\w*|min|max|sum)\b.*\}")  # a metric over steps, as a fix shows it
-
-
 _LOGPROBS = re.compile(r"(?:logprobs?|log_probs?|logps?)\Z")
 
 
@@ -75,7 +71,16 @@ def of_library(name: str, arguments: Sequence[ast.expr], *, of_metrics: bool = F
         template = template.replace("ema(k)", weighing(steps))
         template = re.sub(r"(_at\(\w, )4\)\Z", rf"\g<1>{steps})", template)
     tree = Substitution(dict(zip(parameters, arguments, strict=True))).visit(tree_of(template))
-    return ast.unparse(Substitution({"nan": ast.Name("missing")}).visit(tree))
+    body = Substitution({"nan": ast.Name("missing")}).visit(tree).body
+    if not isinstance(body, ast.Dict):
+        return ast.unparse(body)
+    values = [item.value if isinstance(item, ast.Constant) else ast.unparse(item) for item in body.values]
+    return Entry(dict(zip(re.findall(r"(\w+):", template), values, strict=True)), bare=True)
+
+
+def is_rate(fix: str | None) -> bool:
+    """Whether a fix is the entry of a value per second."""
+    return isinstance(fix, Entry) and fix.keys.get("per") == "second"
 
 
 def of_yours(what: str) -> str:
@@ -112,15 +117,15 @@ def with_metric(fix: str, call: ast.Call, text: str, taken: Container[str] = ())
 
     ``fix`` stays as it is if it is no such metric. ``taken`` holds the names of existing metrics.
     """
-    if (curve := CURVE.fullmatch(fix)) is None:
+    if not isinstance(fix, Entry) or "combine" not in fix.keys:
         return fix
+    way = fix.keys["combine"].partition("(")[0]
     names = [node.id for node in ast.walk(call.args[0]) if isinstance(node, ast.Name)]
-    name = f"{'_'.join(names) or 'value'}_{'smooth' if curve[1] in ('ema', 'rolling') else curve[1]}"
+    name = f"{'_'.join(names) or 'value'}_{'smooth' if way in ('ema', 'rolling') else way}"
     if len(re.findall(r"\b\w+\([^()]+, *(?:\w+ *= *)?\d+\)", text)) > 1:  # a short window beside a long one
         name = f"{name}_{ast.unparse(arguments(call)[-1])}"
     name = f"{name}_of_steps" if name in taken else name
-    here = text.replace(source_of(text, call), name).strip()
-    return f"write a metric and name it here: `metrics: {{{name}: {fix}}}`, and `{here}`"
+    return naming({name: fix.keys}, text.replace(source_of(text, call), name).strip())
 
 
 def naming(metrics: Mapping[str, Any], here: str) -> str:
@@ -272,7 +277,7 @@ def of_levels(call: ast.expr) -> str | None:
         return None
     if not values:
         return f"reduce: {in_flow(levels)}"
-    return in_flow({"expr": ast.unparse(values[0]), "reduce": levels})
+    return Entry({"expr": ast.unparse(values[0]), "reduce": levels})
 
 
 MODULES = frozenset({"np", "numpy", "torch", "math", "jnp", "F", "tf", "pd", "re", "pl", "wandb"})

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, NoReturn
 
-from declog.errors import did_you_mean, elsewhere, in_flow, nearest
+from declog.errors import Entry, did_you_mean, elsewhere, in_flow, nearest
 from declog.errors.elsewhere import SYNONYMS
 from declog.language import bins, earlier_steps, group_size, idioms, library_calls
 from declog.language.best_so_far import best_of_mode, best_of_steps, compared_with_itself, of_all_steps, so_far
@@ -283,7 +283,7 @@ def refuse_reduction(node: ast.Call, text: str, span: Span, scope: Scope) -> Non
     """Refuse ``max(kl)`` in a formula or a condition: metrics there are reduced already."""
     word = called(node)
     refuse_earlier_steps(node, text, span, scope)
-    rate = (library_calls.of_library(word, node.args) or "").endswith(library_calls.PER_SECOND)
+    rate = library_calls.is_rate(library_calls.of_library(word, node.args))
     if scope.noun == "signal" or len(node.args) != 1 or node.keywords or rate:
         return
     parts = [*ast.walk(node.args[0])]
@@ -300,7 +300,7 @@ def refuse_reduction(node: ast.Call, text: str, span: Span, scope: Scope) -> Non
     if not again and (fix := _with_metrics(text, scope)) != f"write `{text}`":
         refuse("DL303.of_a_metric", text, span, name=word, fix=fix + of_all_steps(text, scope.metrics))
     if again:  # the metric is compared with its own reduction
-        smooth = f"{{formula: {scope.of_tracker(metric) or metric}, combine: ema(0.9)}}"
+        smooth = Entry({"formula": scope.of_tracker(metric) or metric, "combine": "ema(0.9)"})
         refuse("DL303.of_a_metric", text, span, name=word, fix=library_calls.with_metric(smooth, node, text))
 
 
@@ -338,13 +338,17 @@ def of_library(node: ast.Call, name: str, text: str, scope: Scope) -> str | None
         return None
     if fix is not None and "`@declog.function`" in fix and _gives_text(name, text):
         return fix.replace("): ...", ") -> str: ...")
-    if fix is not None and fix.endswith(library_calls.PER_SECOND):
+    if library_calls.is_rate(fix):
         return _of_rate(node, fix, text, scope)
-    if scope.noun != "signal" and fix is not None and fix.endswith("reduce: sum, over: run}"):  # `cumsum(reward)`
-        total = best_of_steps(scope.of_tracker(source_of(text, node.args[0])) or "", metrics, "sum")
-        return library_calls.with_metric(in_flow(total) if total else fix, node, text, metrics)
-    curve = library_calls.CURVE.fullmatch(fix or "")
-    if fix is None or curve is None or not node.args:
+    if (
+        scope.noun != "signal"
+        and isinstance(fix, Entry)
+        and fix.keys.get("over") == "run"
+        and "sum" in fix.keys.values()
+    ):
+        total = best_of_steps(scope.of_tracker(source_of(text, node.args[0])) or "", metrics, "sum")  # `cumsum(reward)`
+        return library_calls.with_metric(Entry(total) if total else fix, node, text, metrics)
+    if not isinstance(fix, Entry) or "combine" not in fix.keys or not node.args:
         return fix
     names = {part.id for part in ast.walk(node.args[0]) if isinstance(part, ast.Name)} & metrics.keys()
     if scope.noun == "signal":
@@ -355,15 +359,16 @@ def of_library(node: ast.Call, name: str, text: str, scope: Scope) -> str | None
     if written is None:
         keys = {one: parse(in_formula(one, metrics[one])).body for one in names}
         written = ast.unparse(library_calls.Substitution(keys).visit(tree_of(ast.unparse(node.args[0])).body))
-    fix = f"{{formula: {written}, {fix[fix.index('combine: ') :]}"
-    if curve[1] in ("min", "max"):
-        if (best := best_of_steps(written, metrics, curve[1])) is None:
+    combine = fix.keys["combine"]
+    fix = Entry({"formula": written, "combine": combine}, bare=True)
+    if combine in ("min", "max"):
+        if (best := best_of_steps(written, metrics, combine)) is None:
             return f"a metric of its own, of a signal: {library_calls.of_library(name, [ast.Name('reward')])}"
-        fix = in_flow(best)
+        fix = Entry(best)
     return fix if scope.noun == "signal" else library_calls.with_metric(fix, node, text, metrics)
 
 
-def _of_rate(node: ast.Call, fix: str, text: str, scope: Scope) -> str | None:
+def _of_rate(node: ast.Call, fix: str | None, text: str, scope: Scope) -> str | None:
     """The fix for ``rate(x)``, a value per second. None if x is a condition: its rate is a mean.
 
     In a formula or a condition, the fix defines a metric and names it.

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Callable
 
-from declog.errors import Problem, in_flow
+from declog.errors import Entry, Problem
 from declog.language import group_size, idioms
 from declog.language.dtypes import Axis, DType, Type
 from declog.language.library_calls import naming
@@ -65,7 +65,7 @@ def _of_subscript(node: ast.Subscript, text: str, span: Span, tried: Tried) -> s
     if len(places) == 2 and places[0]:  # a condition on tokens cannot read the position of a completion
         tokens = f"{of} if {places[1]} else missing" if places[1] else of
         metric = {"expr": f"mean({tokens}, over=token)", "reduce": "mean", "where": places[0]}
-        return f"the mean of each completion's tokens has its place: `{in_flow(metric)}`"
+        return Entry(metric, "the mean of each completion's tokens has its place: `", "`")
     return _as_metric("a place is a condition", of, " and ".join(filter(None, places)), text, span)
 
 
@@ -116,5 +116,5 @@ def _as_metric(what: str, of: str, condition: str, text: str, span: Span) -> str
     keys = reduced(call) or {"expr": call}
     if around and "reduce" not in keys:
         return f"write `({of} if {condition} else missing)`"
-    metric = in_flow({**keys, "where": condition})
-    return metric if call == here else f"{what} of a metric of its own, which a formula reads: `{metric}`"
+    words = ("", "") if call == here else (f"{what} of a metric of its own, which a formula reads: `", "`")
+    return Entry({**keys, "where": condition}, *words)

@@ -68,3 +68,18 @@ def test_a_fix_that_leads_nowhere_stays() -> None:
     ((_, fix),) = problems("metrics: {p: mean(no_such_thing)}")
     assert fix is not None
     assert fix.startswith("declare what you observe")
+
+
+@pytest.mark.parametrize(
+    ("expr", "fix"),
+    [
+        ("ema(clip(reward, 0, 1), 10)", '{expr: "clip(reward, 0, 1)", over: step, combine: ema(0.9)}'),
+        ("rolling_max(clip(reward, 0, 1), 10)", '{expr: "clip(reward, 0, 1)", over: step, combine: rolling_max(10)}'),
+        ("sum_by(clip(reward, 0, 1), source)", '{expr: "clip(reward, 0, 1)", reduce: sum, by: source}'),
+    ],
+)
+def test_an_expression_with_commas_stays_whole_in_an_entry(expr: str, fix: str) -> None:
+    """YAML would end it at its first comma: it stands in quotes, and the entry compiles."""
+    wrong = yaml.safe_dump({"metrics": {"p": expr}})
+    assert problems(wrong) == [("metrics.p", fix)]
+    declog.plan(config(f"metrics: {{p: {fix}}}"))

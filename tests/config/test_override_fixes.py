@@ -74,3 +74,12 @@ def test_a_signal_that_some_configs_of_a_sweep_declare(tmp_path: Path) -> None:
     assert edit == "++declog.signals.rollout.topic=completion text"
     for config in (file, "grpo"):
         assert "topic" in declog.plan(config, [edit, "+metrics.by_topic={expr: reward, by: topic}"]).signal_names
+
+
+def test_an_expression_with_commas_in_a_metric_that_the_fix_defines() -> None:
+    """The metric has the whole expression, and with both overrides the config compiles."""
+    with pytest.raises(declog.ConfigError) as refused:
+        declog.plan("grpo", ["+declog.metrics.f={formula: ema(maximum(kl, 0), 10)}"])
+    defined, named = shlex.split(str(refused.value.problems[0].fix))
+    assert defined == '++declog.metrics.maximum_kl_smooth={formula: "maximum(kl, 0)", combine: "ema(0.9)"}'
+    declog.plan("grpo", [defined, named])
