@@ -78,6 +78,16 @@ def of_library(name: str, arguments: Sequence[ast.expr], *, of_metrics: bool = F
     return Entry(dict(zip(re.findall(r"(\w+):", template), values, strict=True)), bare=True)
 
 
+def along_axis(name: str, call: ast.Call) -> str | None:
+    """The fix for a call with ``over=``, such as ``zscore(x, over=completion)``, if its form here has that axis.
+
+    None for a call without ``over``, or whose form lacks the axis. A function of one's own may have any axis.
+    """
+    over = next((word.value for word in call.keywords if word.arg == "over"), None)
+    fix = None if over is None else of_library(name, call.args)
+    return fix if over is not None and fix and (ast.unparse(over) in fix or fix.startswith(YOURS)) else None
+
+
 def is_rate(fix: str | None) -> bool:
     """Whether a fix is the entry of a value per second."""
     return isinstance(fix, Entry) and fix.keys.get("per") == "second"

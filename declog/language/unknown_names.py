@@ -329,9 +329,7 @@ def of_library(node: ast.Call, name: str, text: str, scope: Scope) -> str | None
     beside = [word.value for word in node.keywords if word.arg not in (*idioms.AXES, "min_periods", "center")]
     arguments, metrics = [*node.args, *beside], scope.metrics
     fix = library_calls.of_library(name, arguments, of_metrics=scope.of_alert is not None)
-    over = [word for word in node.keywords if word.arg == "over"]
-    if over and (of_axis := library_calls.of_library(name, node.args)) is not None:  # `zscore(x, over=completion)`
-        fix = of_axis if ast.unparse(over[0].value) in of_axis or of_axis.startswith(library_calls.YOURS) else fix
+    fix = library_calls.along_axis(name, node) or fix
     if scope.noun != "signal" and library_calls.is_spelt_out(node, ()):
         return _with_metrics(ast.unparse(library_calls.spelt_out(parse(text).body, ())), scope)
     if fix is not None and fix.startswith(library_calls.YOURS) and scope.reduction(name) is not None:
