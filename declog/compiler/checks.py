@@ -90,8 +90,8 @@ def draws(draft: Draft) -> None:
             k = dict(node.params).get("k") if node.op in DRAWN else None
             if k is not None and k > size:
                 draft.warn(
-                    f"{'.'.join(map(str, path))}: `{node}` has no value: it draws {k} rows of a group, and "
-                    f"`axes.group.size` is {size}"
+                    f"{'.'.join(map(str, path))}: `{node}` has no value of groups of `axes.group.size` rows: it draws "
+                    f"{k}, and these have {size}"
                 )
 
 

@@ -96,7 +96,7 @@ def reduced_already(
     of_rows = {"expr": value, **({} if name in said else {"reduce": [*said, name] if several else name})}
     inner = (f"{name}({value}, over={axis})" for axis in ("token", "completion"))
     inside = next((text for text in inner if isinstance(compiler.tried(text), Node)), None)
-    if inside is None or name in said or spec.model_fields_set != {"expr", "reduce"}:
+    if inside is None or several or name in said or spec.model_fields_set != {"expr", "reduce"}:
         return in_flow(of_rows)[1:-1]
     row = "completion" if "over=token" in inside else "group"
     entries = [f"{id}: {in_flow(keys)}" for keys in ({"expr": inside, "reduce": said[0]}, of_rows)]

@@ -130,7 +130,7 @@ def _swept(problem: Problem, override: str) -> Problem:
     """The problem of ``every=[1,2]``, a list where one value is needed: the fix is a sweep over these values."""
     sweep = re.fullmatch(r"(.*\b(\w+)=)\[([^\[\]{}]+)\]", override)
     one_value = problem.code == "DL202" and f"`{sweep and sweep[2]}` must be" in problem.message
-    if sweep is None or not one_value or "list" in problem.message:
+    if sweep is None or not one_value or "'" in sweep[3] or "list" in problem.message:
         return problem
     values = "".join(sweep[3].split())
     return replace(
@@ -142,7 +142,7 @@ def _text(location: FileLocation) -> str:
     """The text of a scalar in a file; empty for a map or a list."""
     if location.style in (None, "plain"):
         return location.written_value if location.style else ""
-    return str(yaml.safe_load(location.written_value))
+    return str(yaml.safe_load(location.written_value)).strip()
 
 
 def _entire(problem: Problem, value: str) -> Problem:

@@ -20,6 +20,7 @@ from declog.engine.frame import GROUP_ID, Frame
 from declog.engine.groups import digests
 from declog.errors import RuntimeFailure
 from declog.language.dtypes import Axis
+from declog.language.nodes import LOGGED
 from declog.language.segmented import Segments
 from declog.plans.needs import of_groups, tables_of_groups
 from declog.plans.ops import Plan
@@ -44,7 +45,8 @@ class SplitGroups:
         self._ids = plan.ids
         self._ordered = {*self._readers}  # phases whose rows came in the order of their ids so far
         self._first = {phase.name: phase.groups_of for phase in plan.phases.values()}
-        self._earlier = {*self._first.values()}  # phases that others have their groups of
+        phases = [phase for phase in plan.phases if phase != LOGGED]
+        self._rollout = phases[0] if len(phases) > 1 else None  # rows of later phases come again in each epoch
 
     def judge(self, frames: Mapping[str, Frame]) -> None:
         """Warn of groups of a log event that go on, and of row ids that number the rows in another order."""
@@ -63,7 +65,7 @@ class SplitGroups:
                 )  # fmt: skip
             split = split_of(frame) or (divided(frame, first) if early and first is not None else None)
             rows = "group ids go on"
-            if split is None and early and (split := scattered(frame, first=phase in self._earlier)) is not None:
+            if split is None and early and (split := scattered(frame, first=phase == self._rollout)) is not None:
                 rows = "the ids of groups come again"
             if split is not None:
                 del self._readers[phase]
@@ -106,33 +108,33 @@ def split_of(frame: Frame) -> str | None:
 def scattered(frame: Frame, *, first: bool) -> str | None:
     """The `axes.group.split` that would join groups whose ids many rows of other batches have, too; None if none.
 
-    So it is where each call generates one completion of every prompt. A group on several batches has one row in each;
-    several rows are told of other ranks only, and of batches of a ``first`` phase, if the ids do not number the groups
-    of a batch. A row that comes again with the same value, as in the epochs of an update, is none of those rows.
+    So it is where each call generates one completion of every prompt. Only batches of a ``first`` phase are compared,
+    and ranks. Ids may number the groups of a batch: then groups of several rows, and those of an evaluation, may be
+    others. A row that comes again with the same values, as in epochs or on replicas, is no further row of its group.
     """
     if not frame.by_ids or frame.grouping is None or (ids := frame.column(GROUP_ID)) is None:
         return None
     groups, batches = _groups(frame), frame.batches
     if groups is None or ids.dtype.kind != "i":
         return None
-    single = len(np.unique(groups)) == len(groups)
-    named = not single and not _are_numbers(ids, batches.rows)
+    single = frame.mode in ("", "train") and len(np.unique(groups)) == len(groups)
     row = np.repeat(np.arange(len(batches)), batches.rows)
     step, batch, rank = batches.step[row], batches.batch[row], batches.rank[row]
     for split in WIDER[frame.grouping.split]:
-        if single or (named and (first or split == "ranks")):
+        if first or split == "ranks":
             within, along = (rank, batch) if split == "batches" else (step, rank)
             before, after = _again(np.stack([step, within, ids]), along)
-            if 4 * len(after) >= len(ids) and not _are_equal(frame, before, after):
-                return split
+            if 4 * len(after) >= len(ids) and (single or not _are_numbers(ids, batches.rows)):
+                return None if _are_equal(frame, before, after) else split
     return None
 
 
 def _are_numbers(ids: NDArray[np.int64], rows: NDArray[np.int64]) -> bool:
-    """Whether the ids of each batch number its groups, from 0 or 1."""
+    """Whether the ids of each batch are small numbers, as those that count the groups of a batch, or some of these."""
     batches = [np.unique(part) for part in np.split(ids, np.cumsum(rows)[:-1])]
-    numbers = digests(range(max(map(len, batches), default=0) + 1))
-    return all(np.isin(part, numbers[: len(part) + 1]).all() for part in batches)
+    most = 4 * max(map(len, batches), default=0) + 2
+    numbers = np.concatenate([digests(range(most)), digests(map(str, range(most)))])
+    return all(np.isin(part, numbers).all() for part in batches)
 
 
 def _again(key: NDArray[np.int64], along: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -149,11 +151,14 @@ def _again(key: NDArray[np.int64], along: NDArray[np.int64]) -> tuple[NDArray[np
 
 
 def _are_equal(frame: Frame, before: NDArray[np.int64], after: NDArray[np.int64]) -> bool:
-    """Whether a column of floats that is not constant has the same values in both selections of rows."""
-    columns = [block.data for block in frame.blocks if block.axis is Axis.COMPLETION and block.data.dtype.kind == "f"]
-    return any(
-        ((data[:, before] == data[:, after]).all(1) & (data != data[:, :1]).any(1)).any() for data in columns
+    """Whether a column of floats that is not constant, or every column, has the same values in both selections."""
+    columns = [block.data for block in frame.blocks if block.axis is Axis.COMPLETION]
+    equal = [(data[:, before] == data[:, after]).all(1) for data in columns]
+    floats = (
+        (same & (data != data[:, :1]).any(1)).any()
+        for data, same in zip(columns, equal, strict=True) if data.dtype.kind == "f"
     )  # fmt: skip
+    return any(floats) or all(same.all() for same in equal)
 
 
 def _groups(frame: Frame) -> NDArray[np.int64] | None:

@@ -78,12 +78,18 @@ def returns_bool(run: Callable[..., Any]) -> bool:
     return False
 
 
+_CONDITIONS = (  # functions and methods that return a bool
+    "all", "any", "bool", "endswith", "isalnum", "isalpha", "isdecimal", "isdigit", "isfinite", "isinstance", "islower",
+    "isnan", "isnumeric", "isspace", "issubset", "isupper", "startswith",
+)  # fmt: skip
+
+
 def _is_condition(node: ast.expr | None) -> bool:
     match node:
         case ast.BoolOp(values=values):
             return all(map(_is_condition, values))
         case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
-            return name in ("bool", "isinstance", "any", "all", "startswith", "endswith") or name.startswith("is")
+            return name in _CONDITIONS
     return isinstance(node, ast.Compare) or (isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not))
 
 

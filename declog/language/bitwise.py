@@ -18,8 +18,8 @@ def in_words(node: ast.BinOp, text: str) -> str:
 def _condition(node: ast.expr) -> ast.expr | None:
     """A condition with words in place of signs; None if a side is no condition."""
     if isinstance(node, ast.BinOp) and type(node.op) in _WORDS:
-        left, right = _condition(node.left), _condition(node.right)
-        return None if left is None or right is None else ast.BoolOp(_WORDS[type(node.op)], [left, right])
+        sides = [side for side in map(_condition, (node.left, node.right)) if side is not None]
+        return ast.BoolOp(_WORDS[type(node.op)], sides) if len(sides) == 2 else None
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Invert):
         inside = _condition(node.operand)
         return None if inside is None else ast.UnaryOp(ast.Not(), inside)

@@ -213,7 +213,10 @@ def _of_condition(match: re.Match[str]) -> str | None:
 def _of_rows(match: re.Match[str]) -> str | None:
     """The fix for ``max(x where c, over=completion)``: a value that is missing where the condition does not hold."""
     before, value, condition, behind = match.groups()
-    return None if "else" in condition else f"write `{before}{value} if {condition} else missing{behind}`"
+    condition = re.sub(r"(?<![=<>!])=(?!=)", "==", condition)
+    if "else" in condition or len(re.findall(r"\bover\s*=", match.string)) > 1:
+        return None
+    return f"write `{before}{value} if {condition} else missing{behind}`"
 
 
 def reduction(word: str) -> str:
@@ -255,6 +258,13 @@ def spelt(text: str) -> str:
     return re.sub(_SPELT, plain, text).strip()
 
 
+def _of_no_progress(match: re.Match[str]) -> str:
+    """The fix for ``reward not improved for 10``: a comparison with the best value so far; of a loss with the least."""
+    metric, lasting = match.groups()
+    falls = re.search(r"loss|kl|perplexity|error|ppl", metric)
+    return f"write `{metric} {'>' if falls else '<'} best_{metric}`, and `for: {lasting}` beside it"
+
+
 _CHANGE = r"(?i)\A\s*([a-z_][\w.]*)\s+(drops|falls|decreases|rises|grows|increases)\s+(?:by\s+)?(0?\.\d+)\s*(for.*)?\Z"
 
 
@@ -262,7 +272,9 @@ def _of_change(match: re.Match[str]) -> str:
     """The fix for ``reward drops 20%``, here `reward drops 0.2`: a comparison with the value of the step before."""
     metric, verb, share, behind = match.groups(default="")
     sign, change = ("<", -1) if verb.lower() in ("drops", "falls", "decreases") else (">", 1)
-    return f"write `{metric} {sign} {1 + change * float(share):g} * lag({metric}) {behind}".rstrip() + "`"
+    lasting = re.match(r"for\s+(\d+)", behind)
+    beside = f", and `for: {lasting[1]}` beside it" if lasting else ""
+    return f"write `{metric} {sign} {1 + change * float(share):g} * lag({metric})`{beside}"
 
 
 def _of_sql(match: re.Match[str]) -> str:
@@ -410,7 +422,7 @@ _TEXTS: tuple[tuple[str, str | Callable[[re.Match[str]], str | None]], ...] = (
     (r"\A\s*([<>]=?.+\b(?:and|or)\b.*?)\s*\Z", r"two conditions name their metrics: {when: kl \1}"),
     (_CHANGE, _of_change),
     (r"(?i)\A\s*([a-z_]\w*)\s+(?:(?:has|is|did|does)?\s*not\s+improv\w+|stagnates|plateaus)\s+for\s+(\d+)(?:\s+\w+)*\s*\Z",
-        r"write `{when: \1 < best_\1, for: \2}`"),
+        _of_no_progress),
     (_BOUND_IN_PROSE, lambda match: f"write `{_with_signs(match.string)}`"),
     (r"\A(.*)\bfor\s+(\d+)\s*\w+\s*\Z", r"`for` counts log events: write `\1for \2`"),
     (r"\A\s*p\.(\d+)\s*\Z", r"write `p\1`"),

@@ -153,17 +153,23 @@ def ranked(call: ast.Call, text: str, *, groups: bool) -> str | None:
 
     ``groups`` says whether the config has groups. Returns None if a value is not compared with its own quantile.
     """
-    share = level_of(call)
-    compared = re.search(rf"([\w.]+)\s*([<>]=?)\s*{re.escape(source_of(text, call))}", text)
-    if share is None or compared is None or compared[1] != ast.unparse(call.args[0]):
+    share = level_of(call) if call.args else None
+    compares = [
+        node for node in ast.walk(tree_of(text.strip())) if isinstance(node, ast.Compare) and len(node.ops) == 1
+    ]
+    of_call = (node for node in compares if ast.unparse(node.comparators[0]) == ast.unparse(call))
+    compared = next((node for node in of_call if ast.unparse(node.left) == ast.unparse(call.args[0])), None)
+    written = "" if compared is None else source_of(text.strip(), compared)
+    sign = next((sign for sign in ("<=", ">=", "<", ">") if sign in written), None)
+    if share is None or sign is None:
         return None
-    x, sign = compared[1], compared[2]
+    x = ast.unparse(call.args[0])
     # q is between two values: `x > q` if more than that share is smaller, `x < q` if more than the rest is greater
     value, part = (x, share) if sign in (">", "<=") else (f"-{x}", 1 - share)
     sign = ">" if sign in "<>" else "<="
 
     def here(within: str, count: str) -> str:
-        return text.replace(compared[0], f"smaller({value}, within={within}) {sign} {part:g} * ({count} - 1)").strip()
+        return text.replace(written, f"smaller({value}, within={within}) {sign} {part:g} * ({count} - 1)").strip()
 
     of_all = f"write `{here('step', f'sum(count({x}, over=completion), over=group)')}`, of all completions of a batch"
     fix = f"{of_all}; of each group, which is another value: write `{here('group', f'count({x}, over=completion)')}`"

@@ -227,8 +227,8 @@ def smaller(values: Array, segments: Segments) -> Array:
     """The number of smaller values in each value's segment; NaN for a missing value."""
 
     def first_of_equals(places: Array, ordered: Array) -> Array:
-        begins = np.diff(ordered, prepend=np.nan) != 0
-        begins |= places == 0
+        begins = places == 0
+        begins[1:] |= ordered[1:] != ordered[:-1]
         positions = np.arange(len(places))
         return places - (positions - np.maximum.accumulate(np.where(begins, positions, 0)))
 

@@ -338,12 +338,8 @@ def of_library(node: ast.Call, name: str, text: str, scope: Scope) -> str | None
         return fix.replace("): ...", ") -> str: ...")
     if library_calls.is_rate(fix):
         return _of_rate(node, fix, text, scope)
-    if (
-        scope.noun != "signal"
-        and isinstance(fix, Entry)
-        and fix.keys.get("over") == "run"
-        and "sum" in fix.keys.values()
-    ):
+    of_run = isinstance(fix, Entry) and {"over": "run", "reduce": "sum"}.items() <= fix.keys.items()
+    if of_run and fix is not None and scope.noun != "signal" and node.args:
         total = best_of_steps(scope.of_tracker(source_of(text, node.args[0])) or "", metrics, "sum")  # `cumsum(reward)`
         return library_calls.with_metric(Entry(total) if total else fix, node, text, metrics)
     if not isinstance(fix, Entry) or "combine" not in fix.keys or not node.args:

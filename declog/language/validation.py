@@ -106,9 +106,10 @@ def _cut(
     allowed = keys(inside) if (inside := model_of(model)) is not None else None
     parts: dict[str, str] = {}  # the value that was cut, and the keys that YAML made of its rest
     ends = [key for key, value in data.items() if value is None and str(key).count(")") > str(key).count("(")]
+    begun = [value for value in data.values() if str(_text_of(value)).count("(") > str(_text_of(value)).count(")")]
+    ends = ends if len(ends) == len(begun) == 1 else []  # of several it is unknown which is whose
     for key, value in [*data.items(), ("", "")]:
-        texts = [text for word, text in value.items() if word in _TEXTS] if isinstance(value, Mapping) else []
-        plain = texts[0] if texts and len(value) == 1 else value
+        plain = _text_of(value)
         is_open = sum(part.count("(") - part.count(")") for part in parts.values()) > 0
         if key in ends[:1]:
             del ends[0]
@@ -137,6 +138,12 @@ def _cut(
         parts = {str(key): plain} if isinstance(plain, str) else {}
         if isinstance(value, Mapping) and len(path) < 5:
             yield from _cut(value, below(model, str(key)), signals, (*path, str(key)))
+
+
+def _text_of(value: Any) -> Any:
+    """The text of an entry that was written as one; any other value as it is."""
+    texts = [text for word, text in value.items() if word in _TEXTS] if isinstance(value, Mapping) else []
+    return texts[0] if len(texts) == 1 == len(value) else value
 
 
 _TEXTS = ("expr", "when", "where")  # an entry with only one of these keys was written as a text

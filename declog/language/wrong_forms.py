@@ -158,9 +158,7 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
         case ["schemas", name, key], str() | list() if key in _BASES and (
             extended := _with_columns(name, key, listed(value), data)
         ):
-            return (
-                f"{extended}: a schema has all its columns; in a file an anchor repeats them: `<<: *{listed(value)[0]}`"
-            )
+            return f"{extended}: a schema has all its columns"
         case ["schemas", name, "columns" | "fields"], list():
             return f"{in_flow(_columns(value))[1:-1]}: the columns stand below `{name}` themselves"
         case ["schemas", name], list():
@@ -186,7 +184,8 @@ _BASES = {*elsewhere.words("bases"), "defaults"}  # keys for what a schema is bu
 def _with_columns(name: str, key: str, bases: list[Any], data: Mapping[str, Any]) -> str | None:
     """A schema with the columns of other schemas in place of a key that names these; None for other names."""
     schemas = data.get("schemas") or {}
-    if not all(isinstance(schemas.get(base), Mapping) for base in bases):
+    built = {str(base): schemas.get(base) if isinstance(base, str) else None for base in bases}
+    if not built or name in built or any(not isinstance(one, Mapping) or _BASES & one.keys() for one in built.values()):
         return None
     columns = {column: spec for base in [*bases, name] for column, spec in schemas[base].items() if column != key}
     return in_flow({name: columns})[1:-1]
@@ -297,7 +296,8 @@ _OF_LEVELS = {*elsewhere.words("levels")}
 def _level(item: Any) -> Any:
     """The reduction for the level of a quantile, 0.95 or 95; any other item as it is."""
     if isinstance(item, Mapping) and len(item) == 1 and {*item} <= _OF_LEVELS:  # `{quantile: 0.9}`
-        (item,) = item.values()
+        (level,) = item.values()
+        item = level if isinstance(level, int | float) else item
     number = isinstance(item, int | float) and not isinstance(item, bool) and 0 < item <= 100
     return f"p{item * (100 if item < 1 else 1):g}" if number else item
 

@@ -26,6 +26,8 @@ def of_syntax(node: ast.expr, text: str, span: Span, tried: Tried, noun: str) ->
     if isinstance(node, ast.Subscript):
         of_metric = _of_metric(node, text, span) if noun == "metric" else None
         fix = of_metric or _of_subscript(node, text, span, tried)
+    if text.strip() == "None":
+        return what, "`null`, or drop the key"
     if isinstance(node, ast.Attribute) and group_size.is_group_size(ast.unparse(node)):
         fix = f"write `{group_size.SIZE}`"
     return what, instead(text, span, fix)

@@ -153,4 +153,4 @@ def test_draws_of_more_rows_than_a_group_has(metric: Any, size: int | None, told
     signals = {"any": {**ROWS, "label": "completion text"}}
     modes = {"train": {}, "eval": {"prefix": "eval/"}}
     lines = warned(signals=signals, axes={"group": group}, modes=modes, metrics={"m": metric})
-    assert any("`axes.group.size` is 4" in line and line.startswith("metrics.m") for line in lines) == told
+    assert any("these have 4" in line and line.startswith("metrics.m") for line in lines) == told

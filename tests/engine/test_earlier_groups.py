@@ -326,10 +326,11 @@ def test_a_later_phases_group_that_goes_on_on_the_next_rank_is_told(
     [
         ([[0, 1, 2]] * 2, True),  # one completion of each prompt in a call
         ([["a", "b", "c"]] * 2, True),
-        ([[7, 7, 4, 4], [7, 7, 4, 4]], True),  # two of each
+        ([[70, 70, 40, 40], [70, 70, 40, 40]], True),  # two of each
         ([[0, 0, 1, 1], [0, 0, 1, 1]], False),  # they count the groups of a call
         ([[1, 1, 2, 2], [1, 1, 2, 2]], False),
-        ([[7, 7, 4, 4], [8, 8, 9, 9]], False),
+        ([[70, 70, 40, 40], [80, 80, 90, 90]], False),
+        ([[0, 0, 2, 2], [0, 0, 2, 2]], False),  # they counted, and groups were left out
         ([[0, 1, 2], [3, 4, 5]], False),
     ],
 )
