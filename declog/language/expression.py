@@ -156,7 +156,8 @@ class Compiler:
         name, right = _BINARY[type(node.op)], node.right.id if isinstance(node.right, ast.Name) else ""
         if name == "div":
             unknown_names.refuse_tracker_name(node, self.text, self.span(node), self.scope)
-        if name == "div" and self._is_word(node.left) and isinstance(self.scope.resolve(right), Node):  # train/reward
+        prefix = name == "div" and " " not in self.part(node) and self._is_word(node.left)  # `train/reward`
+        if prefix and isinstance(self.scope.resolve(right), Node):
             self.fail(node, "DL302.prefix", noun=self.scope.noun, word=self.part(node.left), name=right)
         base = self.visit(node.left)
         if name == "div" and base.type.family and self._is_word(node.right):
@@ -380,8 +381,6 @@ class Compiler:
             kinds = " or ".join(item.__name__ for item in slot.types)
             self.fail(node, "DL304.kind", name=slot.name, function=function.name, kind=kinds, fix=function.signature)
         return constant
-
-    # -- typing
 
     def _apply(self, name: str, node: ast.expr, operands: list[ast.expr]) -> Node:
         return self.build(name, node, [self.visit(item) for item in operands], operands)

@@ -75,7 +75,8 @@ def of_call(node: ast.Call) -> str:
         of_last = name in ("max", "min", "median", "std", "sum", "var")  # `rolling` alone is the mean
         return inside.replace("rolling(", f"rolling_{name}(") if of_last else inside
     word = "pstd" if name in ("std", "nanstd") and divides_by_n(node) else reduction(name)
-    return of_library(name, arguments) or f"{word}({', '.join(map(ast.unparse, arguments))})"
+    call = ast.Call(ast.Name(word), arguments, [keyword for keyword in node.keywords if keyword.arg == "over"])
+    return of_library(name, arguments) or ast.unparse(call)
 
 
 def with_plain_calls(tree: ast.expr) -> str | None:
@@ -137,7 +138,7 @@ def _of_tuple(node: ast.Tuple, text: str) -> str:
 
 
 def _of_constant(node: ast.Constant, text: str) -> str:
-    """The fix for a constant that is no number and no text, such as ``None``."""
+    """The fix for a constant such as ``None``."""
     return "write `missing`" if node.value is None else _OWN
 
 
@@ -272,8 +273,7 @@ def _of_change(match: re.Match[str]) -> str:
     """The fix for ``reward drops 20%``, here `reward drops 0.2`: a comparison with the value of the step before."""
     metric, verb, share, behind = match.groups(default="")
     sign, change = ("<", -1) if verb.lower() in ("drops", "falls", "decreases") else (">", 1)
-    lasting = re.match(r"for\s+(\d+)", behind)
-    beside = f", and `for: {lasting[1]}` beside it" if lasting else ""
+    beside = re.sub(r"for\s+(\d+).*", r", and `for: \1` beside it", behind)
     return f"write `{metric} {sign} {1 + change * float(share):g} * lag({metric})`{beside}"
 
 
