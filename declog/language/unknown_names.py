@@ -211,8 +211,8 @@ def refuse_tracker_name(node: ast.expr, text: str, span: Span, scope: Scope) -> 
     if (written := scope.of_tracker("".join(text[start:end].split()))) is None:
         return
     if isinstance(node, ast.BinOp) and isinstance(node.right, ast.Constant):  # `completions/mean_length/512`
-        left = source_of(text, node.left)
-        end = start + len(left) if scope.of_tracker("".join(left.split())) == written else end
+        name = source_of(text, node.left)
+        end = start + len(name) if scope.of_tracker("".join(name.split())) == written else end
         span = start, end
     fix = library_calls.defining(f"{text[:start]}{written}{text[end:]}", scope.definition(written) or {})
     refuse("DL302.tracker", text, span, name=text[start:end], fix=compared_with_itself(text, span, written) or fix)
