@@ -95,7 +95,9 @@ def _located(problem: Problem, provenance: Provenance, prefix: Path) -> Problem:
     if isinstance(location, FileLocation) and problem.fix is not None:
         problem = _quoted(_entire(problem, _text(location)), location)
     elif isinstance(location, OverrideLocation):
-        problem = _swept(_entire(problem, location.text.partition("=")[2].strip("'\"")), location.text)
+        problem = _entire(problem, location.text.partition("=")[2].strip("'\""))
+    elif isinstance(location, CodeLocation):
+        problem = _entire(problem, location.text)
     related = tuple(_related(problem, provenance, prefix))
     below = problem.path[len(key) - len(prefix) :]
     if not isinstance(location, StoreLocation):
@@ -124,18 +126,6 @@ def _as_written(problem: Problem, location: FileLocation) -> Problem:
     no_text = re.match(r"\w+: null", str(problem.fix)) or "number" in problem.message  # `kl: off`, `every: off`
     quoted = fix.startswith("put it in quotes")
     return replace(problem, message=whole_message, fix=problem.fix if no_text and quoted else fix)
-
-
-def _swept(problem: Problem, override: str) -> Problem:
-    """The problem of ``every=[1,2]``, a list where one value is needed: the fix is a sweep over these values."""
-    sweep = re.fullmatch(r"(.*\b(\w+)=)\[([^\[\]{}]+)\]", override)
-    one_value = problem.code == "DL202" and f"`{sweep and sweep[2]}` must be" in problem.message
-    if sweep is None or not one_value or "'" in sweep[3] or "list" in problem.message:
-        return problem
-    values = "".join(sweep[3].split())
-    return replace(
-        problem, fix=f"{sweep[1]}{values} on a command line with -m, for a run of each; of one: {problem.fix}"
-    )
 
 
 def _text(location: FileLocation) -> str:

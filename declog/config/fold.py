@@ -178,7 +178,12 @@ def _files(
 
 def _of_code(data: Any, path: Path) -> Node:
     """A mapping in code as a tree whose root stands at ``path``."""
-    return tree_of(data, path, lambda item, at: Node(item, CodeLocation(at, not isinstance(item, dict | list))))
+
+    def node(item: Any, at: Path) -> Node:
+        text = item if isinstance(item, str) else ""
+        return Node(item, CodeLocation(at, not isinstance(item, dict | list), text))
+
+    return tree_of(data, path, node)
 
 
 def choice_of(repository: Files, parent: str | None, name: str) -> FileLocation | None:

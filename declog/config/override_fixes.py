@@ -41,7 +41,18 @@ def in_override_terms(problem: Problem, prefix: Path) -> Problem:
         value = _with_text(override.value(), str(problem.source), str(yaml.safe_load(both["here"])))
         return replace(problem, fix=" ".join([*defined, setting(line.partition("=")[0], value)]))
     answers = [_as_overrides(answer, line, problem.path, prefix) for answer in fix.split("  or  ")]
-    return replace(problem, fix="  or  ".join(answers))
+    problem = replace(problem, fix="  or  ".join(answers))
+    return problem if (sweep := _as_sweep(problem, line)) is None else replace(problem, fix=sweep)
+
+
+def _as_sweep(problem: Problem, line: str) -> str | None:
+    """The fix for ``every=[1,2]``, a list where one value is needed: a sweep over these values; None for others."""
+    of_one = problem.message_key in ("DL202.type", "DL202.one_of", "DL202.either") and "list" not in problem.message
+    listing = re.fullmatch(r"(.*\b(\w+)=)\[([^\[\]{}']+)\]", line)
+    if listing is None or not of_one or listing[2] != problem.path[-1]:
+        return None
+    values = "".join(listing[3].split())
+    return f"{listing[1]}{values} on a command line with -m, for a run of each; of one: {problem.fix}"
 
 
 def choice_of(key: str, value: Any) -> str | None:

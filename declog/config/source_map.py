@@ -133,10 +133,14 @@ class StoreLocation:
 
 @dataclass(frozen=True)
 class CodeLocation:
-    """A key of a mapping in code: ``path`` is its path there. ``is_text``: a scalar, which holds all that is below."""
+    """A key of a mapping in code: ``path`` is its path there. ``is_text``: a scalar, which holds all that is below.
+
+    ``text`` is the value if it is a text.
+    """
 
     path: Path
     is_text: bool
+    text: str = field(default="", repr=False, compare=False)
 
     @property
     def where(self) -> Where:

@@ -150,6 +150,9 @@ def defining(here: str, metrics: Mapping[str, Any]) -> str:
     return f"write `{here}`" + (f", and define it: metrics: {in_flow(metrics)}" if metrics else "")
 
 
+_ORDERS: Mapping[type[ast.cmpop], str] = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
+
+
 def ranked(call: ast.Call, text: str, *, groups: bool) -> str | None:
     """The fix for ``length > median(length)``: a comparison of ranks, of all completions or within a group.
 
@@ -162,12 +165,12 @@ def ranked(call: ast.Call, text: str, *, groups: bool) -> str | None:
     of_call = (node for node in compares if ast.unparse(node.comparators[0]) == ast.unparse(call))
     compared = next((node for node in of_call if ast.unparse(node.left) == ast.unparse(call.args[0])), None)
     written = "" if compared is None else source_of(text.strip(), compared)
-    sign = next((sign for sign in ("<=", ">=", "<", ">") if sign in written), None)
+    sign = None if compared is None else _ORDERS.get(type(compared.ops[0]))
     if share is None or sign is None:
         return None
     x = ast.unparse(call.args[0])
     # q is between two values: `x > q` if more than that share is smaller, `x < q` if more than the rest is greater
-    value, part = (x, share) if sign in (">", "<=") else (f"-{x}", 1 - share)
+    value, part = (x, share) if sign in (">", "<=") else (ast.unparse(ast.UnaryOp(ast.USub(), call.args[0])), 1 - share)
     sign = ">" if sign in "<>" else "<="
 
     def here(within: str, count: str) -> str:

@@ -174,10 +174,6 @@ def _of_phase(phase: str, text: str, data: Mapping[str, Any]) -> str | None:
     for path, item in entries(data, "signals"):
         if path[-1] in words and item is not None:
             homes.setdefault(str(path[-1]), []).append(str(path[1]))
-    modes = {"evaluation": "eval", "val": "validation", "training": "train"}
-    mode = phase if phase in (data.get("modes") or {}) else modes.get(phase, phase)
-    if mode in ("eval", "validation", "test", "train", *(data.get("modes") or {})) and not homes.get(phase):
-        return in_flow({"where": f"mode == '{mode}'"})[1:-1]
     if not homes or any(phase not in named for named in homes.values()):
         return None
     moved = [name for name, named in homes.items() if named[0] != phase]  # by default the first phase is read

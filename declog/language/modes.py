@@ -25,12 +25,17 @@ def in_mode(name: str, modes: Iterable[str]) -> tuple[str, str] | None:
     ``train`` is no such mode. If only one other mode exists, further words for an evaluation mean it, too. Returns
     None for any other name.
     """
-    evaluations = [mode for mode in modes if mode != "train"]
-    words = dict.fromkeys(_OF_EVALUATION, evaluations[0]) if len(evaluations) == 1 else {}
-    words |= {mode: mode for mode in evaluations}
+    words = words_of_evaluations(modes)
     said = "|".join(map(re.escape, words)) or "(?!)"
     match = re.fullmatch(rf"({said}) *[/_] *(.+)|(.+?) *[/_] *({said})", name)
     return None if match is None else (words[match[1] or match[4]], match[2] or match[3])
+
+
+def words_of_evaluations(modes: Iterable[str]) -> dict[str, str]:
+    """The words that mean a mode other than ``train``, each with its mode; see ``in_mode``."""
+    evaluations = [mode for mode in modes if mode != "train"]
+    words = dict.fromkeys(_OF_EVALUATION, evaluations[0]) if len(evaluations) == 1 else {}
+    return words | {mode: mode for mode in evaluations}
 
 
 _OF_EVALUATION = ("eval", "evaluation", "val", "valid", "validation", "test")

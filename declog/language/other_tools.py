@@ -10,7 +10,7 @@ from typing import Any
 from declog.errors import Path, elsewhere, in_flow
 from declog.language.keys import entries, entry_names, keys
 from declog.language.library_calls import weighing
-from declog.language.modes import of_one_mode
+from declog.language.modes import of_one_mode, words_of_evaluations
 from declog.language.notation import SIGNS, WORD, both, bounds
 from declog.language.spec import IDENTIFIER, AlertSpec
 from declog.language.tracker_names import id_of, in_formula
@@ -22,6 +22,10 @@ def of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     """The fix for a key of another tool, such as `limit` of a table. None if no table of ``errors/`` has the key."""
     section, *ids, key = map(str, path) if len(path) > 1 else ("", str(path[0]))
     section = "filters" if ids[1:] == ["filter"] else section
+    value, entry = at(data, path), at(data, path[:-1])
+    modes = {"train": "train", "training": "train", **words_of_evaluations(entry_names(data, "modes"))}
+    if key == "phase" and section and isinstance(value, str) and value in modes:  # it is meant as a mode
+        key, value = "mode", modes[value]
     template = elsewhere.keys().get(f"{section}.{key}" if section else key)
     of_wandb = _is_of_wandb(key) if section == "run" else key == "tags"
     sinks, _ = sinks_and_options(data.get("sinks") or [])
@@ -31,7 +35,6 @@ def of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
         edit = in_flow(tagged if section else {"run": tagged})[1:-1]
         them, kind = ("them", "tags") if key == "tags" else ("it", key)
         template = f"{edit}, which records {them} with the run; as {kind} only `wandb` has {them}"
-    value, entry = at(data, path), at(data, path[:-1])
     if template is None or (value is None and re.search("<(value|named|switched|profiled)>", template)):
         return None
     if template == "by: <value>" and _is_number(value, data):  # a number is no label: it names a tracker's section

@@ -24,6 +24,7 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[Array, Array], Any]]] = {
     "a quantile": ({"where": "length >= p75(length)"}, lambda r, n: r[n >= np.quantile(n, 0.75)].mean()),
     "a low quantile": ({"where": "length < p10(length)"}, lambda r, n: r[n < np.quantile(n, 0.1)].mean()),
     "at most a quantile": ({"where": "length <= p75(length)"}, lambda r, n: r[n <= np.quantile(n, 0.75)].mean()),
+    "of a sum": ({"where": "length + 1 >= p75(length + 1)"}, lambda r, n: r[n >= np.quantile(n, 0.75)].mean()),
     "the median": ({"where": "length > median(length)"}, lambda r, n: r[n > np.median(n)].mean()),
     "a mean": ({"where": "length > mean(length)"}, lambda r, n: r[n > n.mean()].mean()),
     "a part of the most": ({"where": "length > 0.5 * max(length)"}, lambda r, n: r[n > 0.5 * n.max()].mean()),
