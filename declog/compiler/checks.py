@@ -15,8 +15,8 @@ from declog.compiler.tensor_code import as_tensors
 from declog.errors import Path, Problem, RuntimeFailure, error_text
 from declog.language.dtypes import Axis, DType
 from declog.language.functions import Function
-from declog.language.functions.structure import DRAWN, SELECTIONS
-from declog.language.nodes import CONST, MODE, Node, walk
+from declog.language.functions.structure import SELECTIONS
+from declog.language.nodes import BUILTIN, CONST, DRAWN, MODE, Node, walk
 from declog.language.reductions import Reduction, builtin, quantile_level, tried
 from declog.plans.needs import read
 from declog.plans.ops import between
@@ -82,9 +82,12 @@ def draws(draft: Draft) -> None:
     """Warn of ``pass_at(x, 8)`` where groups have 4 rows: it never has a value. An evaluation may have other groups."""
     axis = draft.spec.axes.group
     size = axis.size if axis is not None else None
+    clauses = ((op.id, op.clauses.get("where")) for op in draft.metrics)
+    of_modes = {
+        id for id, where in clauses if where and any(node.leaf == MODE for node in walk(where) if node.op == BUILTIN)
+    }
     for path, root in expressions(draft) if size is not None else ():
-        metric = draft.spec.metrics.get(str(path[1])) if path[0] == "metrics" else None
-        if metric is not None and MODE in (metric.where or ""):
+        if path[:1] == ("metrics",) and path[1] in of_modes:
             continue
         for node in walk(root):
             k = dict(node.params).get("k") if node.op in DRAWN else None

@@ -23,6 +23,7 @@ from declog.language.row_functions import RowFunctions
 from declog.language.spec import DerivedSpec, LogSpec, Observed
 from declog.language.syntax import ExpressionError
 from declog.language.tracker_names import Shown, metric_of
+from declog.language.wrong_calls import of_chosen
 from declog.plans import ops
 
 Constant = bool | int | float | str
@@ -297,12 +298,11 @@ def _of_chosen_rows(draft: Draft, path: Path, node: Node) -> str | None:
     """
     spec = draft.spec.metrics.get(str(path[1])) if path[0] == "metrics" and path[-1] == "where" else None
     match body_of(str(spec.expr)) if spec is not None else None:
-        case ast.Call(args=[value], keywords=[ast.keyword("over", ast.Name(axis))]) as call:
+        case ast.Call(args=[_], keywords=[ast.keyword("over", ast.Name(axis))]) as call:
             if node.type.axis is not AXES.get(axis) or spec is None:
                 return None
-            chosen = ast.IfExp(tree_of(str(node)).body, value, ast.Name("missing"))
             entry = spec.model_dump(include=spec.model_fields_set - {"expr", "where"}, by_alias=True)
-            entry = {"expr": ast.unparse(ast.Call(call.func, [chosen], call.keywords)), **entry, "where": None}
+            entry = {"expr": of_chosen(call, tree_of(str(node)).body), **entry, "where": None}
             return in_flow({path[1]: entry})[1:-1]
     return None
 

@@ -32,7 +32,7 @@ from declog.distribution import NAME, VERSION
 from declog.errors import Path, Problem, in_flow
 from declog.language.keys import entries
 from declog.language.shorthand import long, signal_names
-from declog.language.tree import Node, has, over, tree_of
+from declog.language.tree import Node, has, listed, over, tree_of
 from declog.language.unknown_names import as_label
 
 
@@ -86,11 +86,20 @@ def _pack_of(signal: str) -> tuple[str, Node] | None:
     return next(((name, layer) for name, layer in packs if signal in signal_names(layer)), None)
 
 
+def _by_length() -> Iterator[tuple[str, Node]]:
+    """The shipped presets with their keys; those with the shortest names come first."""
+    files = [file for _, folder in preset_folders() for file in (folder / GROUP).glob("*.yaml")]
+    for file in sorted(files, key=lambda file: len(file.stem)):
+        yield file.stem, _layer(file.read_text("utf-8"))
+
+
 def _with_pack(pack: str) -> str | None:
     """The preset with the shortest name that has a pack; None if no preset has it."""
-    files = [file for _, folder in preset_folders() for file in (folder / GROUP).glob("*.yaml")]
-    named = (file.stem for file in files if re.search(rf"packs: *(\[.*)?\b{pack}\b", file.read_text("utf-8")))
-    return min(named, key=len, default=None)
+    for preset, layer in _by_length():
+        choices = [choice for choice in layer.plain.get("defaults") or () if isinstance(choice, dict)]
+        if any(pack in listed(choice.get("packs")) for choice in choices):
+            return preset
+    return None
 
 
 def _preset_of(name: str) -> tuple[str, str, Node] | None:
@@ -98,9 +107,7 @@ def _preset_of(name: str) -> tuple[str, str, Node] | None:
 
     Presets with the shortest names come first.
     """
-    files = [file for _, folder in preset_folders() for file in (folder / GROUP).glob("*.yaml")]
-    layers = ((file.stem, _layer(file.read_text("utf-8"))) for file in sorted(files, key=lambda file: len(file.stem)))
-    for preset, layer in layers:
+    for preset, layer in _by_length():
         if name in signal_names(layer):
             return preset, "signal", layer
         if (layer.plain.get("metrics") or {}).get(name) is not None:

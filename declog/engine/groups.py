@@ -125,16 +125,20 @@ def names_of(grouping: Grouping) -> str:
     return " or ".join(f"`{name}`" for name in grouping.of)
 
 
+def id_signal(grouping: Grouping) -> str:
+    """The signal that a message asks for, so that rows are grouped by ids."""
+    return "prompt_id" if "prompt_id" in grouping.of or not grouping.of else grouping.of[0]
+
+
 def uneven(grouping: Grouping, step: int, rank: int, rows: int) -> RuntimeFailure:
     """The failure of a batch whose number of rows is no multiple of the group size. Groups by ids may have any size."""
     size = grouping.size or 1
     divisor = max((part for part in range(2, size) if rows % part == 0), default=rows)
     of_one = f'; or "axes.group.size={divisor}", if so many completions have one prompt'
-    name = next((name for name in ("prompt_id", *grouping.of) if name in grouping.of), None)
-    keys = '"axes.group.size=null" (axes: {group: {size: null}}),'
+    name, keys = id_signal(grouping), '"axes.group.size=null" (axes: {group: {size: null}}),'
     ids = f"where some are missing, {keys} and log.observe({name}=...) says of which prompt a completion is; "
     return RuntimeFailure.of(
-        "DL507.batch", size=size, step=step, rank=rank, rows=rows, ids=ids if name else "",
+        "DL507.batch", size=size, step=step, rank=rank, rows=rows, ids=ids if grouping.of else "",
         divisor=of_one if divisor < size else "",
     )  # fmt: skip
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from declog.engine.evaluator import View
 from declog.engine.frame import Frame
+from declog.engine.groups import id_signal
 from declog.errors import RuntimeFailure
 from declog.language.dtypes import Axis, DType
 from declog.language.nodes import CARRIED, SIGNAL, Node, walk
@@ -58,8 +59,7 @@ class MixedGroups:
             with suppress(RuntimeFailure):  # the metric itself reports what cannot be computed
                 if frame is not None and frame.grouping is not None and self._mixed(node, frame):
                     del self._labels[id, node]
-                    size, of = frame.grouping.size, frame.grouping.of
-                    name = "prompt_id" if "prompt_id" in of or not of else of[0]
+                    size, name = frame.grouping.size, id_signal(frame.grouping)
                     why = f" of `axes.group.size`, {size} rows on end," if size and not frame.by_ids else ""
                     log.warning(
                         "%s: in mode `%s` the groups%s have rows of different `%s`, and the first one labels them all:"

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from declog.engine.frame import GROUP_ID, Frame
-from declog.engine.groups import digests
+from declog.engine.groups import digests, id_signal
 from declog.errors import RuntimeFailure
 from declog.language.dtypes import Axis
 from declog.language.nodes import LOGGED
@@ -139,11 +139,7 @@ def _are_numbers(ids: NDArray[np.int64], rows: NDArray[np.int64]) -> bool:
 
 def _again(key: NDArray[np.int64], along: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Rows with the same ``key`` and different ``along``: the k-th row of one, and the k-th of the next."""
-    order = np.lexsort((along, *key))
-    part = Segments.of_keys(*key, along).index[order]
-    begins = np.flatnonzero(np.diff(part, prepend=-1))
-    nth = np.empty(len(part), np.int64)
-    nth[order] = np.arange(len(part)) - np.repeat(begins, np.diff(begins, append=len(part)))
+    nth = Segments.of_keys(*key, along).position
     order = np.lexsort((along, nth, *key))
     before, after = order[:-1], order[1:]
     again = (key[:, before] == key[:, after]).all(0) & (nth[before] == nth[after]) & (along[before] != along[after])
@@ -210,6 +206,4 @@ def shuffled(frame: Frame, ids: str) -> bool:
 def _example(frame: Frame, ids: str) -> str:
     """An example of a value that names the group of a row, if ``ids`` number the rows."""
     assert frame.grouping is not None
-    of = frame.grouping.of
-    name = "prompt_id" if "prompt_id" in of or not of else of[0]
-    return f"such as `{name}={ids} // {frame.grouping.size}`"
+    return f"such as `{id_signal(frame.grouping)}={ids} // {frame.grouping.size}`"

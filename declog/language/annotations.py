@@ -50,13 +50,19 @@ def dtype_of(hint: Any) -> DType | None:
     return _TYPES.get(hint) if isinstance(hint, type | str) else None
 
 
+def _last_statement(run: Callable[..., Any]) -> ast.stmt:
+    (function,) = ast.parse(dedent(inspect.getsource(run))).body
+    assert isinstance(function, ast.FunctionDef)
+    return function.body[-1]
+
+
 def of_one_row(run: Callable[..., Any]) -> str | None:
     """The body of a function for one row, such as ``return len(completion)``, if ``run`` lists it for all completions.
 
     Returns None if the last statement of ``run`` does not return such a list.
     """
     with suppress(Exception):  # the function has no source, or other code
-        match ast.parse(dedent(inspect.getsource(run))).body[0].body[-1]:  # type: ignore[attr-defined]
+        match _last_statement(run):
             case ast.Return(value=ast.ListComp(elt=value, generators=[ast.comprehension(target, rows, ifs=[])])):
                 zipped = isinstance(rows, ast.Call) and ast.unparse(rows.func) == "zip"
                 items, lists = (target.elts, rows.args) if zipped else ([target], [rows])  # type: ignore[attr-defined]
@@ -72,7 +78,7 @@ def of_one_row(run: Callable[..., Any]) -> str | None:
 def returns_bool(run: Callable[..., Any]) -> bool:
     """Whether the last statement of a function returns a condition, such as ``'a' in text``, or a list of those."""
     with suppress(Exception):  # the function has no source, or other code
-        match ast.parse(dedent(inspect.getsource(run))).body[0].body[-1]:  # type: ignore[attr-defined]
+        match _last_statement(run):
             case ast.Return(value=ast.ListComp(elt=value)) | ast.Return(value=value):
                 return _is_condition(value)
     return False

@@ -41,6 +41,7 @@ def so_far(name: str, text: str, scope: Scope) -> dict[str, Any] | None:
     return None if entry is None else {name: entry}
 
 
+_EXTREME = re.compile(r"\s*(max|min)\(\s*(\w+)\s*\)\s*")  # a whole text
 _EXTREMES = elsewhere.meanings("extremes")
 _LASTING = re.compile(
     r"_(?:so_far|ever|yet|to_date|until_now)\Z|\A(?:running_|cum(?=max|min)|all_time_|overall_|global_)"
@@ -63,7 +64,7 @@ def best_of_mode(text: str, mode: str, metrics: Mapping[str, Any]) -> str | None
 
     None for any other text, and for a metric with a formula.
     """
-    call = re.fullmatch(r"\s*(max|min)\(\s*(\w+)\s*\)\s*", text)
+    call = _EXTREME.fullmatch(text)
     entry = None if call is None else metrics.get(call[2])
     if call is None or entry is None:
         return None
@@ -76,7 +77,7 @@ def best_of_mode(text: str, mode: str, metrics: Mapping[str, Any]) -> str | None
 
 def of_all_steps(text: str, metrics: Mapping[str, Any]) -> str:
     """The end of the fix for ``max(reward)``, which may mean the rows or the steps: the metric for the steps."""
-    call = re.fullmatch(r"\s*(max|min)\(\s*(\w+)\s*\)\s*", text)
+    call = _EXTREME.fullmatch(text)
     best = None if call is None else best_of_steps(call[2], metrics, call[1])
     return "" if best is None else f"\nof all steps so far it is a metric of its own: {in_flow(best)}"
 

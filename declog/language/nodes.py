@@ -26,6 +26,7 @@ COMPUTED = frozenset({FOLD, TEXTVALUE, CARRIED})  # columns that hold the values
 LEAVES = frozenset({CONST, SIGNAL, BUILTIN, METRIC, FOLD, TEXTVALUE, CARRIED})
 PLAIN = frozenset({CONST, BUILTIN})  # values that every process has
 RANKS = ("rank", "smaller")  # functions that compare each row with the other rows of its group or batch
+DRAWN = ("pass_at", "pass_all", "best_at", "majority_at")  # functions of draws of k rows of a group
 MODE = "mode"  # the built-in name whose values are names of modes
 LABEL = "label"  # the function that picks one label of a metric, its parameter, and the axis of `over=label`
 LABELLED = "labelled"  # the parameter of a metric with one value per label
@@ -222,7 +223,7 @@ def reads_groups(node: Node) -> bool:
     """Whether an operation itself, apart from its arguments, depends on the rows of a group."""
     if node.op in RANKS:
         return node.param("within") is Axis.GROUP
-    if node.op in ("index", "size", "pass_at", "pass_all", "best_at", "majority", "majority_at"):
+    if node.op in ("index", "size", "majority", *DRAWN):
         return True
     return node.over in (Axis.COMPLETION, Axis.GROUP) or (node.op in LEAVES and node.type.axis is Axis.GROUP)
 

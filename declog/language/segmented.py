@@ -229,8 +229,7 @@ def smaller(values: Array, segments: Segments) -> Array:
     def first_of_equals(places: Array, ordered: Array) -> Array:
         begins = places == 0
         begins[1:] |= ordered[1:] != ordered[:-1]
-        positions = np.arange(len(places))
-        return places - (positions - np.maximum.accumulate(np.where(begins, positions, 0)))
+        return places[np.maximum.accumulate(np.where(begins, np.arange(len(places)), 0))]
 
     return _in_order(values, segments, first_of_equals)
 

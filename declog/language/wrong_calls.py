@@ -70,8 +70,14 @@ def of_rows(call: ast.Call, keyword: ast.keyword) -> str | None:
     """Rewrite ``max(x, over=completion, where=c)`` as `max(x if c else missing, over=completion)`; None for others."""
     if "where" not in (keyword.arg, elsewhere.SYNONYMS.get(str(keyword.arg))) or len(call.args) != 1:
         return None
-    chosen = ast.IfExp(keyword.value, call.args[0], ast.Name("missing"))
-    return ast.unparse(ast.Call(call.func, [chosen], [item for item in call.keywords if item is not keyword]))
+    rest = [item for item in call.keywords if item is not keyword]
+    return of_chosen(ast.Call(call.func, call.args, rest), keyword.value)
+
+
+def of_chosen(call: ast.Call, condition: ast.expr) -> str:
+    """Rewrite ``max(x)`` as `max(x if c else missing)`, a call whose only value counts where a condition holds."""
+    (value,) = call.args
+    return ast.unparse(ast.Call(call.func, [ast.IfExp(condition, value, ast.Name("missing"))], call.keywords))
 
 
 def along(call: ast.Call, plain: str, tried: Callable[[str], Node | Problem]) -> str | None:

@@ -273,7 +273,6 @@ for _name, _which in {"only": "matches", "without": "does not match"}.items():
 
 
 K = Param("k", "constant", types=(int,))
-DRAWN = ("pass_at", "pass_all", "best_at", "majority_at")  # functions of draws of k rows of a group
 
 
 def _drawn(*dtypes: DType) -> Rule:
