@@ -17,6 +17,7 @@ from declog.language.dtypes import Axis, DType
 from declog.language.functions import Function
 from declog.language.functions.structure import SELECTIONS
 from declog.language.nodes import BUILTIN, CONST, DRAWN, MODE, Node, walk
+from declog.language.parser import WORDS
 from declog.language.reductions import Reduction, builtin, quantile_level, tried
 from declog.plans.needs import read
 from declog.plans.ops import between
@@ -96,6 +97,22 @@ def draws(draft: Draft) -> None:
                     f"{'.'.join(map(str, path))}: `{node}` has no value of groups of `axes.group.size` rows: it draws "
                     f"{k}, and these have {size}"
                 )
+
+
+def comparisons(draft: Draft) -> None:
+    """Warn of a comparison that never or always holds: ``index(token) == -1`` for the last token."""
+    for path, root in expressions(draft):
+        for node in walk(root):
+            if (always := ranges.compared(node)) is None:
+                continue
+            value, number = node.args
+            bounds = between(*ranges.of_node(value, {}))
+            last = ""
+            if value.op == "index" and number.param("value") < 0:
+                end = f"size({value.param('axis').label}) - {-number.param('value'):g}"
+                last = f"; from the end it is `{value} {WORDS[node.op].strip()} {end}`"
+            holds = "always holds" if always else "never holds"
+            draft.warn(f"{'.'.join(map(str, path))}: `{node}` {holds}: `{value}` is {bounds}{last}")
 
 
 # Doubled backslashes, where one was meant; in a pattern, two before a word are LaTeX: `\\boxed`.

@@ -27,6 +27,7 @@ from declog.language.reductions import Reduction, out_of_range, quantile_level
 from declog.language.spec import MetricSpec
 from declog.language.syntax import ExpressionError, Parsed, parse, refuse
 from declog.language.tracker_names import suffix_of
+from declog.language.tree import listed
 from declog.plans.ops import MetricOp
 
 Params = tuple[tuple[str, Any], ...]
@@ -256,7 +257,7 @@ class _Metric:
 
     def _constants(self, reduction: Reduction, call: ast.Call, compiler: Compiler) -> Params:
         constants = dict(reduction.params or {})
-        inside = ", ".join(map(ast.unparse, call.args)) or str(self.spec.expr)
+        inside = ", ".join([*map(ast.unparse, call.args)] or map(str, listed(self.spec.expr)))
         for keyword in call.keywords:
             if reduction.histogram and isinstance(keyword.value, ast.List | ast.Tuple):
                 edges = suggestions.of_edges(self.draft, self.id, inside, keyword.value, compiler)

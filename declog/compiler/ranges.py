@@ -97,6 +97,20 @@ def verdict(condition: Node, metrics: Mapping[str, Range]) -> bool | None:
     return outcomes.pop() if len(outcomes) == 1 else None
 
 
+def compared(node: Node) -> bool | None:
+    """Whether the comparison of a value with a number always (True) or never (False) holds; None if it depends."""
+    value, number = (*node.args, None, None)[:2] if node.op in _ORDERED else (None, None)
+    if value is None or number is None or value.op == CONST or number.op != CONST:
+        return None
+    bound, span = number.param("value"), of_node(value, {})
+    if isinstance(bound, str) or bound != bound or span == ANY:
+        return None
+    function = BUILTIN.get(node.op)
+    assert function is not None
+    outcomes = {bool(function.of_constants(point, bound)) for point in _points({float(bound)}, span)}
+    return outcomes.pop() if len(outcomes) == 1 else None
+
+
 def _plain(node: Node, marks: dict[str, set[float]]) -> bool:
     """Whether a condition consists of comparisons of a metric with a number; ``marks`` collects the numbers."""
     if node.op in ("and", "or", "not"):

@@ -119,9 +119,15 @@ def _is_condition(draft: Draft, expr: str) -> bool:
 
 
 def of_tokens(draft: Draft, id: str, spec: MetricSpec, reduction: str, values: Sequence[Node]) -> str:
-    """The fix for a reduction that tokens do not have: a formula of other reductions, or means per completion."""
+    """The fix for a reduction that tokens do not have: a formula of other reductions, or means per completion.
+
+    The means come first where a value of each completion stands beside the tokens.
+    """
+    means = library_calls.of_reduced_tokens(reduction, values)
+    if any(value.type.axis is not Axis.TOKEN for value in values):
+        return means
     fix = of_spelt_out(draft, id, spec, f"{reduction}_of_tokens", values)
-    return fix or beside_others(draft, id, spec, values) or library_calls.of_reduced_tokens(reduction, values)
+    return fix or beside_others(draft, id, spec, values) or means
 
 
 def beside_others(

@@ -279,14 +279,18 @@ def clause(
         combine = str(Smoothing.of_last(keyword.value.value))
         reduce = {} if reduction == "mean" else {"reduce": reduction}
         return Entry({"expr": inside, **reduce, "over": "step", "combine": combine})
+    values = idioms.items(tree_of(inside).body)
+    expr = inside if len(values) < 2 else [*map(ast.unparse, values)]
     words = (keyword.arg, SYNONYMS.get(str(keyword.arg)))
     key = next((word for word in words if word in ("where", "by", "weight")), None)
     if key is not None:
-        return Entry({"expr": inside, "reduce": reduction, key: ast.unparse(keyword.value)})
+        return Entry({"expr": expr, "reduce": reduction, key: ast.unparse(keyword.value)})
+    if keyword.arg == "method" and (fix := library_calls.of_library(ast.unparse(keyword.value).strip("'\""), values)):
+        return fix
     if keyword.arg is None or keyword.arg in idioms.AXES or nearest(keyword.arg, takes) is not None:
         return None
     options = wrong_calls.without(ast.Call(call.func, [], call.keywords), keyword)
-    return Entry({"expr": inside, "reduce": options.removesuffix("()")})
+    return Entry({"expr": expr, "reduce": options.removesuffix("()")})
 
 
 MOST_EDGES = 64

@@ -76,8 +76,14 @@ def of_library(name: str, arguments: Sequence[ast.expr], *, of_metrics: bool = F
     body = Substitution({"nan": ast.Name("missing")}).visit(tree).body
     if not isinstance(body, ast.Dict):
         return ast.unparse(body)
-    values = [item.value if isinstance(item, ast.Constant) else ast.unparse(item) for item in body.values]
-    return Entry(dict(zip(re.findall(r"(\w+):", template), values, strict=True)), bare=True)
+    return Entry(dict(zip(re.findall(r"(\w+):", template), map(_data, body.values), strict=True)), bare=True)
+
+
+def _data(item: ast.expr) -> Any:
+    """The value of a key: the text of an expression, a constant, or a list of these."""
+    if isinstance(item, ast.List):
+        return [_data(each) for each in item.elts]
+    return item.value if isinstance(item, ast.Constant) else ast.unparse(item)
 
 
 def along_axis(name: str, call: ast.Call) -> str | None:
@@ -239,8 +245,11 @@ def of_folded(call: ast.expr, text: str, value: Node) -> dict[str, str]:
 
 def of_reduced_tokens(reduction: str, args: Sequence[Node]) -> str:
     """The fix for a reduction that cannot reduce tokens: the reduction of the completions' means."""
-    texts = (f"mean({arg}, over=token)" if arg.type.axis is Axis.TOKEN else str(arg) for arg in args)
-    return f"per completion it is another number: `{reduction}({', '.join(texts)})`"
+    texts = [f"mean({arg}, over=token)" if arg.type.axis is Axis.TOKEN else str(arg) for arg in args]
+    of_rows = f"`{reduction}({', '.join(texts)})`"
+    if any(arg.type.axis is not Axis.TOKEN for arg in args):
+        return f"{of_rows}, of the mean of each completion"
+    return f"per completion it is another number: {of_rows}"
 
 
 def level_of(call: ast.expr) -> float | None:

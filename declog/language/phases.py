@@ -60,14 +60,19 @@ def join(graph: Graph, node: Node, phase: str | None, order: Callable[[str], int
 def in_one_phase(text: str, part: ast.expr, value: Node, phase: str | None, declared: Callable[[str], str]) -> str:
     """The fix for a value of another phase than the tokens beside it. ``part`` is the syntax node of the value.
 
-    A signal named as a length becomes `size(token)`. ``declared`` returns the declaration of a signal.
+    A signal named as a length becomes `size(token)`. ``declared`` returns the declaration of a signal, and `...` for a
+    derived name.
     """
     names = sorted({*names_in(part)} - AXES.keys())
     if len(names) == 1 and _LENGTH.fullmatch(names[0]):
         written = re.sub(rf"\b{names[0]}\b", "size(token)", text)
         return f"write `{written}`"
-    name = names[0] if len(names) == 1 else str(value)
-    return f"observe it in `{phase}` too, and declare it there: signals: {{{phase}: {{{name}: {declared(name)}}}}}"
+    if len(names) == 1 and (declaration := declared(names[0])) != "...":
+        return f"observe it in `{phase}` too, and declare it there: signals: {{{phase}: {{{names[0]}: {declaration}}}}}"
+    name = "_".join([*names[:2], "of", str(phase)])
+    kind = "" if value.type.dtype is DType.FLOAT else f" {value.type.dtype.value}"
+    signal = f"signals: {{{phase}: {{{name}: {value.type.axis.label}{kind}}}}}"
+    return f"observe it in `{phase}` too, by a name of its own, {signal}, with `{name}` in place of `{value}`"
 
 
 _LENGTH = re.compile(

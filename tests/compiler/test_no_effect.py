@@ -75,6 +75,33 @@ def test_alerts_that_always_or_never_fire(case: str) -> None:
     assert expected is None or (expected in found[0] and found[0].startswith("alerts.x: "))
 
 
+COMPARISONS: Mapping[str, tuple[dict[str, Any], str | None]] = {
+    "an index from the end": (
+        {"expr": "t", "where": "index(token) == -1"},
+        "metrics.x.where: `index(token) == -1` never holds: `index(token)` is at least 0; from the end it is "
+        "`index(token) == size(token) - 1`",
+    ),
+    "the last rows": ({"expr": "t", "where": "index(token) >= -4"}, "from the end it is `index(token) >= size(token)"),
+    "within an expression": ({"expr": "t if index(token) < 0 else 0"}, "metrics.x.expr: `index(token) < 0` never holds"),
+    "a length": ({"expr": "a", "where": "size(token) >= 0"}, "`size(token) >= 0` always holds"),
+    "a magnitude": ({"expr": "a", "where": "abs(a) < 0"}, "`abs(a) < 0` never holds"),
+    "one that can hold": ({"expr": "t", "where": "index(token) == 0"}, None),
+    "any value": ({"expr": "a", "where": "a < 0"}, None),
+    "a constant": ({"expr": "a", "where": "1 < 2"}, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", COMPARISONS)
+def test_a_comparison_that_never_or_always_holds(case: str) -> None:
+    """Class: a row's value that is compared with a number which it cannot reach, in a condition or an expression."""
+    metric, expected = COMPARISONS[case]
+    found = warned(
+        metrics={"x": metric}, signals={"any": {**ROWS, "mask": "token bool"}}, axes={"token": {"mask": "mask"}}
+    )
+    assert len(found) == (expected is not None), found
+    assert expected is None or expected in found[0]
+
+
 CONSTANTS: Mapping[str, tuple[dict[str, Any], str | None]] = {
     "a formula": ({"formula": "a / 0"}, "`a / 0` divides by the constant 0"),
     "within": ({"formula": "1 + 2 * (a / 0)"}, "`a / 0` divides by the constant 0, in `1 + 2 * (a / 0)`"),
