@@ -11,7 +11,7 @@ import copy
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path as FilePath
@@ -216,24 +216,30 @@ def _unresolved(container: DictConfig | ListConfig, source: str | None, error: O
         if (match := re.search(r"\$\{env:([^}]*)\}", source or "")) is not None:
             return Problem.of("DL103.env", source=source, span=match.span(), name=match[1])
         return Problem.of("DL103.hydra", source=source, cause=cause)
-    key, written = named[1], f"${{{named[1]}}}"
-    start = (source or "").find(written)
-    if start < 0:
+    key, text = named[1], source or ""
+    written = re.search(rf"\$\{{\.*{re.escape(key)}\}}", text)
+    if written is None:
         return Problem.of("DL103.hydra", source=source, cause=cause)
-    span = (start, start + len(written))
+    span = written.span()
     if key.startswith("hydra."):
         return Problem.of("DL103.hydra_key", source=source, span=span, key=key, inner=key.removeprefix("hydra."))
     tree = tree_of(OmegaConf.to_container(root, resolve=False))
     section, _, leaf = key.rpartition(".")
     value = tree.at((GROUP, key)) if key not in keys_of(LogSpec) else None
     values = tree.at((GROUP, section)) if section not in keys_of(LogSpec) else None
-    alone = (source or "").replace(written, leaf)
+    constants = tree.at((GROUP, "constants"))
+
+    def alone(names: Container[Any]) -> str:
+        """The text with each interpolation of the section, of one of ``names``, as the name alone."""
+        of_section = rf"\$\{{\.*{re.escape(f'{section}.' if section else '')}(\w+)\}}"
+        return re.sub(of_section, lambda match: match[1] if match[1] in names else match[0], text)
+
     if value is not None:
         fix = f"run: {{config: {{{key}: {in_flow(value.plain)}}}}}, and `${{{GROUP}.run.config.{key}}}`"
     elif values is not None and leaf in values.entries:  # `params: {clip: 0.2}`
-        fix = f"constants: {in_flow(values.plain)}, and `{alone}`: a constant stands alone"
-    elif tree.at((GROUP, "constants", leaf)) is not None:
-        fix = f"write `{alone}`: a constant stands alone"
+        fix = f"constants: {in_flow(values.plain)}, and `{alone(values.entries)}`: a constant stands alone"
+    elif constants is not None and leaf in constants.entries:
+        fix = f"write `{alone(constants.entries)}`: a constant stands alone"
     elif (close := nearest_key(tree, key)) is not None:
         fix = f"did you mean `${{{close}}}`?"
     elif "." in key:
