@@ -12,7 +12,7 @@ import torch
 
 from declog.language.expression import OPERATORS
 from declog.language.functions import BUILTIN
-from declog.language.nodes import LABEL
+from declog.language.nodes import COMBINED, LABEL, WRITTEN
 from tests.language.runs import one_step, record
 
 NAN = math.nan
@@ -276,6 +276,34 @@ def test_whole_divisions_are_those_of_python(op: str) -> None:
         if b and isinstance(right, int):
             assert (of_numpy, {item.dtype.kind for item in of_numpy}) == ([right] * 3, {"i"})
         assert [*of_numpy, *of_torch] == pytest.approx([*[right] * 3, *[of_floats] * 3], nan_ok=True), (a, op, b)
+
+
+TEXTS = {COMBINED, *WRITTEN.values()}  # functions that make texts, which tokens do not have
+ARRAYS = [item.name for item in BUILTIN if item.stage == "elementwise" and item.name not in TEXTS]
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_a_constant_may_stand_anywhere(name: str) -> None:
+    """Class: values of tokens beside constants, in any place of a call: torch gives what numpy gives.
+
+    The compiler folds a call of constants alone, and a condition that is a constant.
+    """
+    function = BUILTIN.get(name)
+    assert function is not None
+    numbers, bools = [1.5, -2.0, 0.0], [True, False, True]
+    for constants in product([False, True], repeat=len(function.params)):
+        if all(constants) or (name == "if" and constants[0]):
+            continue
+        logical = [name in ("and", "or", "not") or (name == "if" and place == 0) for place in range(len(constants))]
+        of_numpy = [
+            (of_bools or 2.0) if constant else np.array(bools if of_bools else numbers)
+            for constant, of_bools in zip(constants, logical, strict=True)
+        ]
+        of_torch = [torch.from_numpy(item) if isinstance(item, np.ndarray) else item for item in of_numpy]
+        with np.errstate(all="ignore"):
+            right = np.asarray(function.run(np, *of_numpy), float)
+        came = function.run(torch, *of_torch)
+        assert np.broadcast_to(np.asarray(came, float), right.shape) == pytest.approx(right, nan_ok=True), constants
 
 
 def test_every_function_has_an_example() -> None:

@@ -24,6 +24,8 @@ def _fitting(xp: Any, run: Callable[..., Any], *args: Any) -> Any:
 
 def _bounded(xp: Any, extreme: Any, bound: str, a: Any, b: Any) -> Any:
     """The extreme of two values. torch accepts a constant only as a bound in ``clamp``."""
+    if xp is not np and isinstance(a, float | int) and isinstance(b, float | int):
+        return max(a, b) if bound == "min" else min(a, b)
     if xp is not np and isinstance(a, float | int):
         a, b = b, a
     return xp.clamp(a, **{bound: b}) if xp is not np and isinstance(b, float | int) else extreme(a, b)
@@ -136,6 +138,8 @@ def _text_equal(a: Any, b: Any) -> Any:
 def _truth(xp: Any, x: Any) -> Any:
     if xp is np:
         return segmented.truth(np.asarray(x))
+    if isinstance(x, bool):  # a constant
+        return x
     return x if x.dtype is xp.bool else (x != 0) & (x == x)  # NaN marks absent entries, and is false
 
 
