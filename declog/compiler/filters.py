@@ -10,7 +10,7 @@ from typing import get_args
 from declog.compiler.draft import Draft, fits, op_of
 from declog.compiler.scopes import typed
 from declog.errors import Path, Problem, in_flow, nearest
-from declog.language import idioms
+from declog.language import unparsable
 from declog.language.dtypes import NUMERIC, Axis, DType
 from declog.language.nodes import Node
 from declog.language.phases import labels
@@ -152,7 +152,7 @@ def _row_value(
     """The typed expression of a key, with a value for each row, or for each group if the filter takes groups."""
     before = len(draft.problems)
     node = None if text is None else typed(draft, text, *at, off=f"filters.{name}")
-    if (wrong := draft.problems[before:]) and (fix := idioms.of_filter(str(text))) is not None:
+    if (wrong := draft.problems[before:]) and (fix := unparsable.of_filter(str(text))) is not None:
         draft.problems[before:] = [replace(problem, fix=f"a filter is a map: {fix}") for problem in wrong]
     axis, what = (Axis.GROUP, "the filter takes what is") if spec.take == "group" else (Axis.COMPLETION, "rows are")
     return node if node is not None and fits(draft, node, at, dtypes, axis, what) else None

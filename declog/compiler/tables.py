@@ -14,7 +14,7 @@ from declog.compiler.formulas import over_metrics
 from declog.compiler.schemas import coarser, columns, of_schema, of_table
 from declog.compiler.scopes import MetricScope
 from declog.errors import Problem, did_you_mean, in_flow, nearest
-from declog.language import idioms, notation
+from declog.language import notation, unparsable
 from declog.language.dtypes import AXES, NUMERIC, Axis, DType, per
 from declog.language.modes import alert_of_mode, in_mode
 from declog.language.nodes import CONST, LABEL, LABELLED, METRIC, Node, label_of, reads_other_ranks, walk
@@ -84,7 +84,7 @@ def _table(draft: Draft, name: str, spec: TableSpec) -> TableOp | None:
             word = id.rstrip("0123456789")  # `worst_8`
             if id in notation.ALL_ROWS:
                 draft.report("DL403.all_rows", (*path, "filter"), name=id)
-            elif (fix := idioms.of_filter(f"{word.rstrip('_')} {id.removeprefix(word) or 4}")) is not None:
+            elif (fix := unparsable.of_filter(f"{word.rstrip('_')} {id.removeprefix(word) or 4}")) is not None:
                 draft.report("DL403.filter", (*path, "filter"), name=id, fix=fix)
             else:
                 draft.report("DL403.name", (*path, "filter"), noun="filter", name=id, known=draft.spec.filters)

@@ -11,13 +11,13 @@ from typing import Any
 
 from declog.errors import elsewhere, in_flow, nearest
 from declog.errors.elsewhere import SYNONYMS
-from declog.language.idioms import BOUNDS
 from declog.language.keys import keys
 from declog.language.library_calls import SPANS
 from declog.language.modes import alert_of_mode, in_mode
 from declog.language.notation import SIGNS
 from declog.language.spec import AlertSpec
 from declog.language.tracker_names import in_formula, metric_of
+from declog.language.unparsable import BOUNDS
 from declog.language.wrong_forms import of_prometheus
 
 _ABOUT = ("metric", "signal", "target", "monitor", "on", "expr")  # keys for the metric that an alert is about

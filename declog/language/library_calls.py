@@ -82,7 +82,7 @@ def of_library(name: str, arguments: Sequence[ast.expr], *, of_metrics: bool = F
 def _data(item: ast.expr) -> Any:
     """The value of a key: the text of an expression, a constant, or a list of these."""
     if isinstance(item, ast.List):
-        return [_data(each) for each in item.elts]
+        return [_data(part) for part in item.elts]
     return item.value if isinstance(item, ast.Constant) else ast.unparse(item)
 
 

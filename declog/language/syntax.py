@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NoReturn
 
 from declog.errors import Problem
-from declog.language import idioms
 from declog.language.parser import called, plain_words, tree_of
+from declog.language.unparsable import fix_of
 
 MAX_LENGTH = 4_000  # characters
 MAX_NODES = 600
@@ -67,7 +66,7 @@ def parse(text: str) -> Parsed:
         offset = error.offset or len(text.strip()) + 1  # 0: the expression ends too early
         start = min(offset - 1 + lead, len(text))
         end = max(start + 1, min((error.end_offset or 0) - 1 + lead, len(text)))
-        refuse("DL301.parse", text, (start, end), cause=error.msg, fix=_syntax_fix(error.msg, plain, text[start:end]))
+        refuse("DL301.parse", text, (start, end), cause=error.msg, fix=fix_of(error.msg, plain, text[start:end]))
     except (ValueError, MemoryError, RecursionError):
         refuse("DL308.depth", text)
     count = 0
@@ -82,24 +81,3 @@ def parse(text: str) -> Parsed:
             node.end_col_offset += lead
         stack.extend((child, depth + 1) for child in ast.iter_child_nodes(node))
     return Parsed(text, tree.body)
-
-
-def _syntax_fix(message: str, plain: str, marked: str) -> str:
-    if (spelt := idioms.spelt(plain)) != plain.strip():
-        with suppress(SyntaxError, ValueError):
-            tree_of(spelt)
-            return f"write `{spelt}`"
-    if (fix := idioms.of_text(spelt, marked)) is not None:
-        return fix
-    if spelt != plain.strip():
-        return f"write `{spelt}`"
-    if "never closed" in message:
-        if "\n" not in plain and "," not in plain and not plain.rstrip().endswith("("):
-            return f"write `{plain.strip()}{')' * (plain.count('(') - plain.count(')'))}`"
-        return "close it; inside {...}, YAML ends a value at a comma: put the expression in quotes"
-    if re.search(r"(?<![=<>!])=(?!=)", plain) and "==" not in plain and "over=" not in plain:
-        return "compare with `==`"
-    if not marked.strip():
-        return "it ends too early: a value is missing"
-    word = marked[0].isalnum() or marked[0] == "_"
-    return f"an operator is missing before `{marked}`" if word else f"delete `{marked}`, or put a value before it"

@@ -17,7 +17,6 @@ from pydantic import ValidationError
 from declog.distribution import NAME
 from declog.errors import ConfigError, Path, Problem, Where, did_you_mean, in_flow, nearest
 from declog.errors.nesting import nesting
-from declog.language.idioms import of_filter, spelt
 from declog.language.keys import (
     SECTIONS,
     atoms,
@@ -41,6 +40,7 @@ from declog.language.spec_of_tables import Length
 from declog.language.spec_of_tests import TestSpec
 from declog.language.tracker_names import Shown, id_of, metric_of, of_one_reduction, with_families
 from declog.language.tree import map_at, tree_of
+from declog.language.unparsable import of_filter, spelt
 from declog.language.wrong_forms import as_profile, counted, of_actions, selector_of
 from declog.language.wrong_types import of_type
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from declog.errors import Path, elsewhere, in_flow, nearest, nested
-from declog.language import bins, idioms
+from declog.language import bins, idioms, unparsable
 from declog.language.keys import entry_names, keys_at
 from declog.language.notation import is_reduction, reduced
 from declog.language.spec_of_tables import ColumnType
@@ -103,7 +103,7 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
             {"fraction": int() | float() as share},
         ) if not 0 <= share <= 1:
             return f"fraction: {share / 100 if 1 < share <= 100 else 0.1}"
-        case ["filters", name], str() if (rows := idioms.of_filter(value)) is not None:
+        case ["filters", name], str() if (rows := unparsable.of_filter(value)) is not None:
             return f"{name}: {rows}"
         case ["filters", name], str():
             return f"{name}: {{where: {in_flow(value)}}}"

@@ -9,9 +9,9 @@ from typing import Any
 
 from declog.errors import in_flow
 from declog.errors.elsewhere import SYNONYMS
-from declog.language.idioms import spelt
 from declog.language.model import Scalar
 from declog.language.tree import listed
+from declog.language.unparsable import spelt
 
 
 def of_type(noun: str, example: str, key: str, value: Any, depth: int) -> str:

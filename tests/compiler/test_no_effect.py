@@ -82,7 +82,7 @@ COMPARISONS: Mapping[str, tuple[dict[str, Any], str | None]] = {
         "`index(token) == size(token) - 1`",
     ),
     "the last rows": ({"expr": "t", "where": "index(token) >= -4"}, "from the end it is `index(token) >= size(token)"),
-    "within an expression": ({"expr": "t if index(token) < 0 else 0"}, "metrics.x.expr: `index(token) < 0` never holds"),
+    "within an expression": ({"expr": "t if index(token) < 0 else 0"}, "x.expr: `index(token) < 0` never holds"),
     "a length": ({"expr": "a", "where": "size(token) >= 0"}, "`size(token) >= 0` always holds"),
     "a magnitude": ({"expr": "a", "where": "abs(a) < 0"}, "`abs(a) < 0` never holds"),
     "one that can hold": ({"expr": "t", "where": "index(token) == 0"}, None),

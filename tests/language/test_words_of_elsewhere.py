@@ -16,7 +16,7 @@ import yaml
 import declog
 from declog.errors import Problem, elsewhere
 from declog.errors.elsewhere import calls
-from declog.language import idioms, reductions
+from declog.language import reductions, unparsable
 from declog.language.functions import BUILTIN as FUNCTIONS
 from declog.language.functions import Functions
 from declog.language.keys import below, keys, model_of
@@ -373,7 +373,7 @@ def test_a_reduction_is_no_word_of_elsewhere() -> None:
     """`max(reward) by source` is asked for as `max`; the name `count` is a size, too."""
     assert set(reductions.BUILTIN.names()) & elsewhere.SYNONYMS.keys() == {"count"}
     for word in ("mean", "sum", "min", "max", "std", "var", "count", "last"):
-        assert f"reduce: {word}, by: source" in str(idioms.of_text(f"{word}(reward) by source", "by"))
+        assert f"reduce: {word}, by: source" in str(unparsable.of_text(f"{word}(reward) by source", "by"))
 
 
 @pytest.mark.parametrize(
