@@ -136,4 +136,7 @@ def in_expression(draft: Draft, shown: str) -> str | None:
         return None
     templates = {item.template: op.key for op in draft.outputs for item in op.names if "/" in item.template}
     near = difflib.get_close_matches(shown, [name for name in templates if "{" not in name], n=1, cutoff=0.8)
-    return templates[near[0]] if near and templates[near[0]] in keys else None
+    endings = (name.rpartition("/")[2] for name in (shown, *near))
+    if not near or difflib.SequenceMatcher(None, *endings).ratio() < 0.5:  # `completions/hours`, a quotient
+        return None
+    return templates[near[0]] if templates[near[0]] in keys else None

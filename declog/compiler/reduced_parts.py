@@ -15,7 +15,7 @@ from declog.compiler.draft import Draft
 from declog.compiler.scopes import tried
 from declog.errors import Problem, in_flow, misspelt
 from declog.errors.elsewhere import SYNONYMS
-from declog.language import earlier_steps, library_calls, unknown_names, wrong_calls
+from declog.language import earlier_steps, library_calls, step_time, wrong_calls
 from declog.language.dtypes import Axis, DType
 from declog.language.nodes import Node
 from declog.language.notation import SEVERAL, both
@@ -178,9 +178,7 @@ def in_metrics(
     reductions, constants, taken = draft.reductions, {*draft.constants, *metrics}, {*draft.spec.metrics, *draft.signals}
     steps = {name for name, observed in draft.observed.items() if observed.axis == "step"} - {*metrics}
     several = {name for name, metric in draft.spec.metrics.items() if isinstance(metric.reduce, list)}  # timers, maybe
-    body = unknown_names.with_seconds(
-        library_calls.spelt_out(body, draft.registered), {*taken, *draft.constants} - several
-    )
+    body = step_time.with_seconds(library_calls.spelt_out(body, draft.registered), {*taken, *draft.constants} - several)
     parts: dict[str, str] = {}  # the names of the new metrics, by their expressions
     chosen: dict[str, tuple[str, str]] = {}  # of calls with `where=`: the call without it, and the condition
 

@@ -11,7 +11,7 @@ from typing import Any
 from declog.compiler import labels, names, suggestions
 from declog.compiler.draft import Draft, SwitchedOff
 from declog.errors import Path, Problem, in_flow, nearest
-from declog.language import unknown_names
+from declog.language import step_time
 from declog.language.best_so_far import so_far
 from declog.language.dtypes import AXES, Axis, DType, Type
 from declog.language.expression import compile_expression
@@ -168,7 +168,7 @@ class MetricScope(ConstantScope):
                 raise SwitchedOff(f"`{name}` has several reductions, and none of them is the mean")
         if len(ops) > 1:
             choices = " or ".join(f"`{labels.written(op)}`" for op in ops)
-            if unknown_names.is_time(name):
+            if step_time.seconds_of(name):
                 of_steps = re.sub(rf"(?<![\w.]){name}\b", "seconds", self.text)
                 choices = f"`{of_steps}`, by how long the steps took; of each `with log.timer(...)`: {choices}"
             return Problem.of("DL302.several", name=name, choices=choices)

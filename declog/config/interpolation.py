@@ -243,7 +243,7 @@ def _unresolved(container: DictConfig | ListConfig, source: str | None, error: O
     elif (close := nearest_key(tree, key)) is not None:
         fix = f"did you mean `${{{close}}}`?"
     elif "." in key:
-        fix = f"`${{oc.select:{key},512}}` has a default; `declog check` takes the file of an application"
+        fix = f"`${{oc.select:{key},null}}` has no value outside the application; `declog check` takes its file, too"
     else:
         fix = f"an interpolation starts at the top of the whole configuration; a signal stands alone: `{key}`"
     return Problem.of("DL103.no_key", source=source, span=span, key=key, fix=fix)

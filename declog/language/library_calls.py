@@ -327,6 +327,17 @@ _SPELT_OUT: Mapping[str, str] = {  # a template with y uses the rows of the fine
 }
 
 
+_MATRICES = frozenset({"corr", "corrcoef", "cov", "pearsonr", "spearmanr", "kendalltau"})  # one number of each is meant
+
+
+def of_matrix(node: ast.expr) -> ast.Call | None:
+    """The call ``cov(x, y)`` in ``np.cov(x, y)[0, 1]``, whose value is that number here. None for others."""
+    while isinstance(node, ast.Subscript | ast.Attribute):
+        node = node.value
+    name = ast.unparse(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
+    return ast.Call(ast.Name(name), node.args, []) if isinstance(node, ast.Call) and name in _MATRICES else None
+
+
 def is_of_module(func: ast.expr) -> bool:
     """Whether ``func`` is a function of a library, such as ``np.mean``, and no method of a value."""
     return isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and func.value.id in MODULES
@@ -374,6 +385,11 @@ class _SpeltOut(ast.NodeTransformer):
             return self.generic_visit(node)  # type: ignore[return-value]
         values = dict(zip("xy", node.args, strict=False))
         return Substitution(values).visit(tree_of(template).body)  # type: ignore[no-any-return]
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        """The filled template for an item of a covariance matrix, or the subscript with its parts visited."""
+        call = of_matrix(node)
+        return self.generic_visit(node) if call is None else self.visit_Call(call)  # type: ignore[return-value]
 
 
 class Substitution(ast.NodeTransformer):

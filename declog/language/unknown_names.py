@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
 from declog.errors import Entry, did_you_mean, elsewhere, in_flow, nearest
@@ -18,6 +18,7 @@ from declog.language.notation import SIGNS, WORD, both, bounds, is_reduction, re
 from declog.language.parser import body_of, called, source_of, tree_of
 from declog.language.scope import Scope
 from declog.language.smoothing import Smoothing
+from declog.language.step_time import seconds_of
 from declog.language.syntax import parse, refuse
 from declog.language.tracker_names import in_formula
 
@@ -25,7 +26,6 @@ _NUMBER = re.compile(r"(signals: \{any: \{\w+: completion)\}\} for numbers, .*")
 Span = tuple[int, int]  # a half-open character range of the expression
 _CONDITIONS = elsewhere.words("conditions")  # other tools' keys for the condition of an alert
 _POSITIONS = ("position", "token_position", "token_index", "token_idx")
-_TIMES = re.compile(r"(?:(?:step|iter|iteration|wall|train|elapsed)_?)?(?:time|secs|duration)(?:_s)?|dt|step_seconds")
 _CURVE = re.compile(
     r"(\w+?)_(?:ema|ewma|smooth|smoothed|running|"
     r"((?:rolling|moving)(?:_mean|_avg|_average)?|sma|ma|(?:last|mean|avg)(?=_?\d))_?(\d*))"
@@ -60,8 +60,8 @@ def refuse_name(node: ast.Name, text: str, span: Span, scope: Scope) -> NoReturn
     if scope.noun != "signal":
         if (best := so_far(name, text, scope)) is None:
             refuse_tracker_name(node, text, span, scope)
-        if is_time(name) and scope.noun == "metric":
-            refuse("DL302.time", text, span, name=name, here=f"{text[: span[0]]}seconds{text[span[1] :]}")
+        if (seconds := seconds_of(name)) is not None and scope.noun == "metric":
+            refuse("DL302.time", text, span, name=name, here=f"{text[: span[0]]}{seconds}{text[span[1] :]}")
         if (defined := best or scope.definition(name) or _smoothed(name, scope)) is not None:
             refuse("DL302.undefined", text, span, name=name, fix=f"define it: metrics: {in_flow(defined)}")
         if scope.noun == "metric" and not near:
@@ -435,16 +435,3 @@ def _smoothed(name: str, scope: Scope) -> dict[str, Any] | None:
     metric = in_formula(match[1], scope.metrics[match[1]]) if match[1] in scope.metrics else scope.of_tracker(match[1])
     combine = "ema(0.9)" if match[2] is None else str(Smoothing.of_last(int(match[3] or 0)))
     return None if metric is None else {name: {"formula": metric, "combine": combine}}
-
-
-def is_time(name: str) -> bool:
-    """Whether a name may mean the duration of a step."""
-    return _TIMES.fullmatch(name) is not None
-
-
-def with_seconds(tree: ast.expr, signals: Container[str]) -> ast.expr:
-    """Replace names that mean the duration of a step, and are no signals, by `seconds`."""
-    names = {part.id for part in ast.walk(tree) if isinstance(part, ast.Name) and part.id not in signals}
-    times = "|".join(name for name in names if is_time(name))
-    text = ast.unparse(tree)
-    return parse(re.sub(rf"\b(?:{times})\b", "seconds", text)).body if times else tree

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from declog.errors import Entry, Problem
 from declog.language import group_size, idioms
 from declog.language.dtypes import Axis, DType, Type
-from declog.language.library_calls import naming
+from declog.language.library_calls import naming, of_library, of_matrix
 from declog.language.nodes import Node
 from declog.language.notation import is_reduction, reduced
-from declog.language.parser import source_of, tree_of
+from declog.language.parser import called, source_of, tree_of
 from declog.language.wrong_calls import Span, instead
 
 Tried = Callable[[str], Node | Problem]  # compiles another text, or returns its problem
@@ -23,7 +23,10 @@ _OF_FRAMES = re.compile(r"\.(?:i?loc|i?at|values)\Z")  # attributes of a frame t
 def of_syntax(node: ast.expr, text: str, span: Span, tried: Tried, noun: str) -> tuple[str, str]:
     """The name of a Python construct that the language lacks, and the fix. ``span`` is its range in the text."""
     what, fix = idioms.of_syntax(node, text[slice(*span)])
-    if isinstance(node, ast.Subscript):
+    if (call := of_matrix(node)) is not None:
+        number = of_library(called(call), call.args) or ast.unparse(call)
+        fix = number if isinstance(number, Entry) else f"write `{number}`"
+    elif isinstance(node, ast.Subscript):
         of_metric = _of_metric(node, text, span) if noun == "metric" else None
         fix = of_metric or _of_subscript(node, text, span, tried)
     if text.strip() == "None":
@@ -81,6 +84,8 @@ def _is_column(of: str, name: str, tried: Tried) -> bool:
 
 def _condition(part: ast.expr, axis: str) -> str | None:
     """The condition for a position, or a slice, along an axis; empty for a full slice. None for anything else."""
+    if isinstance(part, ast.Constant) and part.value is ...:
+        return ""
     if not isinstance(part, ast.Slice):
         at = _counted(part, axis)
         return None if at is None else f"index({axis}) == {at}"
