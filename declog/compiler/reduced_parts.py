@@ -121,10 +121,10 @@ def _is_condition(draft: Draft, expr: str) -> bool:
 def of_tokens(draft: Draft, id: str, spec: MetricSpec, reduction: str, values: Sequence[Node]) -> str:
     """The fix for a reduction that tokens do not have: a formula of other reductions, or means per completion.
 
-    The means come first where a value of each completion stands beside the tokens.
+    Values of another phase than the tokens have means alone: an expression of tokens cannot read them.
     """
     means = library_calls.of_reduced_tokens(reduction, values)
-    if any(value.type.axis is not Axis.TOKEN for value in values):
+    if len({value.type.phase for value in values} - {None}) > 1:
         return means
     fix = of_spelt_out(draft, id, spec, f"{reduction}_of_tokens", values)
     return fix or beside_others(draft, id, spec, values) or means

@@ -240,6 +240,8 @@ def _unresolved(container: DictConfig | ListConfig, source: str | None, error: O
         fix = f"constants: {in_flow(values.plain)}, and `{alone(values.entries)}`: a constant stands alone"
     elif constants is not None and leaf in constants.entries:
         fix = f"write `{alone(constants.entries)}`: a constant stands alone"
+    elif written[0].startswith("${."):  # relative: what it is relative to is not told
+        return Problem.of("DL103.hydra", source=source, cause=cause)
     elif (close := nearest_key(tree, key)) is not None:
         fix = f"did you mean `${{{close}}}`?"
     elif "." in key:
