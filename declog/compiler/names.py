@@ -136,7 +136,7 @@ def in_expression(draft: Draft, shown: str) -> str | None:
         return None
     templates = {item.template: op.key for op in draft.outputs for item in op.names if "/" in item.template}
     near = difflib.get_close_matches(shown, [name for name in templates if "{" not in name], n=1, cutoff=0.8)
-    endings = (name.rpartition("/")[2] for name in (shown, *near))
-    if not near or difflib.SequenceMatcher(None, *endings).ratio() < 0.5:  # `completions/hours`, a quotient
-        return None
+    ending = shown.rpartition("/")[2]
+    if not near or difflib.SequenceMatcher(None, ending, near[0].rpartition("/")[2]).ratio() < 0.5:
+        return None  # `completions/hours`, a quotient
     return templates[near[0]] if templates[near[0]] in keys else None

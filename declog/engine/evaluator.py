@@ -44,6 +44,7 @@ class View:
         self._function_of = function_of
         self._values: dict[int, Value] = {}
         self._members: dict[int, Members] = {}
+        self._held: View | None = None
         self.facts: Facts = {}
 
     def segments(self, fine: Axis, coarse: Axis) -> Segments:
@@ -73,7 +74,7 @@ class View:
 
         False (nothing is absent), True (all is absent), ``[rows]`` or ``[members, rows]``.
         """
-        kind = self._evaluated(node)[1]
+        kind = self._read_by(node, axis)._evaluated(node)[1]
         if isinstance(kind, bool) or axis is None or node.type.axis is None:
             return kind
         return self.frame.spread(kind, node.type.axis, axis)
@@ -84,14 +85,25 @@ class View:
 
     def rows(self, node: Node, axis: Axis) -> Array:
         """The value repeated over ``axis``: ``[rows]`` or ``[members, rows]``."""
-        return self._spread(node, self.value(node), axis)
+        return self._spread(node, self._read_by(node, axis).value(node), axis)
 
     def counted(self, node: Node, axis: Axis) -> Array:
         """The value over ``axis`` as reductions read it: a comparison with a missing value is missing, not false.
 
         So a mean of comparisons covers only the rows where the comparison has an answer, and is missing without any.
         """
-        return self._spread(node, self._counted(node), axis)
+        return self._spread(node, self._read_by(node, axis)._counted(node), axis)
+
+    def _read_by(self, node: Node, axis: Axis | None) -> View:
+        """The view that has a node's value for entries of ``axis``: of the frame in which values per step hold.
+
+        For its own axis, a value per step is only where it came.
+        """
+        if node.type.axis is not Axis.STEP or axis in (None, Axis.STEP, Axis.BATCH) or self.frame.held is self.frame:
+            return self
+        if self._held is None:
+            self._held = View(self.frame.held, self._function_of)
+        return self._held
 
     def _spread(self, node: Node, values: Array, axis: Axis) -> Array:
         node_axis = node.type.axis
@@ -176,7 +188,7 @@ class View:
         order = self._order(node) if node.type.family else {}
         args: list[Value] = []
         for arg in node.args:
-            args.append(self._evaluated(arg))
+            args.append(self._read_by(arg, node.type.axis)._evaluated(arg))
             if args[-1][1] is True and node.op not in _CHOOSING:
                 return _nothing(node)
         if node.op == WRITTEN[DType.INT]:  # large integers must not pass through floats
@@ -269,7 +281,7 @@ class View:
         plain = node.type.axis is axis and not node.type.family and node.index not in self._values
         function = self._function_of(node.op) if plain else None
         if function is None or function.stage != "elementwise" or node.op in WRITTEN.values():
-            values, kind = self._evaluated(node)
+            values, kind = self._read_by(node, axis)._evaluated(node)
             return self._at(node, values, axis, rows), self._at(node, kind, axis, rows)
         return applied(node, function, [self._picked(arg, axis, rows) for arg in node.args])
 

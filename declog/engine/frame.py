@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from declog.engine import groups
 from declog.engine.blocks import Batches, Block, Facts, Key, shared
+from declog.engine.held_steps import sources_of, with_values
 from declog.engine.layout import KIND, Layout, Part, joined, layout_of, recent, together
 from declog.errors import RuntimeFailure
 from declog.language.absence import HERE, Kind, absent
@@ -196,6 +197,14 @@ class Frame:
     def spread(self, values: Array, coarse: Axis, fine: Axis) -> Array:
         """``values[..., coarse]`` repeated over a finer axis."""
         return values if coarse is fine else values.take(self.parts(fine, coarse).index, -1)
+
+    @cached_property
+    def held(self) -> Frame:
+        """The frame as rows read its values per step: one holds for the batches of its step that lack it."""
+        if not (sources := sources_of(self.batches, self.layout, self.blocks, self.texts)):
+            return self
+        blocks, texts = with_values(self.blocks, self.texts, sources)
+        return replace(self, blocks=blocks, texts=texts)
 
     @cached_property
     def latest(self) -> NDArray[np.int64]:

@@ -47,7 +47,7 @@ DERIVED = [
     # choices
     "1 if s > 0.5 else 0", "s if reward > 2 else 7", "reward if b else 0", "1 if isnan(s) else 0", "isfinite(s)",
     # functions, a user's too
-    "abs(s)", "isclose(s, 0.9)", "clip(n, 1, 2)", "squash(s)", "above(s, reward)", "squash(lr) * reward", "lr > 0.05",
+    "abs(s)", "isclose(s, 0.9)", "clip(n, 1, 2)", "squash(s)", "above(s, reward)", "squash(lr)", "lr > 0.05",
     # axes
     "any(s > 0.5, over=completion)", "all(s > 0.5, over=completion)", "count(s, over=completion)",
     "sum(1 if b else 0, over=completion)", "first(s, over=completion) > 0.5", "rank(s, within=group)",

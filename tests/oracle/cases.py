@@ -50,3 +50,4 @@ class Point(NamedTuple):
     row: int = 0
     token: int = 0
     member: str = ""
+    reader: str = ""  # "row" or "token": it reads values per step, also those of other batches of its step

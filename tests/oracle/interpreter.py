@@ -107,7 +107,7 @@ class World:
     def _rows(self) -> dict[tuple[int, str], list[Point]]:
         return {
             (block, event): [
-                Point(block, event, batch, rank, row)
+                Point(block, event, batch, rank, row, reader="row")
                 for batch, rank, values in self.case.batches(block, event)
                 for row in range(self.rows_of(values))
             ]
@@ -210,6 +210,8 @@ class World:
     def observed(self, name: str, at: Point) -> Any:
         """What was observed at a point: a row's value, or the list of its tokens."""
         whole, declared = self.here(at).get(name, ABSENT), self.signals[name]
+        if declared["axis"] == "step" and at.reader:
+            return self.held(name, at)
         if whole is not ABSENT and declared.get("family"):
             whole = whole.get(at.member, ABSENT)
         if whole is ABSENT or declared["axis"] == "step":
@@ -223,6 +225,21 @@ class World:
             return number(whole[here.index(mine)])
         return whole[at.row] if declared["axis"] == "token" else number(whole[at.row])
 
+    def held(self, name: str, at: Point) -> Any:
+        """A value per step as a row reads it: of its batch, or of the last one before in the step, or of the next.
+
+        Tokens are folded when their batch closes: they read no later value.
+        """
+        found = [
+            (batch, values[name].get(at.member, ABSENT) if self.signals[name].get("family") else values[name])
+            for batch, rank, values in self.case.batches(at.block, at.event)
+            if rank == at.rank and name in values
+        ]
+        came = [(batch, value) for batch, value in found if value is not ABSENT]
+        before = [value for batch, value in came if batch <= at.batch]
+        behind = [value for batch, value in came if batch > at.batch and at.reader == "row"]
+        return number([*before[-1:], *behind][0]) if before or behind else ABSENT
+
     def value(self, tree: Tree, at: Point) -> Any:
         """The value at a point: None is missing, ABSENT is absent.
 
@@ -233,6 +250,8 @@ class World:
             self._facts[id(tree)] = (tree, self.event_of(tree), axis_of(tree, self.signals))
         _, event, axis = self._facts[id(tree)]
         at = self.moved(at, event)
+        if axis in ("token", "completion", "group") and at.reader:
+            at = at._replace(reader="token" if axis == "token" else "row")
         if axis == "group":
             at = self.group(at)[0]._replace(member=at.member)
         key = (id(tree), at)

@@ -420,8 +420,9 @@ class Intake:
             came, piece = None, True
         mode = "train" if batches.stream is None else batches.stream.mode
         batch.block = batches.scope if batches.once else None
+        before = batches.step.batches.get(phase, ())
         try:
-            batch.close(self._elapsed(), first=came, grouping=self._plan.grouping, partial=partial, mode=mode)
+            batch.close(self._elapsed(), before, first=came, grouping=self._plan.grouping, partial=partial, mode=mode)
         except Exception as error:  # noqa: BLE001  (it is raised again)
             del batches[phase]
             raise (self._locate(error) if isinstance(error, InputError) else error) from error.__cause__
@@ -433,7 +434,7 @@ class Intake:
             if not partly:
                 if batch.phase.folds:
                     self._folds[phase] = batch.folds.next(batch.names)
-                if before := batches.step.batches.get(phase):
+                if before:
                     self._paired.compare(phase, before[-1], batch, batches.step.names.setdefault(phase, set()))
             self._keep(batches, phase, batch)
         batches.pop(phase, None)

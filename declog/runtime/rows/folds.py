@@ -45,6 +45,8 @@ class Folds:
         self, phase: PhaseOp, expected: Set[str], function_of: FunctionOf, report: Callable[[RuntimeFailure], None]
     ) -> None:
         self.nothing = Unfolded(phase.folds)  # the state of a new batch
+        # values per step that folds read: they hold for the later batches of their step
+        self.per_step = frozenset(op.name for op in phase.signals if op.axis is Axis.STEP) & phase.reads
         self._phase = phase
         self._expected = expected
         self._function_of = function_of
@@ -69,9 +71,18 @@ class Folds:
         inputs = {**before.kept, **call.inputs} if before.kept else call.inputs
         return self._run(before, inputs, names, tokens)
 
-    def at_last(self, before: Unfolded, names: Set[str]) -> Observation | None:
-        """Run the folds that still wait, with the signals that the batch has: it closes, so no others will arrive."""
-        return self._run(before, before.kept, names, before.tokens, last=True)[1]
+    def at_last(self, before: Unfolded, names: Set[str], held: Mapping[str, Tensor]) -> Observation | None:
+        """Run the folds that still wait, with the signals that the batch has: it closes, so no others will arrive.
+
+        ``held`` has the values per step of earlier batches.
+        """
+        return self._run(before, {**held, **before.kept}, names, before.tokens, last=True)[1]
+
+    def report_late(self, names: Set[str]) -> None:
+        """Report values per step that came after tokens which were folded without them."""
+        sources = sorted(op.source for op in self._phase.signals if op.name in names)
+        shown = ", ".join(f"`{source}`" for source in sources)
+        self._report(RuntimeFailure.of("DL605.late", names=shown, first=sources[0], phase=self._phase.name))
 
     def _check_lengths(self, before: Unfolded, call: Observation, tokens: Tokens | None) -> None:
         name = self._phase.lengths
