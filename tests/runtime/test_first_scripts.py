@@ -15,6 +15,7 @@ import declog
 from declog.errors import CompositionError, InputError
 from declog.runtime.ranks.comm import Comm
 from declog.runtime.ranks.fake_comm import run_ranks
+from declog.runtime.recording.recorder import Recorder
 from declog.testing import MemorySink
 from tests.conftest import WritePreset
 
@@ -135,3 +136,28 @@ def test_a_run_says_what_check_notes(
         for place, config in enumerate(("declog/mine.yaml", "grpo", declog.compose("declog/mine.yaml").data)):
             run_ranks(ranks, partial(main, config=config, folder=tmp_path / f"run{place}"))
     assert [text for record in caplog.records if (text := record.getMessage()).startswith("note")] == [note]
+
+
+@pytest.mark.parametrize("member", [name for name in dir(Recorder) if not name.startswith("_")])
+def test_no_value_takes_the_place_of_a_member(member: str, tmp_path: Path) -> None:
+    """Class: ``log.mode = "eval"``, as ``model.training`` is set. It raises, and what follows counts where it did."""
+    config, sink = {"metrics": {"a": "mean(a)"}, "signals": {"any": {"a": "completion"}}}, MemorySink()
+    with declog.start(config, sinks=[sink], output_dir=tmp_path) as log, log.step(0):
+        with pytest.raises(AttributeError, match=f"`log.{member}` cannot be set"):
+            setattr(log, member, "eval")
+        log.observe(a=[1.0])
+    assert sink.scalars == {0: {"a": 1.0}}
+
+
+def test_attributes_that_may_be_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of steps, a function in place of a method, as tests do, and names that mean nothing to declog."""
+    with declog.start("grpo", ["sinks=[]"], sinks=[sink := MemorySink()], output_dir=tmp_path) as log:
+        log.total_steps = 10
+        log.best_so_far = 0.5  # type: ignore[attr-defined]
+        with monkeypatch.context() as patch:
+            patch.setattr(log, "observe", lambda **values: "patched")
+            assert log.observe(reward=[1.0]) == "patched"  # type: ignore[func-returns-value]
+        with log.step(0):
+            log.observe(reward=[1.0])
+        assert (log.total_steps, log.best_so_far) == (10, 0.5)  # type: ignore[attr-defined]
+    assert sink.scalars[0]["reward"] == 1.0

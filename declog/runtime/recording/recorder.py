@@ -81,6 +81,15 @@ class Recorder(Observing):
             fix = meant(name, public, "log", in_step=in_step())
             raise no_attribute(f"'Recorder' object has no attribute {name!r}{fix}")
 
+        def __setattr__(self, name: str, value: object) -> None:
+            """Refuse a value in place of a method, as in ``log.mode = "eval"``; tests may put a function there."""
+            if not (name.startswith("_") or name in ("plan", "total_steps") or callable(value)):
+                fix = meant(name, ["total_steps"], "log", "set")
+                if fix or hasattr(type(self), name):
+                    shown = repr(value) if isinstance(value, int | str) else "..."
+                    raise no_attribute(f"`log.{name}` cannot be set{fix.replace('{repr}', shown)}")
+            super().__setattr__(name, value)
+
     # -- the run
 
     @property

@@ -152,10 +152,10 @@ class Session(LogEvents):
             assert around.stream is not None
             stream = around.stream
             if not stream.ordered and around.kind == "step":
-                raise UsageError.of("DL510.nested_of_mode", step=number, open=around.number)
+                raise _nested(number, around.number)
         if stream.ordered:
             if self.step is not None:
-                raise UsageError.of("DL510.nested", step=number, open=self.step.number)
+                raise _nested(number, self.step.number, f"; what runs ahead says its step: with log.at({number}): ...")
             stream.check_rises(number)
         return stream
 
@@ -417,3 +417,11 @@ class Session(LogEvents):
         """Note that this process is a fork of the run's process: it has no threads, and its lock may stay locked."""
         self.forked = True
         self.lock = threading.RLock()
+
+
+def _nested(number: int, around: int | None, ahead: str = "") -> UsageError:
+    """The error of a step that begins inside the step ``around``."""
+    fix = f"end one step before the next{ahead}"
+    if number == around:
+        fix = f"delete the inner `with log.step({number}):`, it is already step {number}"
+    return UsageError.of("DL510.nested", step=number, open=around, fix=fix)
