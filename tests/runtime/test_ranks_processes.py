@@ -54,6 +54,13 @@ def test_each_process_writes_its_own_rows_of_a_table_without_a_filter(results: l
     assert [[line["text"] for line in result["apart"]] for result in results] == [["é 0"], ["é 1"]]
 
 
+def test_a_process_without_rows_is_noted(results: list[dict[str, Any]]) -> None:
+    """Class: `if rank == 0:` around `observe`, whose values look as if they were of all ranks. Rank 0 says so once."""
+    (note,) = results[0]["of_rank_0"]
+    assert note.startswith("note: rank 1 observed no rows of `") and "without `if rank == 0`" in note
+    assert results[1]["of_rank_0"] == []
+
+
 def test_processes_with_different_plans_raise_the_same(results: list[dict[str, Any]]) -> None:
     """The first difference is named on both ranks."""
     texts = [result["mismatch"] for result in results]

@@ -205,3 +205,34 @@ def test_ranks_that_hold_the_same_rows_are_reported(
 
     run_ranks(2, body)
     assert caplog.text.count("DL606") == same
+
+
+RANKS_WITH_ROWS: dict[str, tuple[set[tuple[int, int]], str]] = {  # ranks and their steps with rows; who is noted
+    "rank 0 alone": (
+        {(0, step) for step in range(5)},
+        "rank 1 and 2 observed no rows of `default` where rank 0 did (3",
+    ),
+    "rank 0 alone, in one step": ({(0, 0)}, "rank 1 and 2 observed no rows of `default` where rank 0 did (1"),
+    "the first rank of each node": ({(rank, step) for rank in (0, 2) for step in range(5)}, "rank 1 observed no rows"),
+    "all": ({(rank, step) for rank in range(3) for step in range(5)}, ""),
+    "each rank in other steps": ({(rank, step) for rank in range(3) for step in range(5) if (rank + step) % 3}, ""),
+    "a rank other than 0": ({(1, step) for step in range(5)}, ""),
+    "nobody": (set(), ""),
+}
+
+
+@pytest.mark.parametrize("case", RANKS_WITH_ROWS)
+def test_ranks_without_rows_are_noted(case: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Class: `if rank == 0:` or `if local_rank == 0:` around `observe`. It is said once, with both readings."""
+    (with_rows, said), config = RANKS_WITH_ROWS[case], profile(REWARD, {"reward": "mean(reward)"})
+
+    def body(comm: FakeComm) -> None:
+        with declog.start(config, sinks=[MemorySink()], output_dir=tmp_path, comm=comm) as log:
+            for step in range(5):
+                with log.step(step):
+                    if (comm.rank, step) in with_rows:
+                        log.observe(reward=[1.0, 2.0 + comm.rank + step])
+
+    run_ranks(3, body)
+    notes = [text for record in caplog.records if (text := record.getMessage()).startswith("note: ")]
+    assert len(notes) == bool(said) and said in "".join(notes)

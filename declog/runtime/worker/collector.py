@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from declog.engine.evaluation import Evaluation, Frames
 from declog.engine.frame import GROUP_ID, merged
+from declog.engine.inactive import listed
 from declog.engine.log_event import EventFacts, undone
 from declog.engine.publish import DROPPED, Dispatcher
 from declog.errors import CommError, RuntimeFailure, error_text
@@ -38,7 +39,7 @@ log = logging.getLogger("declog")
 Figures = Mapping[str, float]
 SHORT_WAIT_S = 2.0  # how long rank 0 waits for other ranks' rows if the run failed, or training waits for the values
 PATIENCE = 16  # after so many further log events, rank 0 will not begin one that another rank has begun
-REPLICAS_WATCHED = 3  # the number of log events in which the rows of ranks are compared
+RANKS_WATCHED = 3  # the number of log events in which the rows of ranks are compared
 
 
 class LiveMetrics(Protocol):
@@ -75,6 +76,8 @@ class Collector:
         self._unused = unused  # at the end of the run: returns the number of rows in packets that nobody consumed
         self.evaluation = Evaluation(plan, dispatcher, failures.report)
         self._watched = 0  # the number of log events in which ranks' rows were compared
+        self._silent: dict[str, list[set[int]]] = {}  # by phase: the ranks without rows in each of its first log events
+        self._told_silent = False
         self._skipped: dict[str, set[int]] = {}  # by mode: the ranks that its log events were evaluated without
         self._warned: set[str] = set()  # modes with a warning that some ranks do not enter them
         self._mismatched: set[str] = set()  # ranks with a reported mismatch
@@ -152,6 +155,8 @@ class Collector:
         logged scalars by name.
         """
         self._watch(list(parts.values()))
+        if item.mode == "train" and not self._comm.by_exports:  # actors may have different tasks
+            self._note_silent_ranks(item, {rank: parts[rank] for rank in parts if rank in complete})
         frames, taken = self._merged(parts)
         ranks = len(taken & set(complete))
         logs = item.mode == "train" and not self._plan.every  # the trainer decides when to log: longer windows go on
@@ -290,13 +295,33 @@ class Collector:
 
     def _watch(self, parts: Sequence[Frames]) -> None:
         """Warn of ranks with equal rows, which should be one rank; compares only the first log events with rows."""
-        if len(parts) < 2 or self._watched >= REPLICAS_WATCHED:
+        if len(parts) < 2 or self._watched >= RANKS_WATCHED:
             return
         prints = [print_ for frames in parts if (print_ := _print(frames)) is not None]
         self._watched += bool(prints)
         if len(set(prints)) < len(prints):
-            self._watched = REPLICAS_WATCHED
+            self._watched = RANKS_WATCHED
             log.warning("%s", RuntimeFailure.of("DL606.same_rows"))
+
+    def _note_silent_ranks(self, event: LogEvent, parts: Mapping[int, Frames]) -> None:
+        """Note once the ranks without rows of a phase in its first log events, if rank 0 has rows of it.
+
+        This is right where rank 0 holds the rows of all ranks. Nothing here distinguishes that from lost rows.
+        """
+        for phase in () if self._told_silent else self._plan.phases:
+            rows = {rank: frames[phase].batches.completions for rank, frames in parts.items() if phase in frames}
+            silent = self._silent.setdefault(phase, [])
+            if len(silent) < RANKS_WATCHED and rows.get(0):
+                silent.append({rank for rank in parts if not rows.get(rank)})
+            enough = event.last or len(silent) == RANKS_WATCHED
+            if silent and enough and (ranks := sorted(set.intersection(*silent))):
+                self._told_silent = True
+                log.warning(
+                    "note: rank %s observed no rows of `%s` where rank 0 did (%d log event(s) so far): if each rank "
+                    "has rows of its own, observe them on every rank, without `if rank == 0`; if rank 0 observes the "
+                    "rows of all ranks, this is right", listed([*map(str, ranks)], 4), phase, len(silent),
+                )  # fmt: skip
+                return
 
     # -- checkpoints
 

@@ -7,6 +7,7 @@ writes what it saw to ``result_<rank>.json`` in the folder of the first argument
 from __future__ import annotations
 
 import json
+import logging.handlers
 import os
 import sys
 from pathlib import Path
@@ -52,6 +53,19 @@ def apart() -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
+def of_rank_0() -> list[str]:
+    """The notes of a run in which only rank 0 observes rows, as under `if rank == 0` of a loop with a tracker."""
+    handler = logging.handlers.BufferingHandler(100)
+    logging.getLogger("declog").addHandler(handler)
+    with declog.start(work.split_profile(), sinks=[MemorySink()], output_dir=FOLDER / "run") as log:
+        for step in range(4):
+            with log.step(step):
+                if not RANK:
+                    log.observe(reward=[1.0, 2.0])
+    logging.getLogger("declog").removeHandler(handler)
+    return [text for record in handler.buffer if (text := record.getMessage()).startswith("note: rank ")]
+
+
 def main() -> None:
     """Everything in one launch: a process takes seconds to start."""
     if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
@@ -63,6 +77,7 @@ def main() -> None:
     result["group"] = trained(work.profile(), work.train, process_group=dist.group.WORLD)
     result["split"] = trained(work.split_profile(), work.train_split)
     result["apart"] = apart()
+    result["of_rank_0"] = of_rank_0()
     mine = work.split_profile() | ({"metrics": {"rows": "count(reward)"}} if RANK else {})
     result["mismatch"] = refused(mine)
     result["sink"] = refused(
