@@ -59,6 +59,7 @@ class Registry(abc.ABC, Generic[T]):
             raise UsageError.of(
                 "DL303.taken", noun=self.noun, name=entry.name, word=self._word, free=self._free(entry.name),
                 what=(registered and registered.help) or self.home(entry.name) or "declog's own",
+                line=self._line(entry, registered),
             )  # fmt: skip
         self._entries[entry.name] = entry
         return entry
@@ -72,6 +73,10 @@ class Registry(abc.ABC, Generic[T]):
         """A free name to suggest in place of one that is taken."""
         free = f"my_{name}"
         return self._free(free) if free in self or free in self._installed else free
+
+    def _line(self, entry: T, registered: T | None) -> str:
+        """The correction of an entry's `def`, behind its decorator with a free name; empty if none is needed."""
+        return ""
 
     def discard(self, name: str) -> None:
         """Remove an entry of this registry, if there is one of this name; the parent's entries stay."""

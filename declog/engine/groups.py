@@ -134,13 +134,15 @@ def uneven(grouping: Grouping, step: int, rank: int, rows: int) -> RuntimeFailur
     """The failure of a batch whose number of rows is no multiple of the group size. Groups by ids may have any size."""
     size = grouping.size or 1
     divisor = max((part for part in range(2, size) if rows % part == 0), default=rows)
-    of_one = f'; or "axes.group.size={divisor}", if so many completions have one prompt'
-    name, keys = id_signal(grouping), '"axes.group.size=null" (axes: {group: {size: null}}),'
-    ids = f"where some are missing, {keys} and log.observe({name}=...) says of which prompt a completion is; "
-    return RuntimeFailure.of(
-        "DL507.batch", size=size, step=step, rank=rank, rows=rows, ids=ids if grouping.of else "",
-        divisor=of_one if divisor < size else "",
-    )  # fmt: skip
+    keys = '"axes.group.size=null" (axes: {group: {size: null}})'
+    ids = f"{keys}, and log.observe({id_signal(grouping)}=...) says of which prompt a completion is"
+    fixes = [
+        *[f"where completions are missing: {ids}"] * bool(grouping.of),
+        *[f'where {divisor} completions have one prompt: "axes.group.size={divisor}"'] * (divisor < size),
+        'where groups are spread over batches: "axes.group.split=batches"; over ranks: "axes.group.split=ranks"',
+        f"else observe whole groups in a batch, a multiple of {size} completions",
+    ]
+    return RuntimeFailure.of("DL507.batch", size=size, step=step, rank=rank, rows=rows, fix="\n".join(fixes))
 
 
 def too_few(values: Array, parts: Segments | None, least: int) -> Kind:

@@ -263,7 +263,9 @@ class Inactive:
             return f"no signal of {listed(silent, SIGNALS)} came{WHICH}`{call}` gives"
         names = list(dict.fromkeys(self._named(clause) for clause in absent))
         if len(absent) == 1 and len(absent[0]) == 1 and absent[0][0].name in self._masks:
-            return f"{names[0]} never came: observe it; without padding, say `axes.token.mask: all`"
+            tokens = [op.source for need, op in self._signals.items() if op.axis is Axis.TOKEN and need in state.spans]
+            lists = [f", of lists `{names[0]}=[[True] * len(row) for row in {source}]`" for source in tokens[:1]]
+            return f"{names[0]} never came: observe it{''.join(lists)}; without padding, say `axes.token.mask: all`"
         of_label = {need.name for clause in absent for need in clause} <= self._labels.get(id, set())
         return f"{'its label ' * of_label}{listed(names, SIGNALS)}{NEVER}"
 

@@ -48,6 +48,7 @@ UNANSWERED = {
     "twenty_ninth_stranger": 0,
     "thirtieth_stranger": 0,
     "thirty_first_stranger": 0,
+    "thirty_third_stranger": 0,
     "twenty_first_stranger": 0,
     "thirteenth_stranger": 0,
     "fourteenth_stranger": 0,

@@ -84,6 +84,16 @@ STEPS: dict[str, Any] = {
     "a truth as text": "True",
     "an int": 3,
 }
+KEPT = torch.tensor([[True, False, False], [True, True, True]])
+ADDED: dict[str, Any] = {  # masks that are added to logits: 0 keeps a token, and a very negative number drops it
+    "an added mask": torch.where(KEPT, 0.0, float("-inf")),
+    "an added mask of halves": torch.where(KEPT, 0.0, torch.finfo(torch.float16).min).half(),
+    "an added mask of bfloat16": torch.where(KEPT, 0.0, torch.finfo(torch.bfloat16).min).bfloat16(),
+    "an added array": np.where(KEPT.numpy(), 0.0, -1e9),
+    "an added mask as lists": [[0.0, float("-inf"), float("-inf")], [0.0, 0.0, 0.0]],
+    "an added mask as uneven lists": [[0.0], [0.0, -10000.0]],
+    "an added mask as rows": [*torch.where(KEPT, 0.0, float("-inf"))],
+}
 TOKENS: dict[str, Any] = {
     "a tensor": torch.ones(2, 3),
     "a tensor with NaN": torch.tensor([[1.0, NAN], [1.0, 0.0]]),
@@ -93,6 +103,7 @@ TOKENS: dict[str, Any] = {
     "uneven lists": [[1.0], [1.0, 0.0]],
     "lists with NaN": [[1.0, NAN], [1.0, 0.0]],
     "lists of halves": [[0.5, 1.5], [1.0, 2.0]],
+    **ADDED,
 }
 TYPES = ("float", "int", "bool", "text")
 CASES = [
@@ -136,6 +147,17 @@ def test_a_fix_fits_the_values_that_were_refused(axis: str, type_: str, kind: st
     for declared in re.findall(r"`(signals: [^`]*)`", fix):
         entry = yaml.safe_load(declared)["signals"]["any"]["value"]
         accept(replace(op, dtype=DType(entry["type"])), "value", value)
+
+
+@pytest.mark.parametrize("kind", ADDED)
+def test_a_mask_that_is_added_to_logits_is_compared_with_zero(kind: str) -> None:
+    """Class: masks as attention takes them; `.bool()` would keep the tokens that they drop."""
+    value = ADDED[kind]
+    with pytest.raises(InputError) as caught:
+        accept(replace(PLAN.sources["value"][0], axis=Axis.TOKEN, dtype=DType.BOOL), "value", value)
+    (edit,) = re.findall(r"`value=([^`]*)`", str(caught.value.fix))
+    kept = [[item == 0 for item in row] for row in value]
+    assert [[bool(item) for item in row] for row in eval(edit, {"value": value})] == kept
 
 
 SHOWN = [

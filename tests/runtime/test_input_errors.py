@@ -76,8 +76,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "too few axes": (
         {"logprobs": torch.ones(2)},
         "[DL503] `logprobs` is declared float per token: shape [completions, tokens] is expected, and a tensor of "
-        "shape (2,) came\n  fix: the tokens of each completion: `logprobs.split(lengths)`, with a list of them, or "
-        "declare `signals: {any: {logprobs: {axis: completion}}}`",
+        "shape (2,) came\n  fix: the tokens of each completion: `logprobs=logprobs.split(lengths), "
+        "mask=[[True] * n for n in lengths]`, with a list of them, or declare `signals: {any: {logprobs: "
+        "{axis: completion}}}`",
     ),
     "logits, or a batch of images": (
         {"logprobs": torch.ones(2, 3, 4)},
@@ -248,7 +249,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "tokens of all completions in a row, beside their numbers": (
         {"length": torch.tensor([3, 2]), "logprobs": torch.ones(5)},
         "[DL503] `logprobs` is declared float per token: shape [completions, tokens] is expected, and a tensor of "
-        "shape (5,) came\n  fix: the tokens of each completion: `logprobs.split(length.tolist())`",
+        "shape (5,) came\n  fix: the tokens of each completion: `logprobs=logprobs.split(length.tolist()), "
+        "mask=[[True] * n for n in length.tolist()]`",
     ),
     "groups of completions under another name": (
         {"given_as": torch.ones(2, 3)},

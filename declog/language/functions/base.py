@@ -223,6 +223,16 @@ class Functions(Registry[Function]):
         """Register a plain function under a name, as an installed package's entry point provides it."""
         return self.add(of_user(run, name))
 
+    def _line(self, entry: Function, registered: Function | None) -> str:
+        """The `def` with annotated texts, if a function without them has the name of declog's function of a text."""
+        of_text = registered is not None and [item.name for item in registered.params[:1]] == ["text"]
+        if not of_text or not entry.params or entry.takes != "tensors":
+            return ""
+        written = signature(self.noun, entry.name, entry.run)
+        line = _annotated(written, entry.name, [item.name for item in entry.params])
+        body = of_one_row(entry.run)
+        return f", above `{f'{line}: {body}' if body else line}`, which is called once per text"
+
     def stage(self, name: str) -> Stage | None:
         """The stage of the function with a name; None for an unknown name."""
         function = self.get(name)

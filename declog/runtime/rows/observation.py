@@ -166,7 +166,10 @@ class ReadObservation(Observation):
                 raise InputError(error.code, error.message, fix) from None
             if error.code != "DL503" or error.fix != shape_fix(op, label, value):
                 raise
-            raise InputError(error.code, error.message, shape_fix(op, label, value, self.call)) from None
+            came = {signal.name for signal, _ in self.call}
+            masks = {mask for fold in self.phase.folds for mask in fold.masks} - came
+            mask = next((signal.source for signal in self.phase.signals if signal.name in masks), None)
+            raise InputError(error.code, error.message, shape_fix(op, label, value, self.call, mask)) from None
         if isinstance(checked, Tensor):
             shape = checked.shape
             if checked.is_cuda:

@@ -60,10 +60,10 @@ def _edits(op: SignalOp, label: str, value: Any) -> Iterator[Edit]:
         yield from _of_items(op, [value], lambda text: text.replace("x", label), lambda convert: convert)
     elif op.axis is Axis.TOKEN:
         items = [item for row in value for item in row]
-        if op.dtype is DType.BOOL and any(item != item for item in items):
+        if op.dtype is DType.BOOL and (kept := _kept(items)) is not None:
             yield (
-                f"[[x == 1 for x in row] for row in {label}]",
-                lambda rows: [[item == 1 for item in row] for row in rows],
+                f"[[x == {kept} for x in row] for row in {label}]",
+                lambda rows: [[item == kept for item in row] for row in rows],
             )
         yield from _of_items(
             op, items, lambda text: f"[[{text} for x in row] for row in {label}]",
@@ -84,15 +84,16 @@ def _edits(op: SignalOp, label: str, value: Any) -> Iterator[Edit]:
 def _of_array(op: SignalOp, label: str, value: Any) -> Iterator[Edit]:
     """Yield edits of a tensor or an array of floats.
 
-    With a NaN, a mask ``[completions, tokens]`` is compared with 1, and a single row is converted item by item.
+    A mask ``[completions, tokens]`` may be compared with a number. A single row with a NaN is converted item by item.
     """
     tensor = isinstance(value, torch.Tensor)
     if value.dtype.is_complex if tensor else value.dtype.kind == "c":
         yield f"{label}.real", lambda value: value.real
         return
     infinite, missing = (torch.isinf, torch.isnan) if tensor else (np.isinf, np.isnan)
-    if op.dtype is DType.BOOL and missing(value).any() and value.ndim == 2:
-        yield f"{label} == 1", lambda value: value == 1
+    kept = _kept(value.flatten().tolist()) if op.dtype is DType.BOOL and value.ndim == 2 else None
+    if kept is not None:
+        yield f"{label} == {kept}", lambda value: value == kept
     elif op.dtype in METHODS and missing(value).any():
         if value.ndim == 1:
             listed = f"{label}.tolist()"
@@ -106,6 +107,18 @@ def _of_array(op: SignalOp, label: str, value: Any) -> Iterator[Edit]:
             yield f"{label}.{METHODS[op.dtype]}()", lambda value: getattr(value, METHODS[op.dtype])()
         else:
             yield f"{label}.astype({op.dtype})", lambda value: value.astype(kind)
+
+
+def _kept(items: Sequence[Any]) -> int | None:
+    """The number by which a mask keeps a token, if the mask is to be compared with it.
+
+    It is 1 in a mask with NaN, and 0 in a mask that is added to logits, where a very negative number drops a token.
+    """
+    if any(item != item for item in items):
+        return 1
+    nonzero = [item for item in items if item != 0]
+    numbers = all(isinstance(item, float | np.floating | torch.Tensor) for item in nonzero)
+    return 0 if nonzero and numbers and max(nonzero) < -1e3 else None
 
 
 def _of_items(

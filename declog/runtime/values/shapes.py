@@ -18,8 +18,8 @@ _OF_PARAMETERS = re.compile(r"(\w+[_/])?(lr|learning_rate|weight_decay|momentum)
 _TEXTS = ("content", "text", "completion", "response", "output", "answer")  # keys whose value is a text
 
 
-def shape_fix(op: SignalOp, label: str, value: Any, call: CallValues = ()) -> str:
-    """Return an edit that gives a value the expected shape; ``call`` has the signals of its call.
+def shape_fix(op: SignalOp, label: str, value: Any, call: CallValues = (), mask: str | None = None) -> str:
+    """Return an edit that gives a value the expected shape; ``call`` has the signals of its call, which lacks ``mask``.
 
     Declaring another axis with rows is offered only if the signal's name in the config is the observed name: otherwise
     a preset renames the signal, and its expressions need the declared axis.
@@ -42,7 +42,7 @@ def shape_fix(op: SignalOp, label: str, value: Any, call: CallValues = ()) -> st
     elif op.axis is Axis.TOKEN and ndim == 3 and "logp" in label:
         edit, axis = f"of logits `torch.log_softmax({label}, -1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)`", ""
     elif op.axis is Axis.TOKEN and ndim == 1:
-        edit, axis = _of_packed(label, value, rows, call)
+        edit, axis = _of_packed(label, value, rows, call, mask)
     else:
         edit, axis = "reduce or index it", {1: "completion", 2: "token"}.get(ndim, "")
     declares = axis and not op.family and (op.axis is Axis.STEP or op.name == op.source)
@@ -59,7 +59,7 @@ def _of_step(label: str, value: Any, ndim: int) -> tuple[str, str]:
     return f"`{label}.mean()`{of_tokens}", {1: "completion", 2: "token"}.get(ndim, "")
 
 
-def _of_packed(label: str, value: Any, rows: int | None, call: CallValues) -> tuple[str, str]:
+def _of_packed(label: str, value: Any, rows: int | None, call: CallValues, mask: str | None) -> tuple[str, str]:
     """Return the edit for the tokens of all completions in one row, and the axis that the signal may have instead."""
     alone = [op for op, other in call if op.axis is Axis.TOKEN and _dimensions(other) == 1][1:] == []
     axis = "completion" if alone and rows in (None, len(value)) else ""  # with several, changing one would be wrong
@@ -67,7 +67,10 @@ def _of_packed(label: str, value: Any, rows: int | None, call: CallValues) -> tu
         return f"one value per token: `{label}` as before it is reduced", axis
     lengths = next((op.source for op, other in call if _are_lengths(op, other, len(value))), None)
     said = f"{lengths}.tolist()" if lengths else "lengths"
-    split = f"the tokens of each completion: `{label}.split({said})`" + ", with a list of them" * (lengths is None)
+    split = f"{label}.split({said})"
+    if mask is not None:
+        split = f"{label}={split}, {mask}=[[True] * n for n in {said}]"
+    split = f"the tokens of each completion: `{split}`" + ", with a list of them" * (lengths is None)
     if rows and len(value) % rows == 0:
         return f"`{label}.view({rows}, -1)`, if completions have equally many tokens; else {split}", axis
     return split, axis
