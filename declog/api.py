@@ -9,7 +9,7 @@ from __future__ import annotations
 import pickle
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -112,6 +112,7 @@ def plan(
     plan = replace(
         plan, warnings=(*plan.warnings, *self_first(composed), *beside_the_node(composed), *deprecated(composed)),
         user_metrics=frozenset(name for name in names if composed.home(("metrics", name)) is None),
+        user_columns=frozenset(_user_columns(composed) if composed.layers else ()),
     )  # fmt: skip
     _plans.append((ref(composed), inputs, plan))
     return plan
@@ -119,6 +120,16 @@ def plan(
 
 # a cache: adapters plan a config before they start it, and several ranks of one process start the same config
 _plans: deque[tuple[ref[Composed], object, Plan]] = deque(maxlen=32)
+
+
+def _user_columns(composed: Composed) -> Iterator[tuple[str, str]]:
+    """The columns that the user's own lines put into tables, each with its table."""
+    for name, table in composed.spec.tables.items():
+        listed, schema = ("tables", name, "columns"), table.schema_
+        columns = dict.fromkeys(table.columns, listed)
+        if schema is not None and not columns:
+            columns = {column: ("schemas", schema, column) for column in composed.spec.schemas[schema]}
+        yield from ((name, column) for column, path in columns.items() if composed.home(path) is None)
 
 
 def _content(composed: Composed) -> bytes | None:

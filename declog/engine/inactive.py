@@ -14,10 +14,11 @@ from functools import cache, partial
 from declog.engine.cells import MetricValues
 from declog.engine.frame import GROUP_ID, Frame
 from declog.engine.log_event import EventFacts
-from declog.engine.silent import Silent
+from declog.engine.silent import Silent, SilentColumns
 from declog.engine.spans import PHASE, Arrivals, Span
 from declog.engine.tables import EXTRA
 from declog.errors import MissingSignalError
+from declog.errors.messages import listed
 from declog.language.dtypes import Axis
 from declog.language.moments import FORMULAS
 from declog.language.nodes import LOGGED, SIGNAL, TIMERS, walk
@@ -79,6 +80,7 @@ class Inactive:
         spread = [op for op in plan.outputs if FORMULAS[op.combine].least > 1 and op.over_run is None]
         self._variances = {op.key: op.combine for op in spread}
         self.silent = Silent(plan, self._keys)
+        self._columns = SilentColumns(plan, self._came)
         self.judges = True  # False at a step that ended with an error: its signals may be missing
 
     # -- signals that come
@@ -135,6 +137,7 @@ class Inactive:
         self._note_stopped(mode, state, now, results)
         self._note_inactive(mode, state, periods, results)
         self._note_ungrouped(mode, state, periods, results, empty)
+        self._columns.judge([op.id for op in self._plan.tables if op.every in periods and op.id not in empty])
         if results.numbers or results.cells:
             self._tell_silent(self.silent.judge(mode, periods, lambda id: self._has_value(id, results)))
         if state.inactive != before:
@@ -177,8 +180,13 @@ class Inactive:
                 log.warning("%s: %s", ", and ".join(said), why)
 
     def end(self) -> None:
-        """Warn of the metrics that had no value in the whole run."""
+        """Warn of the metrics and columns of tables that had no value in the whole run."""
         self._tell_silent(self.silent.end())
+        self._columns.end()
+
+    def _came(self) -> set[Need]:
+        """The signals that came, in any mode."""
+        return {need for state in self._modes.values() for need in state.spans}
 
     def _tell_silent(self, ids: Collection[str]) -> None:
         """Warn of the user's metrics that have had no value in many windows, though all that they read came."""
@@ -437,12 +445,3 @@ class Inactive:
             )
             for phase, ops in absent.items()
         ]  # fmt: skip
-
-
-def listed(names: Collection[str], most: int, last: str = "and") -> str:
-    """A list of names in words; of too many, the first ``most`` and how many more there are."""
-    shown = list(names)[: most if len(names) > most + 1 else most + 1]
-    unnamed = len(names) - len(shown)
-    if unnamed:
-        return f"{', '.join(shown)} and {unnamed} more"
-    return f" {last} ".join(filter(None, (", ".join(shown[:-1]), *shown[-1:])))

@@ -15,7 +15,7 @@ from declog.engine import formulas
 from declog.engine.cell_values import row_bytes
 from declog.engine.cells import Cells, MetricValues
 from declog.engine.evaluator import View
-from declog.engine.inactive import Inactive, listed
+from declog.engine.inactive import Inactive
 from declog.engine.joins import KEPT
 from declog.engine.log_event import EventFacts
 from declog.engine.metrics import Metrics
@@ -25,6 +25,7 @@ from declog.engine.tables import Tables
 from declog.engine.unseen_labels import UnseenLabels
 from declog.engine.window_state import WindowState
 from declog.errors import RuntimeFailure
+from declog.errors.messages import listed
 from declog.language.nodes import METRIC, Node, label_of
 from declog.plans.meaning import meanings
 from declog.plans.needs import judged, read

@@ -5,14 +5,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from typing import Any
 
+from declog.errors import nearest
 from declog.plans.modes import ModesOfMetrics
-from declog.plans.needs import with_readers
+from declog.plans.needs import Need, columns_of_user, with_readers
 from declog.plans.ops import Plan
 
+log = logging.getLogger("declog")
 MANY = 10  # so many log events without a value are no coincidence
 
 
@@ -64,3 +67,39 @@ class Silent:
     def load(self, data: Mapping[str, Any]) -> None:
         """Restore a checkpoint. A metric that is not in it had a value, was reported or is new: it is not counted."""
         self._counts = Counter({id: data[id] for id in self._counts if id in data})
+
+
+class SilentColumns:
+    """The columns of the user's own tables whose signals have not come; ``came`` returns the signals that came.
+
+    A column is reported once its table has had rows in ``MANY`` log events, or at the end of the run.
+    """
+
+    def __init__(self, plan: Plan, came: Callable[[], Set[Need]]) -> None:
+        self._came = came
+        self._needs = columns_of_user(plan)
+        self._sources = {Need(op.phase, op.name): op.source for op in plan.signals}
+        self._counts = Counter[str]()
+
+    def judge(self, tables: Iterable[str]) -> None:
+        """Count a log event in which these tables have rows."""
+        for table in self._needs.keys() & tables:
+            self._counts[table] += 1
+            if self._counts[table] == MANY:
+                self._tell(table)
+
+    def end(self) -> None:
+        """Report the columns of the tables with fewer log events."""
+        for table, count in self._counts.items():
+            if count < MANY:
+                self._tell(table)
+
+    def _tell(self, table: str) -> None:
+        came, columns = self._came(), self._needs[table]
+        sources = {self._sources[need] for need in came & self._sources.keys()}
+        for column, clauses in columns.items():
+            for need in [clause[0] for clause in sorted(clauses) if came.isdisjoint(clause)][:1]:
+                near = nearest(need.name, sources - columns.keys())
+                fix = f"did you mean `{near}`?" if near else "observe it, or drop the column"
+                text = "the table `%s` has no values of its column `%s`: `%s` never came; %s"
+                log.warning(text, table, column, self._sources.get(need, need.name), fix)

@@ -14,7 +14,7 @@ facts of every call with those of its message.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -65,3 +65,12 @@ def filled(text: str, facts: Mapping[str, object]) -> str:
         return repr(facts[match["fact"]]) if match["quoted"] else format(facts[match["fact"]])
 
     return _FACT.sub(value, text)
+
+
+def listed(names: Collection[str], most: int, last: str = "and") -> str:
+    """A list of names in words; of too many, the first ``most`` and how many more there are."""
+    shown = list(names)[: most if len(names) > most + 1 else most + 1]
+    unnamed = len(names) - len(shown)
+    if unnamed:
+        return f"{', '.join(shown)} and {unnamed} more"
+    return f" {last} ".join(filter(None, (", ".join(shown[:-1]), *shown[-1:])))

@@ -26,7 +26,7 @@ _OWN = {
     "kept for the run's metadata; the ops have the meaning": "Plan.name Plan.project Plan.config Plan.run_config",
     "words for people": "Plan.inactive Plan.unseen Plan.warnings Plan.renamed Reduction.help RowFunction.help",
     "words, and which values are healthy": "MetricOp.about FormulaOp.about",
-    "whose lines declare a metric, for the errors of `strict`": "Plan.user_metrics",
+    "whose lines declare them, for errors of `strict` and warnings": "Plan.user_metrics Plan.user_columns",
     "whether this rank's `close` raises": "Plan.strict",
     "rank 0 computes them beside the plan's own": "Plan.late",
     "rank 0 writes them, and no value depends on them": "Plan.keep_bytes PhaseOp.unread",

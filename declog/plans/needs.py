@@ -122,6 +122,16 @@ def values_of(plan: Plan, phase: str) -> Iterator[Clauses]:
         yield from (_of(column, phase, columns) for column in table.columns if table.phase == phase)
 
 
+def columns_of_user(plan: Plan) -> dict[str, dict[str, Clauses]]:
+    """The needs of each column that the user's own lines put into a table, by table."""
+    columns, needs = _columns(plan), dict[str, dict[str, Clauses]]()
+    for table in plan.tables:
+        for column in table.columns:
+            if (table.id, column.id) in plan.user_columns:
+                needs.setdefault(table.id, {})[column.id] = _of(column, table.phase, columns)
+    return needs
+
+
 def tables_of(plan: Plan, phase: str) -> Iterator[Clauses]:
     """The needs of each table of a phase: of its columns and its filter."""
     columns = _columns(plan)

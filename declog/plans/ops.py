@@ -543,6 +543,7 @@ class Plan:
     inactive: tuple[tuple[str, str], ...] = ()  # entries that are not compiled, with the reason
     unseen: tuple[str, ...] = ()  # metrics that no sink shows
     user_metrics: frozenset[str] = frozenset()  # metrics that are declared in the user's own files and overrides
+    user_columns: frozenset[tuple[str, str]] = frozenset()  # columns that these put into tables: (table, column)
     warnings: tuple[str, ...] = ()  # probable mistakes
     signal_names: frozenset[str] = frozenset()  # all names that may be observed
     renamed: Mapping[str, str] = field(default_factory=dict)  # former names of signals, with the new ones

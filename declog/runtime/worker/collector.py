@@ -17,10 +17,10 @@ from typing import Any, Protocol
 
 from declog.engine.evaluation import Evaluation, Frames
 from declog.engine.frame import GROUP_ID, merged
-from declog.engine.inactive import listed
 from declog.engine.log_event import EventFacts, undone
 from declog.engine.publish import DROPPED, Dispatcher
 from declog.errors import CommError, RuntimeFailure, error_text
+from declog.errors.messages import listed
 from declog.language.dtypes import Axis
 from declog.plans.ops import Plan
 from declog.records import Beside
