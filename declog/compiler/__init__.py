@@ -78,6 +78,7 @@ PASSES: tuple[tuple[Pass, ...], ...] = (
         Pass(checks.constants),
         Pass(checks.conditions, reads="metrics formulas alerts"),
         Pass(checks.glued, reads="metrics formulas modes sinks"),
+        Pass(checks.turns, reads="metrics formulas tables sinks"),
         Pass(checks.functions, reads="metrics tables"),
         Pass(checks.reducers, reads="metrics tables"),
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -176,6 +177,22 @@ def glued(draft: Draft) -> None:
                 f"{entry}.prefix: nothing stands between `{prefix}` and a name: `{prefix}{name}`; "
                 f"write `{prefix}/` or `{prefix}_`"
             )
+
+
+def turns(draft: Draft) -> None:
+    """Warn of a sink that takes each N-th log event, and so misses some of an entry with an `every` of its own."""
+    entries = [(f"metrics.{op.id}", op.every) for op in draft.outputs if op.shown]
+    entries += [(f"tables.{op.id}", op.every) for op in draft.tables]
+    for sink in draft.sinks:
+        period = draft.period * sink.every
+        for entry, every in entries:
+            both = math.lcm(every, period) if every and period else 0
+            if sink.every > 1 and every > draft.period and both > max(every, period):
+                draft.warn(
+                    f"sink_options.{sink.id}.every: {entry} has values each {every} steps, and this sink is written "
+                    f"each {period}: it gets those of each {both}; a sink without `every` gets all"
+                )
+                break
 
 
 def functions(draft: Draft) -> None:

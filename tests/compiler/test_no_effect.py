@@ -102,6 +102,31 @@ def test_a_comparison_that_never_or_always_holds(case: str) -> None:
     assert expected is None or expected in found[0]
 
 
+TURNS: Mapping[str, tuple[dict[str, Any], str | None]] = {
+    "neither divides the other": (
+        {"sink_options": {"jsonl": {"every": 2}}, "metrics": {"x": {"expr": "a", "every": 3}}},
+        "sink_options.jsonl.every: metrics.x has values each 3 steps, and this sink is written each 2: it gets those "
+        "of each 6; a sink without `every` gets all",
+    ),
+    "a table": (
+        {"sink_options": {"jsonl": {"every": 4}}, "tables": {"t": {"columns": ["a"], "every": 6}}},
+        "sink_options.jsonl.every: tables.t has values each 6 steps, and this sink is written each 4",
+    ),
+    "each turn": ({"sink_options": {"jsonl": {"every": 2}}, "metrics": {"x": {"expr": "a", "every": 4}}}, None),
+    "fewer turns": ({"sink_options": {"jsonl": {"every": 10}}, "metrics": {"x": {"expr": "a", "every": 5}}}, None),
+    "the config's `every`": ({"sink_options": {"jsonl": {"every": 3}}}, None),
+}
+
+
+@pytest.mark.parametrize("case", TURNS)
+def test_a_sink_that_misses_turns(case: str) -> None:
+    """Class: `every` of a sink beside another `every` of a metric or a table: most of its rows do not get there."""
+    changes, expected = TURNS[case]
+    found = warned(**changes)
+    assert len(found) == (expected is not None), found
+    assert expected is None or expected in found[0]
+
+
 CONSTANTS: Mapping[str, tuple[dict[str, Any], str | None]] = {
     "a formula": ({"formula": "a / 0"}, "`a / 0` divides by the constant 0"),
     "within": ({"formula": "1 + 2 * (a / 0)"}, "`a / 0` divides by the constant 0, in `1 + 2 * (a / 0)`"),
