@@ -209,8 +209,9 @@ class Carryover:
     def _with_groups(self, source: Frame, target: Frame) -> Frame:
         """The target with the groups that its rows have in the source, however micro-batches divide them.
 
-        A row that comes again in a step, as in a second epoch, belongs to a further group. A batch that cannot be
-        matched keeps its own groups. So does a batch with group ids, unless it has row ids and the source has group
+        A row that comes again in a later batch of a step, as in a second epoch, belongs to a further group; one that
+        comes again in its batch, as the turns of a completion, to the same. A batch that cannot be matched keeps its own
+        groups. So does a batch with group ids, unless it has row ids and the source has group
         ids, too.
         """
         if target.has(GROUP_ID) and self._plan.ids is None:
@@ -228,9 +229,10 @@ class Carryover:
                     ids[span], places[span], there[span] = groups[matched], matched, True
         if not len(there) or not there.all():
             return target
-        step = target.batches.step[target.parts(Axis.COMPLETION, Axis.STEP).index]
-        turns = Segments.of_keys(step, places).position
-        ids = _hashed(ids, np.where(places < 0, -1, turns))
+        batch_of = target.parts(Axis.COMPLETION, Axis.STEP).index
+        once, row = np.unique(np.stack([target.batches.step[batch_of], places, batch_of]), axis=1, return_inverse=True)
+        epochs = Segments.of_keys(once[0], once[1]).position[row.ravel()]
+        ids = _hashed(ids, np.where(places < 0, -1, epochs))
         return target.with_column(EARLIER_GROUP, Axis.COMPLETION, ids, DType.INT)
 
     def _joined(self, op: JoinOp, source: Frame | None, target: Frame) -> Frame:

@@ -113,6 +113,13 @@ OF_PARTS = (
 )
 
 
+def per_completion(call: ast.Call, text: str) -> str:
+    """The fix for ``sum(x, over=turn)`` in an expression: a signal with that value of each completion."""
+    name = "_".join([*re.findall(r"[a-z]\w*", ast.unparse(call.args[0]) if call.args else ""), called(call)])
+    here = text.replace(source_of(text, call), name).strip()
+    return f"observe it of each completion: `signals: {{any: {{{name}: completion}}}}`, and write `{here}`"
+
+
 def _axis_of(word: str) -> str | None:
     """The axis, the part of a completion or the type that a word of a shape means.
 

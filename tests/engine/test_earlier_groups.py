@@ -360,3 +360,28 @@ def test_groups_whose_rows_come_in_several_calls_are_told(
     lines = [line for record in caplog.records if "the ids of groups come again" in (line := record.getMessage())]
     split = {1: "`axes.group.split: batches`", 2: "`axes.group.split: ranks`"}[ranks]
     assert any(line.startswith("best: ") for line in lines) == told and all(split in line for line in lines)
+
+
+TURNS = {0: [1.0, 2.0], 1: [8.0], 2: [3.0, 4.0, 5.0], 3: [0.0], 4: [6.0], 5: [2.0, 1.0]}  # of each completion
+
+
+@pytest.mark.parametrize("group", [{"size": 2}, {"of": "prompt"}])
+@pytest.mark.parametrize("order", ["as they are", "shuffled", "micro-batches"])
+def test_parts_of_a_completion_are_of_its_group(order: str, group: dict[str, Any], tmp_path: Path) -> None:
+    """Class: turns and calls of tools, rows of a phase of their own whose row ids come several times in a batch."""
+    config = {
+        **CONFIG, "axes": {**CONFIG["axes"], "group": group}, "tables": {},
+        "signals": {**CONFIG["signals"], "turns": {"bonus": "completion"}},
+        "metrics": {"best": "mean(max(bonus, over=completion))", "most": "mean(count(bonus, over=completion))"},
+    }  # fmt: skip
+    sink = MemorySink()
+    with declog.start(config, sinks=[sink], output_dir=tmp_path) as log, log.step(0):
+        log.observe(reward=REWARD, prompt=PROMPTS, row=[*range(6)])
+        for batch in ORDERS[order]:
+            pairs = [(row, bonus) for row in batch for bonus in TURNS[row]]
+            log.observe(bonus=[bonus for _, bonus in pairs], row=[row for row, _ in pairs])
+    groups = [[*TURNS[row], *TURNS[row + 1]] for row in (0, 2, 4)]
+    assert sink.scalars[0] == {
+        "best": np.mean([max(values) for values in groups]),
+        "most": np.mean([*map(len, groups)]),
+    }
