@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from declog.language import earlier_steps, library_calls, unknown_names
 from declog.language.dtypes import DType
 from declog.language.expression import Compiler
 from declog.language.moments import FORMULAS
-from declog.language.nodes import BUILTIN, LABEL, Node, walk
+from declog.language.nodes import BUILTIN, LABEL, METRIC, Node, walk
 from declog.language.notation import is_reduction, reduced
 from declog.language.parser import called, names_in
 from declog.language.shorthand import OF_ROWS
@@ -100,19 +100,17 @@ def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
     node = over_metrics(draft, text, of_formula=name)
     ops = {op.key: op for op in draft.outputs}
     used = [ops[key] for key in read(node)]
-    pieces = _pieces(used)
-    if len({pool for pool, _ in pieces}) > 1 or len({op.every for op in used}) > 1:
-        refuse("DL310.formula_windows", text)
-    facts, below = _facts(node), [*_below(draft, used)]
+    below = [*_below(draft, used)]
+    _refuse_other_windows(draft, text, used, below)
+    facts = _facts(node)
     if not used and not facts:
         refuse("DL310.formula_empty", text)
-    pool, combine = pieces[0] if used else ("window", "mean")
-    if "seconds" in facts and pool != "window":
-        refuse("DL310.formula_seconds", text, pool=pool)
     total = next((op.id for op in below if isinstance(op, MetricOp) and op.total), None)
     if total is not None and "seconds" in facts.union(*(_facts(op.expr) for op in below if isinstance(op, FormulaOp))):
         refuse("DL310.formula_total", text, metric=total)
-    _comparable(pieces, below, pool, text)
+    pool, combine = ("window", "mean") if spec.smoothing or "seconds" in facts else _pieces(used, below)
+    if pool == "window":
+        _refuse_totals(draft, node, text, below)
     if node.type.dtype in (DType.TEXT, DType.OBJECT):
         refuse("DL305.formula", text, dtype=node.type.dtype)
     modes = ModesOfMetrics(draft.outputs, draft.modes)
@@ -121,8 +119,6 @@ def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
     if wider:
         alone = " and ".join(sorted(of_formula))
         draft.warn(f"metrics.{name}: has values in {alone} alone, and reads `{'`, `'.join(wider)}` of {alone}")
-    if spec.smoothing is not None and pool in ("rank", "rank_batch"):
-        draft.report("DL312.over_run", ("metrics", name, "combine"), way=spec.smoothing.way, pool=pool)
     draft.formulas.append(FormulaOp(
         expr=node, pool=pool, combine=combine, max_labels=max((op.max_labels for op in used), default=64),
         every=used[0].every if used else draft.window(spec.every, "metrics", name, "every"),
@@ -231,27 +227,69 @@ def _reduces_rows(draft: Draft, call: ast.Call) -> bool:
     return all(tried(draft, ast.unparse(argument)) is not None for argument in call.args)
 
 
-def _comparable(
-    pieces: Iterable[tuple[str, str]], below: Iterable[MetricOp | FormulaOp], pool: str, text: str
-) -> None:  # fmt: skip
-    """Refuse a formula of values that do not match by (step, batch, rank), or that are combined in different ways."""
-    phases = {op.phase for op in below if isinstance(op, MetricOp)}
-    if pool in ("batch", "rank_batch") and len(phases) > 1:
-        shown = " and ".join(f"`{phase}`" for phase in sorted(phases))
-        refuse("DL310.formula_phases", text, phases=shown, pool=pool, other="step" if pool == "batch" else "rank")
-    combines = sorted({combine for _, combine in pieces})
-    if len(combines) > 1:
-        refuse("DL310.formula_combine", text, combines=" and ".join(combines))
+def _pieces(used: Sequence[MetricOp | FormulaOp], below: Sequence[MetricOp | FormulaOp]) -> tuple[str, str]:
+    """The pool of the values of which a formula is computed one by one, and how its own values are combined.
 
-
-def _pieces(used: Sequence[MetricOp | FormulaOp]) -> list[tuple[str, str]]:
-    """The pool and the combination in which a formula reads each of its metrics.
-
-    A metric over the run has one value. If one of the metrics combines by a variance, which a single value does not
-    have, the formula reads one value per window of each.
+    It is computed once, of the logged values, if its metrics have no common pool and combination, if one of them has a
+    single value or combines by a variance, which a single value does not have, or if its batches are of two phases.
     """
-    spread = any(op.over_run is None and FORMULAS[op.combine].least > 1 for op in used)
-    return [("window", "mean") if spread or op.over_run is not None else (op.pool, op.combine) for op in used]
+    pieces = {(op.pool, op.combine) for op in used}
+    one = any(op.over_run is not None or FORMULAS[op.combine].least > 1 for op in used)
+    apart = len({op.phase for op in below if isinstance(op, MetricOp)}) > 1
+    if one or len(pieces) != 1 or (apart and used[0].pool in ("batch", "rank_batch")):
+        return "window", "mean"
+    return pieces.pop()
+
+
+def _refuse_other_windows(
+    draft: Draft, text: str, used: Sequence[MetricOp | FormulaOp], below: Sequence[MetricOp | FormulaOp]
+) -> None:
+    """Refuse a formula of metrics whose windows end at different steps."""
+    if len({op.every for op in used}) > 1:
+        windows = " and ".join(f"`{op.key}` with `every: {op.every or 'trainer'}`" for op in used)
+        edited = {op.id: None for op in below if draft.spec.metrics[op.id].every is not None}
+        refuse("DL310.formula_windows", text, windows=windows, fix=_with_key(draft, "every", edited))
+
+
+def _refuse_totals(draft: Draft, node: Node, text: str, below: Sequence[MetricOp | FormulaOp]) -> None:
+    """Refuse `tokens / step_time` of a total of the window and a mean of its steps: it would grow with the window."""
+    metrics = [op for op in below if isinstance(op, MetricOp) and op.over_run is None]
+    means = {
+        op.id: op.pool for op in metrics
+        if op.pool != "window" and not _is_total(op) and FORMULAS[op.combine].least == 1
+    }  # fmt: skip
+    totals = sorted({op.id for op in metrics if op.pool == "window" and _is_total(op)})
+    if means and _growth(node, {op.key: op for op in below}):
+        metric, pool = next(iter(means.items()))
+        fix = _with_key(draft, "over", dict.fromkeys(totals, pool) or dict.fromkeys(means, "window"))
+        fix += "; a rate divides a total by `seconds`" * bool(totals)
+        refuse("DL310.formula_whole", text, total=[*totals, "seconds"][0], metric=metric, pool=pool, fix=fix)
+
+
+def _with_key(draft: Draft, key: str, values: Mapping[str, str | None]) -> str:
+    """A fix with the whole entries of some metrics and a value of one key for each of them."""
+    said = {id: draft.spec.metrics[id].model_dump(exclude_unset=True, by_alias=True) for id in values}
+    return f"metrics: {in_flow({id: {**said[id], key: value} for id, value in values.items()})}"
+
+
+def _is_total(op: MetricOp | FormulaOp) -> bool:
+    """Whether a metric adds up over its window, so that it grows with the length of the window."""
+    if op.pool != "window":
+        return op.combine == "sum"
+    return isinstance(op, MetricOp) and op.over_run is None and op.reduction.name in ("sum", "count")
+
+
+def _growth(node: Node, ops: Mapping[str, MetricOp | FormulaOp]) -> int:
+    """The power of the window's length with which a value grows: 1 for a total, 0 for a mean or a ratio."""
+    if node.op == METRIC:
+        op = ops[read(node)[0]]
+        return _growth(op.expr, ops) if isinstance(op, FormulaOp) and op.pool == "window" else int(_is_total(op))
+    if node.op == BUILTIN:
+        return int(node.param("name") == "seconds")
+    parts = [_growth(part, ops) for part in node.args]
+    if node.op in ("mul", "div"):
+        return parts[0] + (parts[1] if node.op == "mul" else -parts[1])
+    return max(parts, default=0)
 
 
 def _labels(draft: Draft, node: Node, text: str) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 import declog
 from declog.errors import ConfigError
@@ -67,23 +68,88 @@ def test_steps_of_two_phases_meet_by_their_numbers(limit: int, reduce: str, fold
     })  # fmt: skip
 
 
-@pytest.mark.parametrize("formula", ["a / b", "c - 1"])
-@pytest.mark.parametrize("pool", ["batch", "rank_batch"])
-def test_batches_of_two_phases_do_not_meet(pool: str, formula: str) -> None:
-    """A generation's second batch is not the second micro-batch of an update; also through another formula."""
-    metrics = {"a": {"over": pool}, "b": {"over": pool}, "r": {"formula": formula}}
-    if formula != "a / b":
-        metrics["c"] = {"formula": "a + b"}
-    refused = {"c", "r"} & metrics.keys() if formula == "a / b" else {"c"}
-    assert problems(profile({}, metrics, signals=TWO)) == [("DL310", ("metrics", name, "formula")) for name in refused]
-    declog.plan(profile({}, metrics, signals={"update": {"a": ROWS, "b": ROWS}}))
+@pytest.mark.parametrize("every", [1, 4])
+@pytest.mark.parametrize("pool", ["step", "batch"])
+def test_a_formula_of_unlike_values_reads_what_is_logged(pool: str, every: int, tmp_path: Path) -> None:
+    """Class: metrics of a preset with `over: batch` beside the user's own, and beside an earlier, smooth or best value.
+
+    Also of other combinations, and of batches of two phases. The same numbers are in an alert's text.
+    """
+    metrics = {
+        "a": {"over": pool}, "b": {"over": pool}, "p": {"expr": "a", "reduce": "p90"},
+        "most": {"expr": "a", "over": pool, "combine": "max"},
+        "best": {"expr": "a", "over": "run_step", "combine": "max"},
+        "smooth": {"expr": "a", "over": "step", "combine": "rolling(3)"},
+        "before": {"formula": "a", "combine": "lag(1)"}, "slow": {"formula": "a / 2", "combine": "rolling(2)"},
+        "change": {"formula": "a - before"}, "from_slow": {"formula": "a - slow"}, "share": {"formula": "p / a"},
+        "to_best": {"formula": "best - a"}, "rough": {"formula": "a - smooth"}, "top": {"formula": "most / a"},
+        "phases": {"formula": "a / b"}, "twice": {"formula": "share * b"},
+    }  # fmt: skip
+    text = "{a:.6f} {before:.6f}"
+    config = profile({}, metrics, signals=TWO, every=every, alerts={"drop": {"when": "a < before", "text": text}})
+    random = np.random.default_rng(3)
+    rows = [[random.exponential(size=size) for size in (1, 3)] for _ in range(12)]
+
+    def body(log: Recorder) -> None:
+        for step, (first, second) in enumerate(rows):
+            with log.step(step):
+                log.observe(a=first)
+                log.observe(a=second)
+                log.observe(b=first + 1)
+
+    sink = run(config, body, tmp_path)
+    a, b, slow, drops = [], [], [], []
+    means = [np.concatenate(step).mean() for step in rows]
+    for end in range(every - 1, 12, every):
+        window = rows[end - every + 1 : end + 1]
+        values = (
+            means[end - every + 1 : end + 1] if pool == "step" else [batch.mean() for step in window for batch in step]
+        )
+        a.append(np.mean(values))
+        b.append(np.mean([first.mean() + 1 for first, _ in window]))
+        slow.append(np.mean(a[-2:]) / 2)
+        p = np.quantile(np.concatenate([np.concatenate(step) for step in window]), 0.9)
+        expected = {
+            "a": a[-1], "slow": slow[-1], "from_slow": a[-1] - slow[-1], "share": p / a[-1],
+            "to_best": max(means[: end + 1]) - a[-1], "rough": a[-1] - np.mean(means[max(0, end - 2) : end + 1]),
+            "top": max(values) / a[-1], "twice": p / a[-1] * b[-1],
+        }  # fmt: skip
+        expected |= {"phases": a[-1] / b[-1]} if pool == "batch" else {}
+        if len(a) > 1:
+            expected |= {"before": a[-2], "change": a[-1] - a[-2]}
+            if a[-1] < a[-2] and not (len(a) > 2 and a[-2] < a[-3]):  # the first log event of those at which it holds
+                drops.append((end, f"{a[-1]:.6f} {a[-2]:.6f}"))
+        assert {name: sink.scalars[end][name] for name in expected} == pytest.approx(expected)
+        assert "change" in expected or "change" not in sink.scalars[end]
+    assert [(step, alert.text) for step, alert in sink.alerts] == drops != []
 
 
-def test_the_pieces_of_a_formula_are_combined_in_one_way() -> None:
-    """Metrics that say different ways leave it open, and which of them was meant is not guessed."""
-    metrics = {"a": {"over": "step", "combine": "max"}, "b": {"over": "step"}, "r": {"formula": "a / b"}}
-    signals = {"a": ROWS, "b": ROWS}
-    assert problems(profile(signals, metrics)) == [("DL310", ("metrics", "r", "formula"))]
+@pytest.mark.parametrize(
+    ("metrics", "fix"),
+    [
+        ({"n": "sum(a)", "t": {"expr": "b", "over": "step"}, "r": {"formula": "2 * n / t"}},
+         "metrics: {n: {expr: a, reduce: sum, over: step}}; a rate divides a total by `seconds`"),
+        ({"n": {"expr": "a", "over": "batch"}, "took": {"formula": "seconds / 60"}, "r": {"formula": "n / took"}},
+         "metrics: {n: {expr: a, over: window}}"),
+        ({"n": {"expr": "a", "every": 2}, "t": "mean(b)", "r": {"formula": "n - t"}},
+         "metrics: {n: {every: null, expr: a}}"),
+    ],
+)  # fmt: skip
+def test_values_that_never_fit_are_made_to_fit_as_pasted(metrics: dict[str, Any], fix: str) -> None:
+    """Class: a total of the window beside a mean of its steps, in either order, and windows with different ends."""
+    with pytest.raises(ConfigError) as caught:
+        declog.plan(profile({}, metrics, signals=TWO))
+    assert [str(problem.fix) for problem in caught.value.problems] == [fix]
+    edit = yaml.safe_load(fix.partition(";")[0])["metrics"]
+    declog.plan(profile({}, {**metrics, **edit}, signals=TWO))
+
+
+@pytest.mark.parametrize("formula", ["n / m / t", "n / seconds / t", "t / (n / m)", "n / steps"])
+def test_ratios_of_totals_do_not_grow_with_the_window(formula: str) -> None:
+    """Class: a mean of steps beside totals that cancel, and totals of steps."""
+    metrics = {"n": "sum(a)", "m": "count(a)", "t": {"expr": "b", "over": "step"},
+               "steps": {"expr": "b", "over": "step", "combine": "sum"}, "r": {"formula": formula}}  # fmt: skip
+    declog.plan(profile({}, metrics, signals=TWO))
 
 
 @pytest.mark.parametrize("pool", ["step", "batch", "rank", "rank_batch"])

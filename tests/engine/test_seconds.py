@@ -69,9 +69,9 @@ def test_seconds_are_of_whole_windows() -> None:
         declog.plan(profile(SIGNALS, {"n": {"reduce": "sum", "over": "step"}, "f": {"formula": "n / seconds"}}))
     assert str(caught.value) == (
         "error[DL310] metrics.f.formula\n"
-        "  `seconds` is the time of a whole window, and the metrics have `over: step`\n"
+        "  `seconds` is of the whole window, and `n` has a value for each step of it\n"
         "    n / seconds\n"
-        "  fix: metrics with `over: window`"
+        "  fix: metrics: {n: {reduce: sum, over: window}}"
     )
 
 

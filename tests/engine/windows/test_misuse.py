@@ -344,15 +344,15 @@ def test_a_window_is_a_multiple_of_the_profiles() -> None:
     )
 
 
-def test_a_formula_over_different_pools() -> None:
-    """Values that cover different things are not computed with."""
-    metrics = {"r": "mean(reward)", "b": {"expr": "reward", "over": "batch"}, "f": {"formula": "r - b"}}
+def test_a_formula_over_different_windows() -> None:
+    """Values of different log events never meet."""
+    metrics = {"r": "mean(reward)", "b": {"expr": "reward", "every": 2}, "f": {"formula": "r - b"}}
 
     assert refused(of_two_phases(metrics)) == (
         "error[DL310] metrics.f.formula\n"
-        "  the metrics of a formula cover different windows, or different parts of one\n"
+        "  the metrics of a formula have values at different steps: `r` with `every: 1` and `b` with `every: 2`\n"
         "    r - b\n"
-        "  fix: give them the same `every` and `over`"
+        "  fix: metrics: {b: {every: null, expr: reward}}"
     )
 
 
