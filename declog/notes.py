@@ -99,13 +99,15 @@ def _of_numbers(config: Composed, plan: Plan) -> Iterator[str]:
     """A note on the user's own reduction of a preset's metric that a number of the loop replaces, by `prefer`."""
     numbers = {op.key for op in plan.metrics if op.axis is Axis.STEP}
     sources = {op.name: op.source for op in plan.signals}
-    for id in dict.fromkeys(op.id for op in plan.metrics if op.prefer in numbers and op.reduction.name != "mean"):
+    reduced = {op.id: op for op in plan.metrics if op.prefer in numbers and op.reduction.name != "mean"}
+    for id, op in reduced.items():
         path = ("metrics", id)
         if config.home((*path, "reduce")) is None and config.home((*path, "prefer")) is not None:
             number = str(config.data["metrics"][id]["prefer"])
             number = sources.get(number, number)
-            stands = f"where the loop gives a number `{number}`, it stands for `{id}`, whatever `reduce` says"
-            yield f"{stands}; {_edit(config, (*path, 'prefer'), None)} leaves it to the rows"
+            rows = f"`{op.key}` is the {op.reduction.name} of the rows that the loop observes"
+            one = f"a loop that observes one number `{number}` per step gets this number as `{op.key}`"
+            yield f"{rows}; {one}, unless {_edit(config, (*path, 'prefer'), None)}"
 
 
 def matched(config: Composed, plan: Plan) -> Iterator[str]:

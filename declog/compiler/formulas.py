@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from declog.compiler import labels
@@ -21,6 +22,7 @@ from declog.language.moments import FORMULAS
 from declog.language.nodes import BUILTIN, LABEL, METRIC, Node, walk
 from declog.language.notation import is_reduction, reduced
 from declog.language.parser import called, names_in
+from declog.language.scope import BUILTINS
 from declog.language.shorthand import OF_ROWS
 from declog.language.spec import MetricSpec
 from declog.language.syntax import ExpressionError, parse, refuse
@@ -118,7 +120,8 @@ def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
     wider = [op.key for op in used if modes.of(op.key) > of_formula]
     if wider:
         alone = " and ".join(sorted(of_formula))
-        draft.warn(f"metrics.{name}: has values in {alone} alone, and reads `{'`, `'.join(wider)}` of {alone}")
+        both = f"has values in {alone} alone, and reads `{'`, `'.join(wider)}` of {alone}"
+        draft.warn(f"metrics.{name}: {both}; a value of another mode is observed as a signal of its own")
     draft.formulas.append(FormulaOp(
         expr=node, pool=pool, combine=combine, max_labels=max((op.max_labels for op in used), default=64),
         every=used[0].every if used else draft.window(spec.every, "metrics", name, "every"),
@@ -150,7 +153,8 @@ def over_metrics(
 ) -> Node:
     """The typed tree of an expression over metrics, which have no rows; ``holds``: the expression is a condition.
 
-    It is refused if it has no mode in which it can have a value or, as a condition, can hold.
+    It is refused if it has no mode in which it can have a value or, as a condition, can hold. ``reward - eval_reward``
+    is refused alike: in evaluations, where it would have values, both are the same number.
     """
     scope = MetricScope(draft, of_alert=of_alert, text=text)
     labels.refuse_other_ways(draft, text, scope)
@@ -169,7 +173,9 @@ def over_metrics(
         if item.over == LABEL:
             _labels(draft, item.args[0], text)
     modes = ModesOfMetrics(draft.outputs, draft.modes)
-    if not modes.of_expr(node, holds=holds):
+    compared = [item for item in walk(node) if item.op in ("sub", "div", "lt", "le", "gt", "ge")]
+    alike = any(modes.alike(*pair) for item in compared for pair in product(*map(read, item.args)))
+    if alike or not modes.of_expr(node, holds=holds):
         of_each = {source: " and ".join(sorted(of)) for source in sources(node) if (of := modes.of(*source))}
         shown = ", ".join(
             f"`{key if label is None else f'label({key}, {label!r})'}` has values in {of}"
@@ -222,7 +228,12 @@ def _reduces_rows(draft: Draft, call: ast.Call) -> bool:
     computed = reduction.arity > 1 or not isinstance(call.args[0], ast.Name | ast.Attribute | ast.Constant)
     plain = not any(isinstance(part, ast.Attribute) or earlier_steps.reads_earlier(part) for part in parts)
     read = set().union(*map(names_in, call.args))
-    if not computed or not plain or read.isdisjoint(draft.signals) or not read <= {*draft.signals, *draft.constants}:
+    if (
+        not computed
+        or not plain
+        or read.isdisjoint(draft.signals)
+        or not read <= {*draft.signals, *draft.constants, *BUILTINS}
+    ):
         return False
     return all(tried(draft, ast.unparse(argument)) is not None for argument in call.args)
 

@@ -57,23 +57,27 @@ def _of_other_members(one: MetricOp | FormulaOp, other: MetricOp | FormulaOp) ->
 
 
 def modes(draft: Draft) -> None:
-    """Report modes with equal prefixes: both would write into one curve."""
-    writers: dict[str, str] = {}
-    templates = [item.template for op in draft.outputs if op.shown for item in op.names]
+    """Report modes with equal prefixes, and metrics whose name is that of another in a mode: one curve for two."""
+    writers: dict[str, tuple[str, str]] = {}
+    templates = {item.template: op.id for op in draft.outputs if op.shown for item in op.names}
     prefixes: dict[str, str] = {}
     for mode in draft.modes.values():
         other = prefixes.setdefault(mode.prefix, mode.name)
         taken = next((mode.prefix + name for name in templates if mode.prefix + name in writers), None)
         if other == mode.name and taken is None:
-            writers |= {mode.prefix + name: mode.name for name in templates}
+            writers |= {mode.prefix + name: (mode.name, id) for name, id in templates.items()}
             continue
         name = mode.name if mode.name in draft.spec.modes and mode.name != "train" else other
         fix = f"prefix: {name}/" if mode.prefix != f"{name}/" else f"prefix: {name}_"
         path = ("modes", name, *(("prefix",) if draft.spec.modes[name].prefix else ()))
         if other != mode.name:
             draft.report("DL402.modes", path, other=other, mode=mode.name, fix=fix)
-        else:
-            draft.report("DL402.mode_name", path, mode=mode.name, taken=taken, other=writers[taken or ""], fix=fix)
+        elif taken is not None:
+            of_other, metric = writers[taken]
+            draft.report(
+                "DL402.mode_name", ("metrics", metric), related=(path,), metric=metric, mode=mode.name, taken=taken,
+                same=templates[taken.removeprefix(mode.prefix)], other=of_other,
+            )  # fmt: skip
 
 
 def _options_of(text: str) -> str | None:

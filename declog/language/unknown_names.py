@@ -239,7 +239,7 @@ def _refuse_name_of_a_mode(text: str, span: Span, scope: Scope) -> None:
     def of_metric(match: re.Match[str]) -> str:
         nonlocal beside
         name = "".join(match[0].split())
-        mode, shown = (name not in defined and in_mode(name, scope.modes)) or (None, name)
+        mode, shown = (not {*name.split("/")} <= defined and in_mode(name, scope.modes)) or (None, name)
         written = scope.of_tracker(shown)
         beside |= mode is None and written is not None
         if mode is None or written is None:

@@ -42,6 +42,12 @@ class ModesOfMetrics:
             return parts[0] | parts[1]
         return self._all.intersection(*parts)
 
+    def alike(self, one: str, other: str) -> bool:
+        """Whether two metrics are one reduction of one expression and differ in the modes whose rows they take."""
+        ops = [op for op in map(self._ops.get, (one, other)) if isinstance(op, MetricOp) and _of_modes(op.where)]
+        same = len({(op.args, op.reduction.name, op.weight, op.by) for op in ops}) == 1
+        return len(ops) == 2 and same and self.of(one) != self.of(other)
+
     def _where(self, node: Node) -> Modes:
         """The modes whose rows can fulfil a `where`."""
         if node.op in ("and", "or"):
@@ -52,6 +58,11 @@ class ModesOfMetrics:
             if len(names) == 1:
                 return self._all & names if node.op == "eq" else self._all - names
         return self._all
+
+
+def _of_modes(where: Node | None) -> bool:
+    """Whether a `where` chooses rows by their mode alone, or takes all rows."""
+    return where is None or (where.op in ("eq", "ne") and any(map(_is_mode, where.args)))
 
 
 def _is_mode(node: Node) -> bool:

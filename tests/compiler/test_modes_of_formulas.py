@@ -66,3 +66,22 @@ def test_a_condition_of_several_modes(key: str, text: str, meets: bool | None) -
     expected = refusal(alerts={"x": {"when": text}})
     assert message == expected
     assert meets is None or (message is None) is meets
+
+
+@pytest.mark.parametrize("formula", ["r / val", "r/val", "val / r", "eval / val"])
+def test_a_quotient_of_metrics_that_are_called_as_a_mode(formula: str) -> None:
+    """Class: a metric of one's own named `val` or `eval` divides, and `r / val` is no name of trackers."""
+    metrics = {**METRICS, "val": "p90(r)", "eval": "p50(r)", "f": {"formula": formula}}
+    assert refusal(metrics=metrics) is None
+
+
+@pytest.mark.parametrize("condition", ["mode == 'eval'", "mode != 'train'", "mode == 'train'"])
+@pytest.mark.parametrize("formula", ["r - one", "one / r", "r - 1.2 * one", "abs(one - r) / 2"])
+def test_a_metric_beside_itself_of_one_mode(condition: str, formula: str) -> None:
+    """Class: `reward - eval_reward`, whose values would be 0 or 1 in that mode; values of other rows have a warning."""
+    metrics = {**METRICS, "one": {"expr": "r", "where": condition}, "f": {"formula": formula}}
+    assert (refusal(metrics=metrics) or "").startswith("values of different modes never meet: ")
+    for others in ({"expr": "r", "where": f"{condition} and r > 0"}, {"expr": "square(r)", "where": condition}):
+        plan = declog.plan({**CONFIG, "metrics": {**metrics, "one": others}})
+        (warning,) = plan.warnings
+        assert f"alone, and reads `r` of {'train' if 'train' in condition and '==' in condition else 'eval'}" in warning

@@ -56,6 +56,7 @@ UNANSWERED = {
     "third_stranger": 0,
     "within": 0,
     "yaml": 0,
+    "thirty_fourth_stranger": 0,
 }
 
 
