@@ -210,9 +210,8 @@ class Carryover:
         """The target with the groups that its rows have in the source, however micro-batches divide them.
 
         A row that comes again in a later batch of a step, as in a second epoch, belongs to a further group; one that
-        comes again in its batch, as the turns of a completion, to the same. A batch that cannot be matched keeps its own
-        groups. So does a batch with group ids, unless it has row ids and the source has group
-        ids, too.
+        comes again in its batch, as the turns of a completion, to the same. A batch that cannot be matched keeps its
+        own groups. So does a batch with group ids, unless it has row ids and the source has group ids, too.
         """
         if target.has(GROUP_ID) and self._plan.ids is None:
             return target
