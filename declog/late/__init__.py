@@ -76,9 +76,10 @@ class Late:
 
     @property
     def empty(self) -> list[str]:
-        """The ids of the metrics without a single value."""
+        """The ids of the metrics without a single value. Metrics that are read and not shown do not count."""
         logged = {scalar.metric for _, records in self.events for scalar in records.scalars}
         logged |= {histogram.metric for _, records in self.events for histogram in records.histograms}
+        logged |= {op.key for op in self.plan.outputs if not op.shown}
         ids = {op.key: op.id for op in self.plan.outputs}
         there = {ids.get(metric, metric) for metric in logged}
         return [name for name in self.names if name not in there]

@@ -21,6 +21,10 @@ from declog.config.files import YamlLoader, of_file
 from declog.config.overrides import parsed, written
 from declog.errors import CompositionError, ConfigError, Problem, Where, in_flow
 
+_KEY = r"\+*declog\.metrics\.\w+="
+_OVERRIDE = rf"""(?:'{_KEY}[^']*(?:'"'"'[^']*)*'|"{_KEY}[^"]*"|{_KEY}[^\s'"]+)"""  # as `pasted` writes them
+_OVERRIDES = re.compile(rf"(?<!\S){_OVERRIDE}(?: {_OVERRIDE})*")
+
 
 @dataclass(frozen=True)
 class Line:
@@ -33,7 +37,7 @@ class Line:
     @property
     def override(self) -> str:
         """The override that declares the metric. Raises ``CompositionError`` if a text of several lines is no YAML."""
-        if "\n" not in self.text.strip():
+        if "\n" not in self.text.rstrip():
             return f"metrics.{self.name}={self.text.strip()}"
         try:
             value: Any = yaml.load(self._typed, YamlLoader)[self.name]
@@ -58,13 +62,16 @@ class Line:
         return replace(problem, where=where, fix=None if problem.fix is None else self._as_line(problem.fix))
 
     def _as_line(self, fix: str) -> str:
-        """Replace the override of this metric in a fix by the line that asks for the metric."""
-        key = re.escape(f"declog.metrics.{self.name}=")
-        match = re.search(rf"'\+*{key}.*'|\+*{key}\S+", fix)
-        override = None if match is None else parsed(shlex.split(match[0])[0])
-        if match is None or override is None:
-            return fix
-        return f"{fix[: match.start()]}{self.name}: {in_flow(override.value())}{fix[match.end() :]}"
+        """Write the overrides of metrics in a fix as words of ``declog add``, or as the file's `metrics`."""
+
+        def words(match: re.Match[str]) -> str:
+            overrides = [override for word in shlex.split(match[0]) if (override := parsed(word)) is not None]
+            entries = {override.key_or_group.rpartition(".")[2]: override.value() for override in overrides}
+            if self.file is not None:
+                return f"metrics: {in_flow(entries)}"
+            return " ".join(shlex.quote(f"{name}: {in_flow(value)}") for name, value in entries.items())
+
+        return _OVERRIDES.sub(words, fix)
 
     def has(self, problem: Problem) -> bool:
         """Whether a problem is about this metric and has no place in a file."""

@@ -34,8 +34,8 @@ def _problem(
 ) -> Problem:
     """The problem of a metric without a value: the reason, and the change that would give a value."""
     path = ("metrics", name)
-    if why is not None and "enabled" in keys:
-        return Problem.of("DL612.off", path, name=name, why=why)
+    if why is not None and ("enabled" in keys or keys.get("log") is False):
+        return Problem.of("DL612.off", path, name=name, why=why, key="enabled" if "enabled" in keys else "log")
     if why is not None:
         return Problem.of("DL612.empty", path, name=name, why=why)
     if isinstance(failure, Coded) and failure.code == UNMATCHED:

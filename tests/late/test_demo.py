@@ -32,7 +32,7 @@ def test_the_demo_takes_up_a_metric(tmp_path: Path, capsys: pytest.CaptureFixtur
         run = next(tmp_path.rglob("run.json")).parent
         assert main(["add", str(run), "wrong: mean(rewrd)"]) == 2
         refused = capsys.readouterr().err
-        assert "unknown signal `rewrd`" in refused and "fix: wrong: mean(reward)" in refused and "^^^^^" in refused
+        assert "unknown signal `rewrd`" in refused and "fix: 'wrong: mean(reward)'" in refused and "^^^^^" in refused
         assert (
             main(["add", str(run), "best: {expr: reward, reduce: p95}", "sums: {expr: length, where: reward > 1}"]) == 0
         )

@@ -358,7 +358,7 @@ def test_what_rows_do_not_have(tmp_path: Path) -> None:
         train(log, 0, range(3))
     run = tmp_path / "run"
     for line, said in (
-        ("mean(rewrd)", "fix: asked: mean(reward)"), ("std(logprobs)", "the run kept nothing of it per completion"),
+        ("mean(rewrd)", "fix: 'asked: mean(reward)'"), ("std(logprobs)", "the run kept nothing of it per completion"),
         ("p50(logprobs)", "the run kept nothing of it per completion"),
         ("last(lr)", "the run kept no rows of `lr`: it is per step, and nothing that the run logged reads it"),
         ("{expr: reward, by: source}", "no rows of `source`: it is a text that nothing uses as a label\n"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -104,3 +106,42 @@ def test_a_line_in_another_form(run: Path, words: list[str], fix: str, capsys: p
     """The fix is what the shell takes."""
     assert main(["add", *(word.replace("RUN", str(run)) for word in words)]) == 2
     assert fix.replace("RUN", str(run)) in " ".join(capsys.readouterr().err.split())
+
+
+SEVERAL = {  # lines whose fix has more than one metric, and the values of the fix at the two steps
+    "x: {formula: reward - previous(reward)}": {"x": [0.0]},
+    "x: {formula: max(level) - min(level)}": {"level_max": [0.0, 1.0], "level_min": [0.0, 0.0], "x": [0.0, 1.0]},
+    "x: sum(level) / sum(reward)": {"x": [0.0, 1 / 3]},
+    "x: {expr: level, combine: diff}": {"x": [0.5]},
+    "x: {expr: reward if level == 1 else 0, combine: diff}": {"x": [1.0]},
+    "++declog.metrics.x='max(level)'": {"x": [0.0, 1.0]},
+}
+
+
+@pytest.mark.parametrize(("line", "values"), SEVERAL.items(), ids=[*SEVERAL])
+def test_a_fix_of_several_metrics_is_pasted(
+    line: str, values: dict[str, list[float]], run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Class: fixes with helper metrics. On the shell each metric is a quoted word; in a file the fix is `metrics`."""
+    assert main(["add", str(run), line]) == 2
+    fix = capsys.readouterr().err.split("fix: ")[1].removesuffix(", or a YAML file with `metrics`\n")
+    assert main(["add", str(run), *shlex.split(fix), "--dry-run", "--format", "json"]) == 0
+    series = json.loads(capsys.readouterr().out)["series"]
+    assert series.keys() == values.keys()
+    for name, points in series.items():
+        assert [value for _, value in points] == pytest.approx(values[name])
+    if line.startswith("x"):
+        file = tmp_path / "more.yaml"
+        file.write_text(f"metrics:\n  {line}\n")
+        assert main(["add", str(run), str(file)]) == 2
+        said = capsys.readouterr().err.split("fix: ")[1]
+        assert said.startswith("metrics: {")
+        file.write_text(said)
+        assert main(["add", str(run), str(file), "--dry-run", "--format", "json"]) == 0
+        assert json.loads(capsys.readouterr().out)["series"] == series
+
+
+def test_a_hidden_metric_that_nothing_reads(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Class: `log: false` on a metric that nothing else reads: it is off, and the fix is about that key."""
+    assert main(["add", str(run), "x: {expr: max(level), log: false}"]) == 2
+    assert "fix: drop its `log`" in capsys.readouterr().err

@@ -118,12 +118,12 @@ def _metrics(word: str) -> tuple[dict[str, str], Path | None]:
     """The YAML of each metric by its id, and the file that has it; None if the word is the YAML itself."""
     name, colon, text = word.partition(":")
     if re.fullmatch(r"\w+", name.strip()) and colon and text.strip():
-        return {name.strip(): text.rstrip() if "\n" in text.strip() else text.strip()}, None
+        return {name.strip(): text.rstrip() if "\n" in text.rstrip() else text.strip()}, None
     if word.endswith((".yaml", ".yml")):
         return dict(_of_file(Path(word))), Path(word)
     name, equals, text = word.partition("=")
-    named = equals and re.fullmatch(r"\w+ *", name)
-    id, text = (name.strip(), text.strip()) if named else ("my_id", word)
+    named = re.fullmatch(r"(?:\+*(?:declog\.)?metrics\.)?(\w+) *", name) if equals else None
+    id, text = ("my_id", word) if named is None else (named[1], text.strip())
     if (condition := re.fullmatch(r"(\w+)\((.+)\)\s+(?:where|if|when|for)\s+(.+)", text)) is not None:
         text = in_flow({"expr": condition[2], "reduce": condition[1], "where": condition[3]})
     line = f"{id}: {text}"
