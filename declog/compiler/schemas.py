@@ -22,6 +22,7 @@ from declog.plans.ops import ColumnOp, TokensOp
 
 FIELDS = frozenset({"id", "member"})  # of the template of a column's name
 PIECES = "tokens"  # the key of the pieces of text in a cell
+ORIGINS = {"group": DType.INT, "row": DType.INT, "why": DType.TEXT}  # the columns that files have of themselves
 
 
 Columns = Mapping[str, tuple[ColumnSpec, Path]]  # by id, with the path of each
@@ -132,12 +133,24 @@ def _undeclared(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Path
     return _op(name, spec, DType.OBJECT, template="{member}", required=False, undeclared=spec.undeclared, role=None)
 
 
+def _origin(draft: Draft, text: str) -> str | None:
+    """The name among ``ORIGINS`` that a text is, unless a signal has it that names no groups."""
+    groups = None if draft.grouping is None else draft.grouping.of
+    is_origin = text in ORIGINS and (text != "group" or groups is not None)
+    return text if is_origin and (text not in draft.signals or text in (groups or ())) else None
+
+
 def _typed_column(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Path) -> ColumnOp | None:
-    node = _typed(draft, name, spec, path)
-    if node is None:
-        return None
-    type, family = spec.dtype or node.type.dtype, node.type.family
-    if not needs_axis(node.type, row):
+    origin = _origin(draft, str(spec.expr or name))
+    if origin is not None and (origin not in draft.signals or row is not Axis.COMPLETION):
+        node, dtype, family = None, ORIGINS[origin], False
+    else:
+        node = _typed(draft, name, spec, path)
+        if node is None:
+            return None
+        dtype, family = node.type.dtype, node.type.family
+    type = spec.dtype or dtype
+    if node is not None and not needs_axis(node.type, row):
         expr, short = coarser(draft, node, row), spec.model_fields_set <= {"type"}
         said = in_flow({name: {"expr": expr}} if short else {"expr": expr})[1:-1]
         draft.report(
@@ -146,16 +159,16 @@ def _typed_column(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Pa
             fix=_as_schema(draft, path[1], name, expr) if path[0] == "tables" else said,
         )  # fmt: skip
         return None
-    if not type.holds(node.type.dtype):
-        fix = f"{name if spec.model_fields_set == {'type'} else 'type'}: {node.type.dtype}"
-        written = of_text(node, [DType.TEXT], draft.functions) if type is DType.TEXT else None
+    if not type.holds(dtype) and not (origin is not None and type.holds(ORIGINS[origin])):
+        fix = f"{name if spec.model_fields_set == {'type'} else 'type'}: {dtype}"
+        written = of_text(node, [DType.TEXT], draft.functions) if type is DType.TEXT and node is not None else None
         fix = fix if written is None else f"{written}, or {fix}"
-        draft.report("DL305.column", (*path, "type"), name=name, type=type, node=node, dtype=node.type.dtype, fix=fix)
+        draft.report("DL305.column", (*path, "type"), name=name, type=type, node=node or origin, dtype=dtype, fix=fix)
         return None
     _for_texts(draft, spec, type, path)
     template = spec.name or ("{id}/{member}" if family else "{id}")
     check_template(draft, template, (*path, "name"), family=family, fields=FIELDS)
-    return _op(name, spec, type, template=template.replace("{id}", name), expr=node, family=family)
+    return _op(name, spec, type, template=template.replace("{id}", name), expr=node, family=family, origin=origin)
 
 
 def _typed(draft: Draft, name: str, spec: ColumnSpec, path: Path) -> Node | None:

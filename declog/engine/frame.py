@@ -192,7 +192,8 @@ class Frame:
             step, rank, rows = (int(values[wrong[0]]) for values in (batches.step, batches.rank, batches.rows))
             raise groups.uneven(grouping, step, rank, rows)
         least = 1 if self.mode not in ("", "train") else None if self.checked else 2
-        return groups.segments(grouping, self.column(self.ids, exact=True), pieces, least)
+        steps = self.spread(batches.step, Axis.STEP, Axis.COMPLETION)
+        return groups.segments(grouping, self.column(self.ids, exact=True), pieces, steps, least)
 
     def spread(self, values: Array, coarse: Axis, fine: Axis) -> Array:
         """``values[..., coarse]`` repeated over a finer axis."""

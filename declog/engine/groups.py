@@ -59,10 +59,13 @@ def _canonical(item: Any) -> Any:
     return item
 
 
-def segments(grouping: Grouping, ids: Array | None, pieces: Segments, least: int | None = 1) -> Segments:
+def segments(
+    grouping: Grouping, ids: Array | None, pieces: Segments, steps: Array, least: int | None = 1
+) -> Segments:  # fmt: skip
     """The group of each row, by id or by a fixed group size; no group spans two of the ``pieces``.
 
-    ``contradiction`` compares the ids with the size, and explains ``least``.
+    Where groups are split and each id has whole groups of the size, the rows of a group are those of its id.
+    ``contradiction`` compares the ids with the size, and explains ``steps`` and ``least``.
     """
     size = grouping.size
     if size is None:
@@ -79,11 +82,18 @@ def segments(grouping: Grouping, ids: Array | None, pieces: Segments, least: int
     else:
         groups = Segments.of_keys(pieces.index, pieces.position // size)
     if ids is not None:
+        if grouping.split != "none" and present(ids).all():
+            of_ids = Segments.of_keys(pieces.index, ids.astype(np.int64))
+            groups = groups if (of_ids.counts % size).any() else Segments.of_keys(of_ids.index, of_ids.position // size)
         order = np.argsort(pieces.index, kind="stable")
-        wrong = contradiction(ids[order], groups.index[order], pieces.index[order], size, least)
+        wrong = contradiction(grouping, ids[order], groups.index[order], pieces.index[order], steps[order], least)
         if wrong is not None:
             raise RuntimeFailure.of("DL507.size", size=size, names=names_of(grouping), seen=wrong.seen, fix=wrong.fix)
     return groups
+
+
+# by `axes.group.split`, the edits that let a group be spread further
+_WIDER = {"none": "axes.group.split=batches or axes.group.split=ranks", "batches": "axes.group.split=ranks"}
 
 
 class Contradiction(NamedTuple):
@@ -97,26 +107,36 @@ class Contradiction(NamedTuple):
     mixed: bool
 
 
-def contradiction(ids: Array, groups: Array, pieces: Array, size: int, least: int | None) -> Contradiction | None:
-    """Compare ids with groups of a fixed size; None: they agree. Ids, groups and pieces are ``[rows]``.
+def contradiction(
+    grouping: Grouping, ids: Array, groups: Array, pieces: Array, steps: Array, least: int | None
+) -> Contradiction | None:
+    """Compare ids with groups of a fixed size; None: they agree. Ids, groups, pieces and steps are ``[rows]``.
 
-    A group with several ids is a contradiction. So are ids with more than ``size`` rows in a row: with ``least`` 1 any
-    such id; with a greater ``least`` only if there are at least so many ids, and all are such; with None never. An id
-    that comes again elsewhere is no contradiction: a prompt may be drawn twice.
+    A group with several ids is a contradiction. So are ids with more than the size's rows in a row: with ``least`` 1
+    any such id; with a greater ``least`` only if a step has at least so many ids, and all are such; with None never. An
+    id that comes again elsewhere is no contradiction: a prompt may be drawn twice.
     """
+    size = grouping.size or 1
     rows = np.flatnonzero(present(ids))
+    if not len(rows):
+        return None
     names, index = np.unique(ids[rows].astype(np.int64), return_inverse=True)
-    groups, pieces = groups[rows], pieces[rows]
+    groups, pieces, steps = groups[rows], pieces[rows], steps[rows]
     other = np.diff(index) != 0
     starts = np.flatnonzero(np.r_[True, other | (np.diff(pieces) != 0)])
     lengths = np.diff(np.r_[starts, len(rows)])
     mixed = bool((other & (np.diff(groups) == 0)).any())
-    longer = least is not None and len(names) >= least and (lengths.max() if least == 1 else lengths.min()) > size
+    extreme = np.max if least == 1 else np.min
+    of_steps = [] if least is None else [steps[starts] == step for step in np.unique(steps)]
+    longer = any(len(np.unique(index[starts[of]])) >= (least or 0) and extreme(lengths[of]) > size for of in of_steps)
     if not mixed and not longer:
         return None
     few, many = int(lengths.min()), int(lengths.max())
     seen = f"{len(rows)} rows have {len(names)} ids, each in {few if few == many else f'{few} to {many}'} rows on end"
     fix = f"axes.group.size={few}, or " if few == many > 1 else ""
+    parts = np.unique(np.unique(np.stack([pieces, index]), axis=1, return_counts=True)[1]).tolist()
+    if len(parts) == 1 and parts[0] < size and size % parts[0] == 0 and grouping.split in _WIDER:
+        fix = f"{_WIDER[grouping.split]}, by where the other {size - parts[0]} rows of each id are; else {fix}"
     return Contradiction(seen, fix, mixed)
 
 

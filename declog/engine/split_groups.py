@@ -188,6 +188,8 @@ def shuffled(frame: Frame, ids: str) -> bool:
     grouping, values = frame.grouping, frame.column(ids)
     if grouping is None or grouping.size is None or frame.by_ids or values is None or values.dtype.kind != "i":
         return False
+    if grouping.split != "none" and frame.has(GROUP_ID):
+        return False
     batches, size = frame.batches, grouping.size
     scope = Segments.of_keys(batches.step, batches.rank, *([batches.batch] if grouping.split == "none" else []))
     piece = scope.index[frame.parts(Axis.COMPLETION, Axis.STEP).index]

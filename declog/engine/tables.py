@@ -67,10 +67,13 @@ class Tables:
             self._warn(("without", op.id, one.id), text, op.id, one.id, values, count)
         if not len(chosen.rows):
             return None
+        why, order = reasons(chosen, view, op.axis) if chosen.taken else (None, None)
+        of_window = any(not filter.within and filter.kind != "all" for filter, _ in chosen.taken)
+        places = replace(_places(frame, op.axis, chosen.rows, why), order=order, of_window=of_window)
         declared = {column.template for column in op.columns if column.undeclared is None and not column.family}
         finished: dict[str, _TableColumn] = {}
         for column in op.columns:
-            for item in self._columns(column, op, view, chosen.rows):
+            for item in self._columns(column, op, view, chosen.rows, places):
                 name = item.column.name
                 if item.runtime and (name in declared or name in finished or (column.undeclared and name in STAMPS)):
                     self._shadowed(op, column, name)
@@ -78,14 +81,13 @@ class Tables:
                     finished[name] = item
         columns = tuple(item.column for item in finished.values())
         data = {name: item.values for name, item in finished.items()}
-        why, order = reasons(chosen, view, op.axis) if chosen.taken else (None, None)
-        of_window = any(not filter.within and filter.kind != "all" for filter, _ in chosen.taken)
-        places = replace(_places(frame, op.axis, chosen.rows, why), order=order, of_window=of_window)
         return self._within_bytes(op, columns, data, places)
 
     # -- columns
 
-    def _columns(self, column: ColumnOp, op: TableOp, view: View, rows: Rows) -> Iterator[_TableColumn]:
+    def _columns(
+        self, column: ColumnOp, op: TableOp, view: View, rows: Rows, places: Places
+    ) -> Iterator[_TableColumn]:  # fmt: skip
         if column.undeclared is not None:
             yield from self._extras(column, op, view.frame, rows) if column.keeps else ()
         elif column.call is not None:
@@ -95,9 +97,10 @@ class Tables:
         elif column.family:
             yield from self._family(column, op, view, rows)
         else:
-            assert column.expr is not None
-            values = _typed(column, plain(view.picked(column.expr, op.axis, rows)))
-            yield self._checked(column, op, column.template, values)
+            values = [None] * len(rows) if column.expr is None else plain(view.picked(column.expr, op.axis, rows))
+            if column.origin is not None and all(item is None for item in values):
+                values = list(getattr(places, column.origin) or values)
+            yield self._checked(column, op, column.template, _typed(column, values))
 
     def _checked(
         self, column: ColumnOp, op: TableOp, name: str, values: list[Any], *, runtime: bool = False

@@ -351,7 +351,10 @@ class TokensOp:
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnOp:
-    """A column of a table: an ``expr``, a ``call`` with its ``args``, or (``undeclared``) columns of ``log_extra``."""
+    """A column of a table: an ``expr``, a ``call`` with its ``args``, or (``undeclared``) columns of ``log_extra``.
+
+    ``origin`` names a field of ``Places``, whose values the column has where the ``expr`` has none.
+    """
 
     id: str
     template: str
@@ -362,6 +365,7 @@ class ColumnOp:
     max_chars: int | tuple[int, int] | None  # a pair: the characters of head and tail
     redact: tuple[tuple[str, str], ...]
     undeclared: str | None = None
+    origin: str | None = None
     call: RowFunction | None = None
     args: tuple[tuple[str, Node], ...] = ()
     role: str | None = None  # the speaker of the text, for conversations

@@ -239,8 +239,57 @@ def test_a_size_that_later_ids_contradict_is_a_failure(split: str, tmp_path: Pat
         with log.step(0):
             log.observe(x=X[:4], id=[1, 1, 2, 2])
         with log.step(1):
-            log.observe(x=X[:4], id=[1, 2, 2, 1])
+            log.observe(x=X[:4], id=[1, 2, 2, 1] if split == "none" else [1, 2, 2, 2])
     assert any("axes.group.size is 2" in failure for failure in log.failures)
+
+
+SPREAD_IDS: list[tuple[str, list[list[str]], int]] = [  # by rank, by batch
+    ("batches", [["aabb", "aabb"]], 4), ("batches", [["ab", "ba", "ab", "ba"]], 4), ("ranks", [["aabb"], ["aabb"]], 4),
+    ("batches", [["abba"]], 2), ("ranks", [["abc"], ["cba"], ["bca"]], 3),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("split", "ids", "size"), SPREAD_IDS)
+def test_ids_decide_where_groups_are_spread_and_the_size_fits(
+    split: str, ids: list[list[str]], size: int, tmp_path: Path
+) -> None:
+    """Class: a size beside ids whose rows are spread over batches or ranks. Without the size the numbers are equal."""
+
+    def found(**group: Any) -> dict[str, float]:
+        def rank(comm: Comm) -> MemorySink:
+            sink, x = MemorySink(), iter(np.random.default_rng(comm.rank).random(99))
+            with declog.start(config("id", split=split, **group), sinks=[sink], output_dir=tmp_path, comm=comm) as log:
+                with log.step(0):
+                    for batch in ids[comm.rank]:
+                        log.observe(x=[next(x) for _ in batch], id=list(batch))
+                assert not log.failures
+            return sink
+
+        return run_ranks(len(ids), rank)[0].scalars[0]
+
+    assert found(size=size) == pytest.approx(found()) and found()["sizes"] == size
+
+
+def test_a_size_that_may_be_spread_names_the_split(tmp_path: Path) -> None:
+    """Class: a batch has a part of each group. Both places of the others come before a smaller size, which is wrong."""
+    with started("id", tmp_path, size=4) as log:
+        with pytest.raises(InputError) as error, log.step(0):
+            log.observe(x=X[:4], id=["a", "a", "b", "b"])
+        spread = "fix: axes.group.split=batches or axes.group.split=ranks, by where the other 2 rows of each id are"
+        assert f"{spread}; else axes.group.size=2, or axes.group.size=null" in str(error.value)
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_a_window_shows_no_more_of_a_size_than_its_steps(every: int, tmp_path: Path) -> None:
+    """Class: each step draws one prompt several times. Long windows have the groups of short ones, also the first."""
+    sink = MemorySink()
+    with declog.start({**config("id", size=2), "every": every}, sinks=[sink], output_dir=tmp_path) as log:
+        for step in range(6):
+            with log.step(step):
+                log.observe(x=X[:4], id=[step] * 4)
+        assert not log.failures
+    assert len(sink.scalars) == 6 // every
+    assert {(values["sizes"], values["range"]) for values in sink.scalars.values()} == {(2.0, 1.5)}
 
 
 @pytest.mark.parametrize("split", ["none", "batches", "ranks"])

@@ -268,7 +268,8 @@ class Batch:
         ids = None if source is None else self._on_host(source)
         if ids is None or not rows or rows % size:
             return
-        wrong = groups.contradiction(groups.digests(ids), np.arange(rows) // size, np.zeros(rows, np.int64), size, 2)
+        one = np.zeros(rows, np.int64)  # the piece and the step of each row
+        wrong = groups.contradiction(grouping, groups.digests(ids), np.arange(rows) // size, one, one, 2)
         if wrong is not None:
             names = groups.names_of(grouping)
             error = InputError.of("DL507.size", size=size, names=names, seen=wrong.seen, fix=wrong.fix)

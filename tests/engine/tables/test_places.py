@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
@@ -107,6 +108,44 @@ def test_files_have_where_rows_come_from_and_own_columns_stay(tmp_path: Path) ->
     lines = (tmp_path / "jsonl" / "tables" / "t.jsonl").read_text().splitlines()
     row = {"mode": "train", "run_id": log.run_id, "declog_step": 1, "row": 1, "why": "best:top", "text": "b"}
     assert [json.loads(line) for line in lines] == [{**row, "step": step, "group": 2.0} for step in range(2)]
+
+
+COLUMNS = ["group: int", "group: {expr: group, type: int}", "group", "row: int", "why: text", "why", "row: float"]
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+@pytest.mark.parametrize("ids", ["a signal", "no signal"])
+def test_a_named_column_has_the_values_of_the_files_own(column: str, ids: str, tmp_path: Path) -> None:
+    """Class: a schema or a list of columns that names a column which files have of themselves."""
+    made = profile({"worst": {"key": "score", "bottom": 3, "within": "step"}}, every=2)
+    if ids == "a signal":
+        made["axes"]["group"]["of"] = "group"
+        made["signals"]["any"]["group"] = {"axis": "completion", "type": "object"}
+    name = column.partition(":")[0]
+    made["schemas"]["s"].update(yaml.safe_load(f"{{{column}}}") if ":" in column else {name: {}})
+    (table,) = logged(made, [[[1.0, 5.0, 2.0, 3.0]], [[1.0, 0.0], [7.0, 2.0]]], tmp_path)
+    assert table.places is not None
+    assert table.data[name] == {
+        "group": [0, 1, 1, 0, 0, 1], "row": [0, 2, 3, 0, 1, 3], "why": ["worst:bottom"] * 6,
+    }[name] == getattr(table.places, name)  # fmt: skip
+
+
+def test_an_observed_group_is_the_column(tmp_path: Path) -> None:
+    """Ids that came are the values of a column `group`, and one that is no int does not fit into `group: int`."""
+    made = profile(
+        {}, signals={"any": {"score": "completion", "text": "completion text", "group": "completion object"}}
+    )
+    made["axes"]["group"] = {"of": "group"}
+    for type, values in ({"type": "int"}, [7, 7, 3]), ({}, ["a", "a", "b"]), ({"type": "int"}, ["a", "a", "b"]):
+        made["schemas"]["s"]["group"] = type
+        sink = MemorySink()
+        with declog.start({**made, "run": {"strict": False}}, sinks=[sink], output_dir=tmp_path) as log, log.step(0):
+            log.observe(score=[1.0, 2.0, 3.0], text=["", "", ""], group=values)
+        tables = [table for _, table in sink.tables("t")]
+        if type and values[0] == "a":
+            assert not tables and any("the table `t`" in failure for failure in log.failures)
+        else:
+            assert tables[0].data["group"] == values
 
 
 # ---- whole groups
