@@ -265,9 +265,10 @@ class Inactive:
         needs = sorted(need for clause in absent for need in clause)
         needs.sort(key=lambda need: need.name in self._masks)
         silent = list(dict.fromkeys(need.phase for need in needs if Need(need.phase, PHASE) not in state.spans))
-        sources = [self._signals[need].source for need in needs if need.phase in silent and need in self._signals]
-        if sources and len({need.phase for need in self._signals}) > 1:
-            call = 'with log.timer("generate"):' if sources[0] == TIMERS else f"log.observe({sources[0]}=...)"
+        signals = [self._signals[need] for need in needs if need.phase in silent and need in self._signals]
+        if signals and len({need.phase for need in self._signals}) > 1:
+            first = signals[0]
+            call = 'with log.timer("generate"):' if first.source == TIMERS else f"log.observe({first.argument})"
             return f"no signal of {listed(silent, SIGNALS)} came{WHICH}`{call}` gives"
         names = list(dict.fromkeys(self._named(clause) for clause in absent))
         if len(absent) == 1 and len(absent[0]) == 1 and absent[0][0].name in self._masks:
@@ -421,7 +422,8 @@ class Inactive:
         began = train.judged and not self._signals.keys().isdisjoint(train.spans)  # any declared signal came at all
         errors = [
             MissingSignalError.of(
-                "DL502.stopped", source=self._signals[need].source, phase=need.phase, when=self._when(mode, last)
+                "DL502.stopped", source=self._signals[need].source, phase=need.phase, when=self._when(mode, last),
+                argument=self._signals[need].argument,
             )
             for mode, state in self._modes.items() for need, last in state.stopped.items()
         ]  # fmt: skip
@@ -441,7 +443,7 @@ class Inactive:
         return errors + [
             MissingSignalError.of(
                 "DL502.first_batch", names=", ".join(f"`{op.source}`" for op in ops),
-                were="was" if len(ops) == 1 else "were", phase=phase, source=ops[0].source,
+                were="was" if len(ops) == 1 else "were", phase=phase, argument=ops[0].argument,
             )
             for phase, ops in absent.items()
         ]  # fmt: skip

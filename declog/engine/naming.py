@@ -120,10 +120,10 @@ class Naming:
         """The call that observes the signals of a metric, and the rows that they have values for."""
         needs = {clause[0] for clause in signals_of(self._plan)[metric]}
         signals = sorted(
-            (op.source, op.axis.label)
+            (op.argument, op.axis.label)
             for phase, name in needs for op in self._plan.phases[phase].signals if op.name == name
         )  # fmt: skip
-        calls = ", ".join(f"{name}=..." for name, _ in signals)
+        calls = ", ".join(argument for argument, _ in signals)
         return f"log.observe({calls}), one value per {' or per '.join(sorted({axis for _, axis in signals})) or 'row'}"
 
     def passed_through(self, numbers: Mapping[str, float], *, partial: bool) -> list[tuple[Output, Scalar]]:

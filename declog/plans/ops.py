@@ -58,6 +58,11 @@ class SignalOp:
         return self.name, None
 
     @cached_property
+    def argument(self) -> str:
+        """The signal as an argument of ``log.observe``, for messages: its name may be no word of Python."""
+        return f"{self.source}=..." if self.source.isidentifier() else f"**{{{self.source!r}: ...}}"
+
+    @cached_property
     def shape_name(self) -> str:
         """The name of the signal's shape in the words of the config."""
         return "packed" if self.packed else self.axis.label

@@ -47,6 +47,7 @@ UNANSWERED = {
     "twenty_eighth_stranger": 0,
     "twenty_ninth_stranger": 0,
     "thirtieth_stranger": 0,
+    "thirty_fifth_stranger": 0,
     "thirty_first_stranger": 0,
     "thirty_third_stranger": 0,
     "twenty_first_stranger": 0,

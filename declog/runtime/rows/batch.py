@@ -253,7 +253,7 @@ class Batch:
             shown = ", ".join(f"`{op.source}`" for op in missing)
             error = MissingSignalError.of(
                 "DL502.first_batch", names=shown, were="was" if len(missing) == 1 else "were", phase=self.phase.name,
-                source=missing[0].source,
+                argument=missing[0].argument,
             )  # fmt: skip
             error.signals = tuple(op.name for op in missing)
             raise error

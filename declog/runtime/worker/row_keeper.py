@@ -274,5 +274,5 @@ def _reason(op: SignalOp, came: Set[str], labels: Set[str | None]) -> str:
     if op.dtype is DType.OBJECT:
         return "it is an object"
     if op.dtype is DType.TEXT and op.name not in labels:
-        return f"it is a text that nothing uses as a label: `log.keep({op.source}=...)` beside `log.observe` keeps it"
+        return f"it is a text that nothing uses as a label: `log.keep({op.argument})` beside `log.observe` keeps it"
     return ABSENT if op.recorded else "no metric reads anything of its completions"
