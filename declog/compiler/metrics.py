@@ -394,7 +394,7 @@ class _Metric:
             if (clause := clauses[key_of]) is not None:
                 right = fits(draft, clause, self.path(key_of), dtypes, axis, "the expression is")
                 if right and clause is by and clause.type.axis is axis is Axis.TOKEN:
-                    self.report("DL310.by", "by")
+                    self.report("DL310.by", "by", fix=suggestions.of_token_labels(self.id, spec, clause))
         if axis is Axis.TOKEN and weight is not None and weight.type.axis is Axis.TOKEN:
             self.report("DL310.weight", "weight")
         if weight is not None and not reduction.weighted:

@@ -103,7 +103,7 @@ def compared(node: Node) -> bool | None:
     if value is None or number is None or value.op == CONST or number.op != CONST:
         return None
     bound, span = number.param("value"), of_node(value, {})
-    if isinstance(bound, str) or bound != bound or span == ANY:
+    if isinstance(bound, str) or not math.isfinite(bound) or span == ANY:
         return None
     function = BUILTIN.get(node.op)
     assert function is not None

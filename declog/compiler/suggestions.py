@@ -293,6 +293,14 @@ def clause(
     return Entry({"expr": expr, "reduce": options.removesuffix("()")})
 
 
+def of_token_labels(id: str, spec: MetricSpec, label: Node) -> str:
+    """The fix for `by` per token: a metric for each label, by its condition."""
+    entry = spec.model_dump(exclude_unset=True, exclude={"by", "where"}, by_alias=True)
+    condition = str(label) if label.type.dtype is DType.BOOL else f"{label} == 0"
+    where = condition if spec.where is None else both(spec.where, condition)
+    return f"a metric for each label: metrics: {in_flow({id: None, f'{id}_0': {**entry, 'where': where}})}"
+
+
 MOST_EDGES = 64
 
 

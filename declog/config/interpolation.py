@@ -245,7 +245,10 @@ def _unresolved(container: DictConfig | ListConfig, source: str | None, error: O
     elif (close := nearest_key(tree, key)) is not None:
         fix = f"did you mean `${{{close}}}`?"
     elif "." in key:
-        fix = f"`${{oc.select:{key},null}}` has no value outside the application; `declog check` takes its file, too"
+        default = "null" if text == written[0] else "1"  # inside of an expression it needs a number
+        fix = (
+            f"`${{oc.select:{key},{default}}}` is {default} outside the application; `declog check` takes its file, too"
+        )
     else:
         fix = f"an interpolation starts at the top of the whole configuration; a signal stands alone: `{key}`"
     return Problem.of("DL103.no_key", source=source, span=span, key=key, fix=fix)

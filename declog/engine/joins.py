@@ -26,6 +26,7 @@ from declog.errors import RuntimeFailure
 from declog.language.absence import absent, either
 from declog.language.dtypes import Axis, DType
 from declog.language.nodes import SIGNAL, walk
+from declog.language.notation import PARTS
 from declog.language.segmented import Array, Segments
 from declog.plans.fingerprint import expressions
 from declog.plans.needs import IDS_OF_ROWS, ROW_ID, needs_of_joins, stand_ins
@@ -209,9 +210,9 @@ class Carryover:
     def _with_groups(self, source: Frame, target: Frame) -> Frame:
         """The target with the groups that its rows have in the source, however micro-batches divide them.
 
-        A row that comes again in a later batch of a step, as in a second epoch, belongs to a further group; one that
-        comes again in its batch, as the turns of a completion, to the same. A batch that cannot be matched keeps its
-        own groups. So does a batch with group ids, unless it has row ids and the source has group ids, too.
+        A row that comes again in a step, as in a second epoch, belongs to a further group; in a phase of turns, or of
+        other parts of a completion, to the same. A batch that cannot be matched keeps its own groups. So does a batch
+        with group ids, unless it has row ids and the source has group ids, too.
         """
         if target.has(GROUP_ID) and self._plan.ids is None:
             return target
@@ -228,9 +229,9 @@ class Carryover:
                     ids[span], places[span], there[span] = groups[matched], matched, True
         if not len(there) or not there.all():
             return target
-        batch_of = target.parts(Axis.COMPLETION, Axis.STEP).index
-        once, row = np.unique(np.stack([target.batches.step[batch_of], places, batch_of]), axis=1, return_inverse=True)
-        epochs = Segments.of_keys(once[0], once[1]).position[row.ravel()]
+        step = target.batches.step[target.parts(Axis.COMPLETION, Axis.STEP).index]
+        of_parts = target.phase.removesuffix("s") in PARTS
+        epochs = np.zeros(len(step), np.int64) if of_parts else Segments.of_keys(step, places).position
         ids = _hashed(ids, np.where(places < 0, -1, epochs))
         return target.with_column(EARLIER_GROUP, Axis.COMPLETION, ids, DType.INT)
 

@@ -363,7 +363,7 @@ class Compiler:
             fix = wrong_calls.of_prompt(self.text, self.span(node), self.span(call), self.tried, slot.name == "within")
             self.fail(node, "DL306.prompt", name=name, fix=fix)
         if name in notation.PARTS:
-            fix = notation.per_completion(call, self.text)
+            fix = notation.per_completion(call, self.text) if self.scope.noun == "signal" else "drop the axis"
             self.fail(node, "DL306.part", name=name, parts=notation.OF_PARTS, fix=fix)
         if name not in AXES:
             self.fail(node, "DL306.axis", name=name, known=axes)

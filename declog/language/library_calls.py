@@ -327,15 +327,35 @@ _SPELT_OUT: Mapping[str, str] = {  # a template with y uses the rows of the fine
 }
 
 
-_MATRICES = frozenset({"corr", "corrcoef", "cov", "pearsonr", "spearmanr", "kendalltau"})  # one number of each is meant
+_MATRICES = frozenset({"corrcoef", "cov"})  # their items beside the diagonal are the number of two values
+_BESIDE = ("0 1", "1 0")
+_TESTS = frozenset({"pearsonr", "spearmanr", "kendalltau"})  # their first result is the number
 
 
 def of_matrix(node: ast.expr) -> ast.Call | None:
     """The call ``cov(x, y)`` in ``np.cov(x, y)[0, 1]``, whose value is that number here. None for others."""
+    chosen, call = _chosen(node)
+    if call is None or len(call.args) != 2 or call.keywords or any(isinstance(arg, ast.List) for arg in call.args):
+        return None
+    name = ast.unparse(call.func).rpartition(".")[2]
+    number = chosen in _BESIDE if name in _MATRICES else name in _TESTS and chosen in ("0", "statistic", "correlation")
+    return ast.Call(ast.Name(name), call.args, []) if number else None
+
+
+def is_of_matrix(node: ast.expr) -> bool:
+    """Whether a node is an item of a result that has several numbers, such as ``np.cov(x, y)[0, 0]``."""
+    chosen, call = _chosen(node)
+    return bool(chosen) and call is not None and ast.unparse(call.func).rpartition(".")[2] in _MATRICES | _TESTS
+
+
+def _chosen(node: ast.expr) -> tuple[str, ast.Call | None]:
+    """The subscripts and attributes of a call, as in ``0 1`` of ``f(x)[0, 1]``, and the call."""
+    chosen: list[str] = []
     while isinstance(node, ast.Subscript | ast.Attribute):
+        part = node.attr if isinstance(node, ast.Attribute) else ast.unparse(node.slice)
+        chosen[:0] = re.findall(r"\w+", part)
         node = node.value
-    name = ast.unparse(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
-    return ast.Call(ast.Name(name), node.args, []) if isinstance(node, ast.Call) and name in _MATRICES else None
+    return " ".join(chosen), node if isinstance(node, ast.Call) else None
 
 
 def is_of_module(func: ast.expr) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from declog.errors import Entry, Problem
 from declog.language import group_size, idioms
 from declog.language.dtypes import Axis, DType, Type
-from declog.language.library_calls import naming, of_library, of_matrix
+from declog.language.library_calls import YOURS, is_of_matrix, naming, of_library, of_matrix
 from declog.language.nodes import Node
 from declog.language.notation import is_reduction, reduced
 from declog.language.parser import called, source_of, tree_of
@@ -25,8 +25,8 @@ def of_syntax(node: ast.expr, text: str, span: Span, tried: Tried, noun: str) ->
     what, fix = idioms.of_syntax(node, text[slice(*span)])
     if (call := of_matrix(node)) is not None:
         number = of_library(called(call), call.args) or ast.unparse(call)
-        fix = number if isinstance(number, Entry) else f"write `{number}`"
-    elif isinstance(node, ast.Subscript):
+        fix = number if isinstance(number, Entry) or number.startswith(YOURS) else f"write `{number}`"
+    elif isinstance(node, ast.Subscript) and not is_of_matrix(node):
         of_metric = _of_metric(node, text, span) if noun == "metric" else None
         fix = of_metric or _of_subscript(node, text, span, tried)
     if text.strip() == "None":

@@ -45,7 +45,15 @@ class ModesOfMetrics:
     def alike(self, one: str, other: str) -> bool:
         """Whether two metrics are one reduction of one expression and differ in the modes whose rows they take."""
         ops = [op for op in map(self._ops.get, (one, other)) if isinstance(op, MetricOp) and _of_modes(op.where)]
-        same = len({(op.args, op.reduction.name, op.weight, op.by) for op in ops}) == 1
+        same = (
+            len(
+                {
+                    (op.args, op.reduction.name, op.weight, op.by, op.pool, op.combine, op.smoothing, op.over_run)
+                    for op in ops
+                }
+            )
+            == 1
+        )
         return len(ops) == 2 and same and self.of(one) != self.of(other)
 
     def _where(self, node: Node) -> Modes:

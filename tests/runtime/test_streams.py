@@ -143,7 +143,7 @@ def opened() -> Batch:
 
 def closed(batch: Batch) -> Batch:
     """The batch, closed, its columns laid together."""
-    batch.close(0.0, grouping=None)
+    batch.close(0.0, {}, None)
     batch.pack()
     return batch
 

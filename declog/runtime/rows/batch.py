@@ -42,7 +42,7 @@ class Batch:
     extras: Mapping[str, list[Any] | Tensor] = MappingProxyType({})  # columns of log_extra
     astray: Set[str] = frozenset()  # signals that the batch's calls observed, but only other phases read
     shared: Set[str] = frozenset()  # the batch's signals that were observed in one call with another phase's signals
-    held: Mapping[str, Tensor] = MappingProxyType({})  # values per step that the folds of later batches may read
+    held: Mapping[str, Tensor] = MappingProxyType({})  # its values per step, which the folds of later tokens may read
     folded_without: Set[str] = frozenset()  # values per step that the batch's tokens were folded without
     loose = False  # undeclared columns decide the number of rows if no signal does
     order = 0
@@ -113,8 +113,7 @@ class Batch:
         if call.inputs:
             unfolded, folded = self.folds.after(unfolded, call, names, self._streams)
             if of_step := self.folds.per_step & call.inputs.keys():
-                held = {name: call.inputs[name].clone() for name in of_step if call.inputs[name].is_cpu}
-                self.held = {**self.held, **held}
+                self.held = {**self.held, **{name: call.inputs[name].clone() for name in of_step}}
             call.inputs = {}
         if call.columns:
             call.copy()
@@ -171,12 +170,12 @@ class Batch:
         return True
 
     def close(
-        self, elapsed: float, before: Sequence[Batch] = (), *, first: Collection[str] | None = None,
-        grouping: Grouping | None, partial: bool = False, mode: str = "train",
+        self, elapsed: float, held: Mapping[str, Tensor], grouping: Grouping | None, *,
+        first: Collection[str] | None = None, partial: bool = False, mode: str = "train",
     ) -> None:  # fmt: skip
         """Close the batch: fold tokens that still waited for other signals, and count the rows.
 
-        ``before`` are the phase's batches that the step has already; their values per step hold.
+        ``held`` has the latest values per step, which hold for its tokens.
 
         For a phase's first batch, ``first`` has the signals of its partial batches so far; a required signal that is
         neither there nor in this batch raises DL502. Columns of log_extra with another number of rows become
@@ -197,9 +196,10 @@ class Batch:
             tensors = [data for _, data in self.copies if isinstance(data, Tensor)]
             self._streams.join([*unfolded.kept.values(), *tensors])
         copies, calls, misfits = self.copies, self.calls, self.misfits
-        if self.folds.per_step:
-            self._hold(names, before, unfolded.folds and unfolded.tokens is not None)
-        if unfolded.folds and (folded := self.folds.at_last(unfolded, names, self.held)) is not None:
+        held = {**held, **self.held}
+        if unfolded.folds and unfolded.tokens is not None:
+            self.folded_without = self.folds.per_step - names - held.keys()
+        if unfolded.folds and (folded := self.folds.at_last(unfolded, names, held)) is not None:
             copies, calls = [*copies, *folded.copies], [*calls, folded]
         if self.extras:
             columns, misfits = self._columns(rows, names, counts)
@@ -214,15 +214,6 @@ class Batch:
             names, copies, calls, rows, ready, misfits, True
         )  # fmt: skip
         self.unfolded, self._streams, self.extras = self.folds.nothing, NO_STREAMS, NOTHING
-
-    def _hold(self, names: Set[str], before: Sequence[Batch], folded: object) -> None:
-        """Take over values per step of the batches before, and report those that come after tokens that need them."""
-        if before and before[-1].held:
-            self.held = {**before[-1].held, **self.held}
-        if folded:
-            self.folded_without = self.folds.per_step - names - self.held.keys()
-        if late := names & frozenset(chain.from_iterable(batch.folded_without for batch in before)):
-            self.folds.report_late(late)
 
     def _columns(
         self, rows: int, names: Set[str], counts: Mapping[str, int]

@@ -265,6 +265,7 @@ class Intake:
             elif several:  # work on copies, so that the batches of all phases are replaced at once
                 batch = batch.copied()
             batch.take(call)
+            batches.step.hold(batch, call.names)
             if several:
                 batch.shared = batch.shared | call.names
             taken[phase] = batch
@@ -413,16 +414,14 @@ class Intake:
             return
         if batches.kept and batch.completions is not None and not batch.closed:
             self._give_kept(batches, batch)
-        partial = batches.partial_step
+        partial = piece = batches.partial_step
         came = None if partial or partly or phase in self.seen else self._pieces.get(phase, _NONE)
-        piece = partial
         if came is not None and followed and self._plan.ids in batch.names and batch.missing(came):
             came, piece = None, True
-        mode = "train" if batches.stream is None else batches.stream.mode
         batch.block = batches.scope if batches.once else None
-        before = batches.step.batches.get(phase, ())
+        held = batches.step.held_for(phase)
         try:
-            batch.close(self._elapsed(), before, first=came, grouping=self._plan.grouping, partial=partial, mode=mode)
+            batch.close(self._elapsed(), held, self._plan.grouping, first=came, partial=partial, mode=batches.mode)
         except Exception as error:  # noqa: BLE001  (it is raised again)
             del batches[phase]
             raise (self._locate(error) if isinstance(error, InputError) else error) from error.__cause__
@@ -434,7 +433,7 @@ class Intake:
             if not partly:
                 if batch.phase.folds:
                     self._folds[phase] = batch.folds.next(batch.names)
-                if before:
+                if before := batches.step.batches.get(phase):
                     self._paired.compare(phase, before[-1], batch, batches.step.names.setdefault(phase, set()))
             self._keep(batches, phase, batch)
         batches.pop(phase, None)

@@ -14,13 +14,15 @@ from collections import deque
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
+import torch
+
 from declog.engine.frame import Frame
 from declog.errors import UsageError
 from declog.records import Beside
 from declog.runtime.rows.batch import Batch
-from declog.runtime.rows.observation import Observation
+from declog.runtime.rows.observation import NOTHING, Observation
 from declog.runtime.rows.window import Window
-from declog.runtime.values.streams import Streams
+from declog.runtime.values.streams import NO_STREAMS, Streams
 
 _ONE_BLOCK = "one block for all of step {step}: `with log.step({step}):` around both; or number steps on from {next}"
 _EPOCHS = "number steps on from {next}, over epochs, too: `with log.step({next} * epoch + step):`"
@@ -33,10 +35,12 @@ class Step:
     """The batches of one step that are not handed over yet, by phase.
 
     ``counts`` has the number of batches that each phase has had, ``packets`` the ids of the consumed packets, ``bytes``
-    the approximate size of the batches, and ``names`` by phase the sets of signals that its batches have had.
+    the approximate size of the batches, and ``names`` by phase the sets of signals that its batches have had. ``held``
+    has by phase the latest values per step that folds of tokens read, with their ``streams``, and ``folded_without``
+    the names of those that some tokens were folded without.
     """
 
-    __slots__ = ("batches", "bytes", "counts", "names", "number", "packets")
+    __slots__ = ("batches", "bytes", "counts", "folded_without", "held", "names", "number", "packets", "streams")
 
     def __init__(self, number: int | None = None) -> None:
         self.number = number  # None: the step has no number yet
@@ -45,6 +49,28 @@ class Step:
         self.bytes = 0
         self.names: dict[str, set[Set[str]]] = {}
         self.packets: frozenset[str] = _NO_PACKETS
+        self.held: dict[str, Mapping[str, torch.Tensor]] = {}
+        self.streams = NO_STREAMS
+        self.folded_without: dict[str, Set[str]] = {}
+
+    def held_for(self, phase: str) -> Mapping[str, torch.Tensor]:
+        """The values per step that hold for the tokens of a batch of a phase, which is folded now."""
+        held = self.held.get(phase, NOTHING)
+        self.streams.join(held.values())
+        return held
+
+    def hold(self, batch: Batch, names: Set[str]) -> None:
+        """Let values per step of a call with these ``names`` hold for later tokens; report those that came too late."""
+        if batch.folds.per_step.isdisjoint(names):
+            return
+        phase = batch.phase.name
+        without = self.folded_without.get(phase, frozenset())
+        if late := batch.names & without:
+            self.folded_without[phase] = without - late
+            batch.folds.report_late(late)
+        self.held[phase] = {**self.held.get(phase, {}), **batch.held}
+        if devices := {value.device for value in batch.held.values() if value.is_cuda}:
+            self.streams = self.streams.noted(devices)
 
     def add(self, phase: str, batch: Batch) -> None:
         """Add a closed batch; adding the same one again changes nothing."""
@@ -59,6 +85,8 @@ class Step:
         else:
             batches.append(batch)
         self.bytes += batch.bytes
+        if batch.folded_without:
+            self.folded_without[phase] = self.folded_without.get(phase, frozenset()) | batch.folded_without
 
     def absorb(self, pending: Step, only: str | None = None) -> None:
         """Take the batches that waited for this step's number, of all phases or of the phase ``only``."""
@@ -254,6 +282,11 @@ class OpenBatches(dict[str, Batch]):
         self.partial_step = partial_step
         self.once = False
         self.kept: Sequence[tuple[Observation, Streams]] = ()
+
+    @property
+    def mode(self) -> str:
+        """The mode whose rows these are."""
+        return "train" if self.stream is None else self.stream.mode
 
     def adopt(self, other: OpenBatches) -> None:
         """Move another task's columns that have no rows into these open batches, if the numbers of rows fit."""

@@ -54,7 +54,9 @@ def unknown_signals(plan: Plan, signals: Mapping[str, Any]) -> UnknownSignalErro
             undeclared.append(name)
     undeclared = [name for name in undeclared if WORD.match(name) and name not in RESERVED and not iskeyword(name)]
     if undeclared:
-        phase = "rollout" if plan.project == TEE else "any"  # a logger's tables are phases too, with their own rows
+        # a logger's tables are phases too, with their own rows; `any` has the phase of what is observed beside it
+        beside = _phases(plan, signals)
+        phase = "rollout" if plan.project == TEE else beside.pop() if len(beside) == 1 else "any"
         in_config, overrides = _declarations({name: words_of(signals[name]) for name in undeclared}, phase)
         call = f"wandb = declog.tee(wandb, {TEE!r}, {overrides})" if plan.project == TEE else overrides
         fixes += [f"one of your own, in the config: {in_config}", f"or as overrides: {call}"]
@@ -79,11 +81,16 @@ def _of_mode(name: str, plan: Plan) -> str | None:
     return f"`{name}`: {f'`{call}`' if mode == 'train' else around}"
 
 
+def _phases(plan: Plan, signals: Mapping[str, Any]) -> set[str]:
+    """The phases of a call, by its signals that one phase alone has; without the phase of a config with only `any`."""
+    homes = [{op.phase for op in plan.sources[name]} for name in signals.keys() & plan.sources.keys()]
+    return {phase for phases in homes if len(phases) == 1 for phase in phases} - {"default"}
+
+
 def _not_observed(plan: Plan, clauses: Collection[Clause], signals: Mapping[str, Any]) -> str:
     """The signals of the call's phases that a metric needs and the call does not observe, as text."""
     sources = {(name, op.name): op.source for name, phase in plan.phases.items() for op in phase.signals}
-    homes = [{op.phase for op in plan.sources[name]} for name in signals.keys() & plan.sources.keys()]
-    here = {phase for phases in homes if len(phases) == 1 for phase in phases}
+    here = _phases(plan, signals)
     needs = [[(need, sources.get((need.phase, need.name), need.name)) for need in clause] for clause in sorted(clauses)]
     absent = [
         " or ".join(dict.fromkeys(f"`{source}`" for _, source in clause))

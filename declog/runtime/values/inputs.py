@@ -182,7 +182,9 @@ def _list(op: SignalOp, label: str, value: Sequence[Any]) -> Observed:
         at = next((position for position in places if not is_scalar(value[position])), places[0])
         if op.family and isinstance(value[at], Mapping):
             name = op.source
-            columns = f"{{key: [row.get(key) for row in {name}] for key in {name}[0]}}"
+            columns = (
+                f"{{key: [(row or {{}}).get(key) for row in {name}] for key in set().union(*filter(None, {name}))}}"
+            )
             raise InputError.of("DL504.family_maps", name=name, declared=_declared(op), position=at, columns=columns)
         if op.family and isinstance(value[at], Sequence) and not isinstance(value[at], str):
             raise InputError.of(

@@ -134,6 +134,42 @@ def test_tokens_read_what_came_before_them(tmp_path: Path, caplog: pytest.LogCap
     assert "[DL605] `now` came after tokens of phase `default` in the same step" in caplog.text
 
 
+SCOPES: Mapping[str, Callable[[Recorder, dict[str, Any], dict[str, Any]], object]] = {
+    "explicit batches": lambda log, one, two: in_batches(log, [{"now": 5.0}, one, two]),
+    "a thread": lambda log, one, two: in_batches(log, [{**one, "now": 5.0}], thread=two),
+    "packets": lambda log, one, two: in_batches(log, [{"now": 5.0}], packets=[one, two]),
+}
+
+
+def in_batches(
+    log: Recorder, calls: Sequence[dict[str, Any]], thread: dict[str, Any] | None = None, packets: Sequence[Any] = ()
+) -> None:
+    for number, call in enumerate(calls):
+        if number:
+            with log.batch():
+                log.observe(**call)
+        else:
+            log.observe(**call)
+    for packet in packets:
+        log.observe(declog.rows(**packet))
+    if thread is not None:
+        other = threading.Thread(target=declog.bind(log.observe), kwargs=thread)
+        other.start()
+        other.join()
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_tokens_of_other_scopes_read_it(scope: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It came in a batch that is still open, of the step's own code; many steps, so that calls are learned."""
+    sink = MemorySink()
+    with declog.start({**CONFIG, "tables": {}}, sinks=[sink], output_dir=tmp_path) as log:
+        for step in range(12):
+            with log.step(step):
+                SCOPES[scope](log, {"row": [0, 1], **TOKENS}, {"row": [2, 3], **TOKENS})
+    assert [scalars["penalty"] for scalars in sink.scalars.values()] == [5 * 12] * 12
+    assert "DL605" not in caplog.text
+
+
 def of_rank(comm: Comm, folder: Path) -> dict[str, Any]:
     sink = MemorySink()
     with declog.start(CONFIG, comm=comm, sinks=[sink], output_dir=folder) as log, log.step(0):
