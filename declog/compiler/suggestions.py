@@ -234,9 +234,14 @@ def of_condition(draft: Draft, id: str, spec: MetricSpec, per_token: bool, probl
 def _of_tail(id: str, spec: MetricSpec, per_token: bool) -> str | None:
     """The fix for ``where: entropy > p80(entropy)`` of a mean of the same values: the mean of the greatest fifth.
 
-    None if the mean is of other values.
+    None if the mean is of other values, or of those between two quantiles.
     """
     parts = conjuncts(body_of(str(spec.where)))
+    if (
+        sum(isinstance(part, ast.Compare) and library_calls.level_of(part.comparators[0]) is not None for part in parts)
+        > 1
+    ):
+        return None
     reduced = re.sub(r"\s", "", id if spec.expr is None else str(spec.expr))
     for part in parts:
         if not isinstance(part, ast.Compare) or len(part.ops) > 1 or spec.reduce not in (None, "mean"):

@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 import shlex
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from pathlib import Path as FilePath
+from typing import Any
 
 import yaml
 from hydra.core.override_parser.types import Override
@@ -57,10 +58,21 @@ def composition_error(loader: Loader, origin: Origin, error: Exception) -> Compo
     return CompositionError(problems or [file_problem(loader, origin, error, composition)])
 
 
+def _data_in(text: str) -> Mapping[str, Any] | None:
+    """The map that a text in YAML holds, in place of the name of a preset; None for any other text."""
+    try:
+        data = yaml.safe_load(text) if ":" in text else None
+    except yaml.YAMLError:
+        return None
+    return data if isinstance(data, Mapping) else None
+
+
 def unknown_preset(name: str, names: Sequence[str], directory: FilePath | None = None) -> Problem:
     """DL104 for an unknown preset. ``directory`` is the folder that was searched for the caller's own presets."""
     fix = known_presets(name, names)
-    if files := files_named(name):
+    if (data := _data_in(name)) is not None:
+        fix = f"give data, or write it into a file: declog.start({data!r})"
+    elif files := files_named(name):
         fix = f"did you mean the file `{files[0]}`?"
     elif len(listed := name.strip(",").split(",")) > 1 and {*listed} <= {*names}:
         fix = f"a run has one config; of each by itself: declog check {' '.join(listed)}"
@@ -103,7 +115,10 @@ def _of_group(loader: Loader, origin: Origin, good: list[str], line: str, tree: 
         is_list, are_words = type_ is None or list in kinds, re.fullmatch(r"\w+(,\w+)+", value) is not None
         decimal = re.fullmatch(r"-?\d+,\d+", value) is not None and float in atoms(type_)
         texts = [f"{key}={value.replace(',', '.')}"] * decimal
-        texts += [f"{key}=[{value}]"] * is_list + [f"{key}={quoted(value)}"] * (kinds != {list} and not are_words)
+        is_group = loader.repository.group_exists(key)  # `declog=mine,acme`
+        texts += [f"{key}=[{value}]"] * (is_list or is_group) + [f"{key}={quoted(value)}"] * (
+            kinds != {list} and not are_words
+        )
         texts += [] if is_list else [f"--multirun {line}"]
         fix = "  or  ".join(text if text.startswith("--") else shlex.quote(text) for text in texts)
         return problem_of(line, "DL101.sweep", behind=True, value=value, fix=fix)

@@ -176,6 +176,7 @@ def with_axis(words: list[str]) -> str | None:
     if array is not None:
         return f"token {array[1]}" if array[1] in TYPES else "token"
     words = [re.sub(r"\A(?:torch|np|numpy|pd|jnp)\.|\[.*\]\Z", "", word).lower() for word in words]  # `torch.int64`
+    words = [re.sub(r"\A(float|int|bool)\d+\Z", r"\1", word) for word in words]
     words = [SYNONYMS[word] if SYNONYMS.get(word) in TYPES and word not in _AXIS_WORDS else word for word in words]
     if words[0] in _AXIS_WORDS:
         named = [_AXIS_WORDS[words[0]], *words[1:]]

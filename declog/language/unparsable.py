@@ -312,6 +312,9 @@ _MEANS = re.compile(r"(?i)(?<![.\w])(avg|average|median)(?=[(])")
 
 def _completed(fix: str) -> str:
     """A fix whose texts can be parsed, and name means as the language does."""
+    if isinstance(fix, Entry):
+        keys = {key: _parsable(item) if key in ("expr", "where") else item for key, item in fix.keys.items()}
+        return fix if keys == fix.keys else Entry(keys, *fix.around, bare=True)
 
     def written(match: re.Match[str]) -> str:
         named = _MEANS.sub(lambda word: reduction(word[1]), _parsable(match[1]))
@@ -329,7 +332,7 @@ def fix_of(message: str, plain: str, marked: str) -> str:
     if written != plain.strip() and _parses(written):
         return f"write `{written}`"
     if (fix := of_text(written, marked)) is not None:
-        return _completed(fix) if type(fix) is str else fix
+        return _completed(fix)
     if (here := _parsable(written)) != plain.strip():
         return _completed(f"write `{here}`")
     if "never closed" in message:
