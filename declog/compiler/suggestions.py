@@ -237,10 +237,8 @@ def _of_tail(id: str, spec: MetricSpec, per_token: bool) -> str | None:
     None if the mean is of other values, or of those between two quantiles.
     """
     parts = conjuncts(body_of(str(spec.where)))
-    if (
-        sum(isinstance(part, ast.Compare) and library_calls.level_of(part.comparators[0]) is not None for part in parts)
-        > 1
-    ):
+    levels = [library_calls.level_of(part.comparators[0]) for part in parts if isinstance(part, ast.Compare)]
+    if len(levels) - levels.count(None) > 1:
         return None
     reduced = re.sub(r"\s", "", id if spec.expr is None else str(spec.expr))
     for part in parts:
