@@ -85,3 +85,11 @@ def test_a_metric_beside_itself_of_one_mode(condition: str, formula: str) -> Non
         plan = declog.plan({**CONFIG, "metrics": {**metrics, "one": others}})
         (warning,) = plan.warnings
         assert f"alone, and reads `r` of {'train' if 'train' in condition and '==' in condition else 'eval'}" in warning
+
+
+@pytest.mark.parametrize("combine", ["ema(0.9)", "lag(1)", "rolling(5)", "rolling_max(5)"])
+def test_a_curve_of_training_is_no_other_mode(combine: str) -> None:
+    """Class: a metric beside its own curve, which only training has: its values do meet those of training."""
+    curve = {"expr": "r", "where": "mode == 'train'", "combine": combine}
+    assert refusal(metrics={**METRICS, "curve": curve, "x": {"formula": "r - curve"}}) is None
+    assert refusal(metrics={**METRICS, "curve": curve}, alerts={"x": {"when": "r < 0.5 * curve"}}) is None
