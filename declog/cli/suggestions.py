@@ -51,15 +51,11 @@ def override(word: str, words: Sequence[str]) -> str:
     if word[0] in DASHES:
         return f"--{word.lstrip(''.join(DASHES))}: an option begins with two plain dashes"
     at = list(words).index(word)
-    if "=" in words:
-        index = list(words).index("=")
-        joined = "=".join(words[max(0, index - 1) : index + 2 : 2])
-        return f"no spaces around `=`: {joined}"
+    if (joined := _joined(words, at)) is not None:
+        return joined
     starts = [index for index in range(at) if _is_open(words[index])]
     if starts and (pieces := _until_closed(words[starts[0] :])):
         return f"put the whole override in single quotes: {shlex.quote(' '.join(pieces))}"
-    if re.match(r"[\w.]+\.[\w.]+:[^/]", word) or (":" in word and word.partition(":")[0] in _keys()):
-        return word.replace(":", "=", 1)
     if word in _keys():
         from declog.language.keys import SECTIONS
 
@@ -77,6 +73,18 @@ def override(word: str, words: Sequence[str]) -> str:
         return f"a key is changed by {word}=VALUE; `declog show CONFIG --key {word}` shows it"
     shown = f"; `declog show {words[0]} --key metrics.{word}` shows a metric" if at and word.isidentifier() else ""
     return f"one config, then key=value, +key=value or ~key{shown}"
+
+
+def _joined(words: Sequence[str], at: int) -> str | None:
+    """The override for ``every: 2``, ``every = 2`` or ``every= 2`` at a word; a shell splits them at blanks."""
+    from declog.config.overrides import pasted, with_equals
+
+    behind = [words[start:] for start in (at - 1, at) if start >= 0]
+    pieces = [[rest[:2], rest[:3], [*rest[:1], *_until_closed(rest[1:])]] for rest in behind]
+    split = (" ".join(piece) for listed in pieces for piece in listed)
+    texts = [words[at], *(text for text in split if re.match(r"\S+(?: [:=]|[:=] )", text) and not _is_open(text))]
+    said = next(filter(None, map(with_equals, texts)), None)
+    return None if said is None else pasted(said)
 
 
 def _is_open(text: str) -> bool:

@@ -47,10 +47,11 @@ def names_and_overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
         strange = (
             not name.strip()
             or name[0] in suggestions.DASHES
-            or re.fullmatch(rf"[\w.]+:[^/]\S*(?<!\.yaml)|{suggestions.CONDITION}", name)
+            or re.fullmatch(rf"[\w.]+ *:(?!/).*(?<!\.yaml)(?<!\.yml)|{suggestions.CONDITION}", name)
         )
         if strange or spaced:
-            raise Wrong(f"`{names[-1] if spaced else name}` is no config", suggestions.override(name, words))
+            wrong = names[-1] if spaced else name
+            raise Wrong(f"`{wrong}` is no config", suggestions.override(wrong, words))
     if key := next((name for name in names[1:] if suggestions.is_key(name) and not Path(name).exists()), None):
         raise Wrong(f"`{key}` is no config", suggestions.override(key, words))
     if late_name := next((word for word in overrides if is_name(word)), None):

@@ -14,7 +14,7 @@ from declog.compiler.formulas import over_metrics
 from declog.compiler.schemas import coarser, columns, of_schema, of_table
 from declog.compiler.scopes import MetricScope
 from declog.errors import Problem, did_you_mean, in_flow, nearest
-from declog.language import notation, unparsable
+from declog.language import alert_keys, notation, unparsable
 from declog.language.dtypes import AXES, NUMERIC, Axis, DType, per
 from declog.language.modes import alert_of_mode, in_mode
 from declog.language.nodes import CONST, LABEL, LABELLED, METRIC, Node, label_of, reads_other_ranks, walk
@@ -225,6 +225,11 @@ def alerts(draft: Draft) -> None:
             draft.report("DL203.alert", path, fix=f'{name}: "{bound} 0.5"')
             continue
         text = spec.when if spec.when is not None else of_limits
+        if (inside := alert_keys.of_keys_inside(text, name)) is not None:
+            rest = spec.model_dump(exclude_unset=True, exclude={"when"}, by_alias=True)
+            fix = in_flow({name: {**inside, **rest}})[1:-1]
+            draft.report("DL301.keys", (*path, "when"), source=text, span=(0, len(text)), fix=fix)
+            continue
         with draft.at(*path, *(["when"] if spec.when is not None else []), off=f"alerts.{name}"):
             node = over_metrics(draft, text, of_alert=name, holds=True)
             if node.op == CONST and node.type.dtype in NUMERIC:  # kl: "0.5"

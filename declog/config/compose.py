@@ -27,7 +27,7 @@ from declog.config.fold import Composition
 from declog.config.hydra import InCode, Loader, config_loader
 from declog.config.origin import Origin
 from declog.config.override_errors import problem_of
-from declog.config.overrides import ADDS, pasted, taken, written
+from declog.config.overrides import ADDS, pasted, taken, with_equals, written
 from declog.config.project import config_dir as config_folder
 from declog.config.project import load_imports
 from declog.config.quoting import depths
@@ -56,7 +56,8 @@ def compose(
     ``CompositionError`` with every wrong override. A running ``@hydra.main`` application is neither used nor disturbed.
     """
     if isinstance(overrides, str | Mapping) or not all(isinstance(text, str) for text in overrides):
-        texts = [f"output_dir={text}" if "/" in text and "=" not in text else text for text in _as_texts(overrides)]
+        said = [f"output_dir={text}" if "/" in text and "=" not in text else text for text in _as_texts(overrides)]
+        texts = [with_equals(text) or text for text in said]
         raise _refused("DL101.overrides", "overrides", type=type(overrides).__name__, fix=str(texts))
     if isinstance(config, str | os.PathLike) or _extends(config) or (overrides and _is_lines(config)):
         _not_of_application()

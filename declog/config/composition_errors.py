@@ -113,12 +113,12 @@ def _of_group(loader: Loader, origin: Origin, good: list[str], line: str, tree: 
         type_ = reduce(below, rest, LogSpec if first == GROUP else None)
         kinds = {typing.get_origin(atom) for atom in atoms(type_)}
         is_list, are_words = type_ is None or list in kinds, re.fullmatch(r"\w+(,\w+)+", value) is not None
+        numbers = {*atoms(type_)} <= {bool, float, int, type(None)}
         decimal = re.fullmatch(r"-?\d+,\d+", value) is not None and float in atoms(type_)
         texts = [f"{key}={value.replace(',', '.')}"] * decimal
+        is_text = type_ is None or not (numbers or kinds == {list} or are_words)
         is_group = loader.repository.group_exists(key)  # `declog=mine,acme`
-        texts += [f"{key}=[{value}]"] * (is_list or is_group) + [f"{key}={quoted(value)}"] * (
-            kinds != {list} and not are_words
-        )
+        texts += [f"{key}=[{value}]"] * (is_list or is_group) + [f"{key}={quoted(value)}"] * is_text
         texts += [] if is_list else [f"--multirun {line}"]
         fix = "  or  ".join(text if text.startswith("--") else shlex.quote(text) for text in texts)
         return problem_of(line, "DL101.sweep", behind=True, value=value, fix=fix)

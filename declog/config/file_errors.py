@@ -26,6 +26,7 @@ from declog.config.search_path import GROUP, ROOT, preset_folders
 from declog.config.source_map import LINE_BREAK, FileLocation, shown_path
 from declog.config.twice import of_twice
 from declog.errors import Excerpt, Path, Problem, Where, did_you_mean, in_flow, nearest
+from declog.language.alert_keys import of_list
 from declog.language.keys import keys, models
 from declog.language.notation import is_reduction, of_axes
 from declog.language.wrong_forms import as_map, as_profile, as_sinks
@@ -80,6 +81,8 @@ def _list_and_map(error: ListOverMap) -> Problem:
         fix += "; the others are there" * (listed != section) if listed else ""
         if error.path[1:-1] == ("metrics",) and all(is_reduction(str(item), 1) for item in section):
             fix = f"{key}: {{reduce: {in_flow(section)}}}"
+        elif error.path[1:-1] == ("alerts",):
+            fix = of_list(str(key), section) or fix
         elif key == "metrics" and all(isinstance(item, str) and item.isidentifier() for item in section):
             fix += f"; to choose among those that there are: profiles: {{full: {{only: {in_flow(section)}}}}}"
     problem = Problem.of("DL101.merged", error.path[1:], key=key, what=what, other=other, fix=fix)

@@ -14,7 +14,7 @@ import yaml
 from declog.config.override_fixes import edit_of
 from declog.config.quoting import is_expression
 from declog.errors import DeclogError, Entry, Path, Problem, in_flow, keys, nested
-from declog.language.keys import entry_path
+from declog.language.keys import entry_path, keys_at
 from declog.language.notation import both
 from declog.language.shorthand import long
 from declog.language.tree import at, has, over, tree_of
@@ -96,13 +96,15 @@ def with_right_declarations(fix: str | None, data: Mapping[str, Any], check: Cal
 
 def _said_once(problems: Iterable[Problem]) -> Iterator[Problem]:
     """The problems; if several problems of an entry have the same edit, the later ones refer to it."""
-    edits: set[tuple[Path, str]] = set()
+    edits: dict[tuple[Path, str], Problem] = {}
     for problem in problems:
-        said = re.match(r"(\w+: [{\[][^\n]*?[}\]]+)(?:(?:, which |: [a-z]).*)?\Z", problem.fix or "")
-        edit = problem.path[:-1], said[1] if said else ""
-        again = problem.code == "DL201" and said and edit in edits
-        edits.add(edit)
-        yield replace(problem, fix=f"drop it: `{edit[1]}` is for both") if again else problem
+        fix = problem.fix or ""
+        said = re.match(r"(\w+: [{\[][^\n]*?[}\]]+)(?:(?:, which |: [a-z]| for the ).*)?\Z", fix)
+        edit = said[1] if said else ""
+        first = edits.setdefault((problem.path[:-1], edit), problem)
+        again = problem.code == "DL201" and said and first is not problem
+        shown = f"the edit for `{first.path[-1]}`" if again and "  or  " in fix else f"`{edit}`"
+        yield replace(problem, fix=f"drop it: {shown} is for both") if again else problem
 
 
 def _tried(problem: Problem, data: Mapping[str, Any], check: Check) -> list[Problem]:
@@ -126,7 +128,8 @@ def _tried(problem: Problem, data: Mapping[str, Any], check: Check) -> list[Prob
         if inside is None:
             break
         behind = _edit(inside, edited)
-        entire = behind is not None and str(inside.fix).startswith("{") and behind.path == edit.path[:2] != edit.path
+        of_entry = str(inside.fix).startswith(("{", f"{edit.path[1]}: {{"))
+        entire = of_entry and behind is not None and behind.path == edit.path[:2] != edit.path
         if entire or str(inside.fix).startswith(f"{edit.path[0]}: {{"):  # it needs entries beside this one
             problem, hidden = replace(problem, fix=inside.fix), [one for one in hidden if one is not inside]
             return [problem, *hidden]
@@ -152,6 +155,9 @@ def _edit(problem: Problem, data: Mapping[str, Any]) -> _Edit | None:
     near = re.fullmatch(r"did you mean `(\w+)`\?", fix)
     if near is not None and problem.code == "DL201" and len(path) > 2 and has(data, path):
         return _Edit((*path[:-1], near[1]), at(data, path), fix)
+    plain = re.fullmatch(r"(\w+): ([^\"'{}\[\]`;:,#]* [^\"'{}\[\]`;:,#]*)", fix)
+    if plain is not None and plain[1] in keys_at(path[:-1]) and has(data, path):
+        return _Edit((*path[:-1], plain[1]), plain[2], fix)
     text, (start, end) = problem.source or "", problem.span or (0, 0)
     entire = re.fullmatch(r"(?:.*, which is another value: )?write (`([^`{]+)`)(?:, if .+)?", fix)
     if entire is not None and has(data, path) and problem.source in (None, at(data, path)):

@@ -11,7 +11,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
 from declog.config.override_fixes import choice_of, edit_of, keys_at
-from declog.config.overrides import ADDS, may_be_added, parsed, pasted, setting, taken, written
+from declog.config.overrides import ADDS, may_be_added, parsed, pasted, setting, taken, with_equals, written
 from declog.config.search_path import GROUP
 from declog.config.uses import old_names
 from declog.errors import Excerpt, Problem, Where, did_you_mean, elsewhere, in_flow, nearest, nested
@@ -74,11 +74,11 @@ def unreadable(line: str, tree: Node | None = None) -> Problem | None:
         return problem_of(line, "DL101.star")
     if "/" in key and "." in key:
         return _slashed(line, key, value, tree)
-    if not equals or not key:
+    if not equals or not key or ":" in key:
         if re.fullmatch(r"\+*[a-z_][\w./@]*", line):
             return problem_of(line, "DL101.no_value", line=line)
-        pair = re.fullmatch(r"(\+*[a-z_][\w.]*)\s*:\s*(\S.*)", line)
-        fix = pasted(f"{pair[1]}={pair[2]}") if pair else "an override is key=value, +key=value or ~key"
+        said = with_equals(line)
+        fix = pasted(said) if said else "an override is key=value, +key=value or ~key"
         return problem_of(line, "DL101.no_override", fix=fix)
     if key.removeprefix(f"{GROUP}.").startswith("--"):
         return problem_of(line, "DL101.dashes", fix=line.replace("--", "", 1))

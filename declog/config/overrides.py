@@ -42,6 +42,12 @@ def pasted(line: str) -> str:
     return line if re.fullmatch(r"[+\w./@=,:-]+", line) else shlex.quote(line)
 
 
+def with_equals(line: str) -> str | None:
+    """The override that ``every: 2`` or ``every = 2`` is meant as; None for another text."""
+    pair = re.fullmatch(r"(\+*[a-z_][\w.]*)\s*[:=]\s*(?!//)(\S.*)", line, re.DOTALL)
+    return f"{pair[1]}={pair[2]}" if pair else None
+
+
 def setting(key: str, value: object) -> str:
     """The override ``key=value`` as one word of a shell; ``key`` has its sign."""
     return pasted(f"{key}={written(value)}")

@@ -29,7 +29,7 @@ LOCK = "declog.lock"
 ENTRIES = "entries"  # the key of the lock that holds the ids of a config's entries
 KINDS = tuple(section for section in SECTIONS if section != "tests")
 RENAMED = [section for section in sections_with("renamed") if section != "derived"]  # derived values count as signals
-_INCOMPLETE = ("DL201", "DL202", "DL203", "DL302", "DL402", "DL403")  # codes for an entry that lacks its base
+_INCOMPLETE = ("DL202", "DL203", "DL302", "DL402", "DL403")  # codes for an entry that lacks its base
 _UNKNOWN = re.compile(r"(?:unknown|there is no) (\w+) `(\w+)`(?: here)?")
 
 

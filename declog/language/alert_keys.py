@@ -5,6 +5,7 @@ The functions take the entry of an alert and return the fix for one of its keys.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
@@ -14,10 +15,11 @@ from declog.errors.elsewhere import SYNONYMS
 from declog.language.keys import keys
 from declog.language.library_calls import SPANS
 from declog.language.modes import alert_of_mode, in_mode
-from declog.language.notation import SIGNS
+from declog.language.notation import SIGNS, condition
+from declog.language.parser import body_of
 from declog.language.spec import AlertSpec
 from declog.language.tracker_names import in_formula, metric_of
-from declog.language.unparsable import BOUNDS
+from declog.language.unparsable import BOUNDS, spelt, with_signs
 from declog.language.wrong_forms import of_prometheus
 
 _ABOUT = ("metric", "signal", "target", "monitor", "on", "expr")  # keys for the metric that an alert is about
@@ -93,6 +95,39 @@ def moved(
     if about is not None and mode is not None:
         return alert_of_mode(name, {"when": when, **rest}, metric, str(mode), metrics)
     return f"{name}: {in_flow({'when': when, **rest})}"
+
+
+def of_keys_inside(text: str, metric: str) -> dict[str, Any] | None:
+    """The keys of an alert on ``metric`` for a text that holds several, ``kl > 0.5 for 3 steps, do: stop``.
+
+    None for an expression, and for a text whose rest is no condition.
+    """
+    rest, keys = text.strip(), dict[str, Any]()
+    while body_of(rest) is None and (part := _KEY_INSIDE.search(rest)) is not None:
+        rest = rest[: part.start()]
+        if (word := part["word"]) is not None:
+            keys = {**({"do": ["stop"]} if word == "stop" else {"level": word}), **keys}
+        else:
+            key, count = part["key"].lower(), SYNONYMS.get(part["count"], part["count"])
+            keys = {key if key == "cooldown" else "for": int(count), **keys} if count.isdigit() else keys
+    said = condition(with_signs(spelt(rest)), metric)
+    body = body_of(str(said.get("when", 0)))
+    return {**said, **keys} if keys and body is not None and not isinstance(body, ast.Name) else None
+
+
+def of_list(name: str, items: list[Any]) -> str | None:
+    """The fix for a list, ``[reward < 2, {for: 3}]``, in place of an alert's map; None for other items."""
+    text = ", ".join(item if isinstance(item, str) else in_flow(item).strip("{}") for item in items)
+    keys = of_keys_inside(text, name)
+    return None if keys is None else in_flow({name: keys})[1:-1]
+
+
+_KEY_INSIDE = re.compile(
+    r"[\s,;:]+(?:and\s+)?(?:(?:(?:do|then|and|level)[\s:=]+)?(?P<word>stop|warn|error|info)"
+    r"|(?P<key>for|over|during|cooldown)\b[\s:=]*(?:at least |the last |last )?(?P<count>\d+|[a-z]+)"
+    r"(?:[smh]|\s*\b(?:consecutive|in a row|log|step|event|[a-z]+s))*)\s*\Z",
+    re.IGNORECASE,
+)
 
 
 def _rest(entry: Mapping[str, Any]) -> dict[str, Any]:

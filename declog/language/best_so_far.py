@@ -7,10 +7,14 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from declog.errors import elsewhere, in_flow
-from declog.language.library_calls import naming
+from declog.errors import Entry, elsewhere, in_flow
+from declog.language.keys import keys
+from declog.language.library_calls import naming, of_library
 from declog.language.notation import both
+from declog.language.parser import body_of
 from declog.language.scope import Scope
+from declog.language.smoothing import MOST
+from declog.language.spec import MetricSpec
 from declog.language.syntax import parse
 from declog.language.tracker_names import in_formula, reductions_of
 
@@ -57,6 +61,33 @@ def best_of_steps(metric: str, metrics: Mapping[str, Any], combine: str) -> dict
     said = {**entry, "reduce": reductions_of(entry)[ending] if ending else entry.get("reduce", "mean")}
     kept = {key: said[key] for key in ("reduce", "where", "by", "weight") if said.get(key, "mean") != "mean"}
     return {"expr": entry.get("expr", id), **kept, "over": "run_step", "combine": combine}
+
+
+def of_run(key: str, name: str, entry: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The metric for ``summary: max`` or ``running_max: true``, and one for each word of ``summary: min,max``.
+
+    None for another key, and for a word without such a metric: trackers keep the last value.
+    """
+    falls = "down" in map(elsewhere.meanings("good").get, map(str, entry.values()))  # `goal: minimize`
+    extremes = {**_EXTREMES, "best": "min" if falls else "max"}
+    words = re.findall(r"\w+", str(entry[key])) if key in _SUMMARIES else []
+    if entry[key] is True and elsewhere.keys().get(f"metrics.{key}") is None:
+        words = [key]
+    ways = {word: f"running_{extremes.get(word, word)}" if key in _SUMMARIES else word for word in words}
+    kept = {word: value for word, value in entry.items() if word in keys(MetricSpec)}
+    expr = body_of(str(kept.get("expr", name)))
+    entries: dict[str, Any] = {}
+    for word, way in ways.items():
+        meaning = expr and of_library(way, [expr])
+        if isinstance(meaning, Entry) and "formula" not in kept:
+            entries[word] = {**kept, **meaning.keys}
+        elif isinstance(meaning, Entry) and (combine := meaning.keys.get("combine")) in ("max", "min"):
+            entries[word] = {**kept, "combine": f"rolling_{combine}({MOST})"}
+    several = len(entries) > 1
+    return {f"{name}_{word}" if several else name: metric for word, metric in entries.items()} or None
+
+
+_SUMMARIES = elsewhere.words("summaries")
 
 
 def best_of_mode(text: str, mode: str, metrics: Mapping[str, Any]) -> str | None:

@@ -12,17 +12,16 @@ from typing import Any
 
 from declog.errors import Path, Problem, elsewhere, in_flow, nearest, nested
 from declog.errors.elsewhere import SYNONYMS
-from declog.language import alert_keys, bins, idioms, wrong_forms
+from declog.language import alert_keys, best_so_far, bins, chosen_rows, idioms, wrong_forms
 from declog.language.earlier_steps import BEFORE, CHANGES, RATIOS, SLOPES
 from declog.language.keys import SECTIONS, entries, entry_names, keys, keys_at, model_of, section_of, sections_with
 from declog.language.labelled_rows import of_labelled_rows, of_labelled_table
 from declog.language.library_calls import SPANS, of_level_beside, per_second
 from declog.language.model import Scalar
-from declog.language.notation import OF_PARTS, WORD, is_reduction, of_parts, reduced
-from declog.language.other_tools import of_other_tools
+from declog.language.notation import OF_PARTS, is_reduction, of_parts, reduced
+from declog.language.other_tools import of_other_tools, of_verb
 from declog.language.smoothing import MOST, Smoothing
 from declog.language.spec import COMBINE, AboutSpec, LogSpec, MetricSpec, ProfileSpec, SignalSpec
-from declog.language.spec_of_tables import TableSpec
 from declog.language.tree import at, listed, map_at
 from declog.language.unknown_names import of_fewer_values
 from declog.language.wrong_types import bucketed, edges_of
@@ -35,6 +34,12 @@ def answered(problem: Problem, data: Mapping[str, Any]) -> Problem | None:
 
     Returns None if another problem reports the same mistake.
     """
+    section, *names = map(str, problem.path)
+    if names and (verb := of_verb(section, names[0], data)):
+        first = next(iter(at(data, (section, names[0]))))
+        edit = verb if verb.startswith("drop it") else f"{verb}, which replaces `{names[0]}`"
+        said = Problem.of("DL201.key", (section, names[0]), key=names[0], fix=edit)
+        return said if names[1:] in ([], [first]) else None
     if problem.code == "DL202":
         return _of_form(problem, data)
     fix = _of_unknown_key(problem, data) if problem.code == "DL201" else None
@@ -45,10 +50,13 @@ def answered(problem: Problem, data: Mapping[str, Any]) -> Problem | None:
 
 def _of_form(problem: Problem, data: Mapping[str, Any]) -> Problem | None:
     """The problem of a value in the wrong form for its key. None for a `combine` beside an axis in `over`."""
+    key, section = str(problem.path[0]), data.get(str(problem.path[0]))
     if (never := wrong_forms.of_never(problem.path, data)) is not None:
         return replace(problem, fix=f"{problem.fix}, or where it is never to be logged: {never}")
     if problem.path[-1] in ("top", "bottom") and (fix := wrong_forms.of_share(problem.path, data)) is not None:
         return replace(problem, fix=fix)
+    if key == "alerts" and problem.path[1:] and isinstance(items := at(data, problem.path[:2]), list):
+        problem = replace(problem, fix=alert_keys.of_list(str(problem.path[1]), items) or problem.fix)
     for depth in (3, 4) if problem.path[0] == "schemas" else (3,):
         if (fix := wrong_forms.in_one_form(problem.path[:depth], data)) is not None:
             return replace(problem, path=problem.path[:depth], fix=fix)
@@ -60,7 +68,6 @@ def _of_form(problem: Problem, data: Mapping[str, Any]) -> Problem | None:
             return None
         fix = _of_combine(str(problem.path[1]), entry)
         return problem if fix is None else replace(problem, fix=fix)
-    key, section = str(problem.path[0]), data.get(str(problem.path[0]))
     if key == "sinks":
         return Problem.of("DL202.sinks", problem.path, fix=wrong_forms.as_sinks(section))
     if len(problem.path) > 1 or key not in SECTIONS:
@@ -89,6 +96,10 @@ def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
     if len(problem.path) > 1:
         return of_other_tools(problem.path, data) or _of_lost_sign(problem.path)
     key, value = word, data[word]
+    if "<named>" not in elsewhere.keys().get(word, ""):
+        moved = of_verb("metrics", word, {"metrics": {**map_at(data, "metrics"), word: value}})
+        if moved is not None and isinstance(value, Mapping | list):
+            return moved
     bare = key.removeprefix("run_")
     home = next((section for section in keys(LogSpec) if bare in keys_at([section])), None)
     moved_key = None if home is None else in_flow({home: {bare: value}})[1:-1]
@@ -139,9 +150,9 @@ def _of_entry(section: str, word: str, name: str, entry: Any, data: Mapping[str,
         case "metrics":
             return _moved_of_metric(word, name, entry)
         case "filters":
-            return of_labelled_rows(word, entry) or _moved_of_filter(word, name, entry)
+            return of_labelled_rows(word, entry) or chosen_rows.of_rows("filters", word, name, entry)
         case "tables":
-            return of_labelled_table(word, entry) or _moved_of_table(word, name, entry)
+            return of_labelled_table(word, entry) or chosen_rows.of_rows("tables", word, "filter", entry)
         case "profiles":
             return _of_extended(word, name, entry, data.get(section)) or _moved_of_profile(word, name, entry)
         case "alerts":
@@ -237,7 +248,7 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
         named = {**inner, "name": f"{name}/{key}"}
         return f"sections of metrics are prefixes of names: metrics: {{{name}_{key}: {in_flow(named)}}}"
     chosen = entry[key] if SYNONYMS.get(key) == "where" else None
-    if isinstance(chosen, Mapping) and (where := _of_chosen_rows(chosen)) is not None:
+    if isinstance(chosen, Mapping) and (where := chosen_rows.condition_of(chosen)) is not None:
         return _rewritten(name, entry, key, expr=entry.get("expr", name), where=where)
     if key == "label" and " " in str(entry[key]):
         return f"about: {{{name}: {{title: {in_flow(entry[key])}}}}}"
@@ -245,6 +256,8 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
         return _rewritten(name, entry, key, **histogram)
     if (word := SYNONYMS.get(key, key)) in keys(AboutSpec):
         return f"about: {{{name}: {{{word}: {in_flow(entry.get(key))}}}}}"
+    if (so_far := best_so_far.of_run(key, name, entry)) is not None:
+        return f"metrics: {in_flow(so_far)}" if len(so_far) > 1 else in_flow(so_far)[1:-1]
     if (levels := of_level_beside(str(entry.get("reduce")), key, entry[key])) is not None:
         return levels
     if key == "per" and entry[key] in ("second", "sec", "s"):
@@ -285,17 +298,6 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
         written = f"{key}({arguments})" if "reduce" not in call else f"{call['reduce']}({key}({arguments}))"
         return _rewritten(name, entry, key, expr=written)
     return None
-
-
-def _of_chosen_rows(chosen: Mapping[str, Any]) -> str | None:
-    """The `where` of a metric for `filter: {key: length, top: 1, within: group}`; None if no value is `group`."""
-    of_group = any(value in ("group", "prompt") for value in chosen.values())
-    order = next((chosen[word] for word in chosen if SYNONYMS.get(word, word) == "key" and type(word) is str), None)
-    if not of_group or not isinstance(order, str):
-        return None
-    ends = {"top": f"-{order}" if WORD.match(order) else f"-({order})", "bottom": order}
-    ranked = [(f"rank({ends[end]}, within=group)", chosen[end]) for end in ends if chosen.get(end)]
-    return " or ".join(f"{rank} <= {count}" if count != 1 else f"{rank} == 1" for rank, count in ranked) or None
 
 
 def _of_last_steps(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
@@ -368,32 +370,6 @@ def _rewritten(name: str, entry: Mapping[str, Any], key: str, **new: Any) -> str
 
 
 _OBSERVED = keys(SignalSpec).keys() - keys(MetricSpec).keys()  # keys of signals only
-
-
-def _moved_of_filter(word: str, name: str, entry: Mapping[str, Any]) -> str | None:
-    """The fix for `sort: length, limit: 4` of a filter: `key: length, top: 4`. An order alone takes no rows."""
-    if SYNONYMS.get(word) != "key" or "key" in entry:
-        return None
-    order = re.fullmatch(r"(-?) *(.*?)(?: +(?:(desc)|(asc))(?:ending)?)?", str(entry[word]), re.I | re.S)
-    assert order is not None
-    flags = {key for key, value in entry.items() if value}
-    falls = order[1] or order[3] or flags & {"desc", "descending", "reverse", "top"}
-    rises = order[4] or flags & {"asc", "ascending", "bottom"}
-    count = next((entry[key] for key in ("limit", "top", "bottom") if entry.get(key)), 4)
-    where = {"where": entry["where"]} if "where" in entry else {}
-    ends = ["top"] if falls else ["bottom"] if rises else ["bottom", "top"]
-    answers = [f"{name}: {in_flow({**where, 'key': order[2], end: count})}" for end in ends]
-    return answers[0] if len(answers) == 1 else f"{answers[0]} for the smallest  or  {answers[1]} for the greatest"
-
-
-def _moved_of_table(word: str, name: str, entry: Mapping[str, Any]) -> str | None:
-    """The fix for `order_by: reward, limit: 4` of a table: the filter `{key: reward, top: 4}`."""
-    rows = {key: value for key, value in entry.items() if elsewhere.keys().get(f"tables.{key}", "")[:7] == "filter:"}
-    order = next((rows.pop(key) for key in [*rows] if SYNONYMS.get(key, key) == "key"), None)
-    if order is None or word not in entry.keys() - keys(TableSpec):
-        return None
-    count = next((value for value in rows.values() if type(value) is int), None)
-    return _moved_of_filter("sort", "filter", {**rows, "sort": order, "limit": count})
 
 
 def _moved_of_profile(key: str, name: str, entry: Mapping[str, Any]) -> str | None:

@@ -8,11 +8,12 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from declog.errors import Path, elsewhere, in_flow
-from declog.language.keys import entries, entry_names, keys
+from declog.errors.elsewhere import SYNONYMS
+from declog.language.keys import entries, entry_names, keys, keys_at
 from declog.language.library_calls import weighing
 from declog.language.modes import of_one_mode, words_of_evaluations
 from declog.language.notation import SIGNS, WORD, both, bounds
-from declog.language.spec import IDENTIFIER, AlertSpec
+from declog.language.spec import IDENTIFIER, AboutSpec, AlertSpec
 from declog.language.tracker_names import id_of, in_formula
 from declog.language.tree import at, listed, map_at
 from declog.language.wrong_forms import is_off, sinks_and_options, switched, without_sink
@@ -74,6 +75,55 @@ def of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     if section == "tables" and isinstance(entry, Mapping) and isinstance(named := entry.get("filter"), str):
         fix = fix.replace("filter: {", f"filter: {{from: {named}, ", 1) if IDENTIFIER.match(named) else fix
     return fix
+
+
+def of_verb(section: str, word: str, data: Mapping[str, Any]) -> str | None:
+    """The fix for ``rename: {reward: score}`` in a section, here `metrics: {reward: {name: score}}`.
+
+    ``word`` is a key of entries, here or in another tool, and its value names entries. Returns None for anything else.
+    """
+    if section not in _OF_ENTRIES:
+        return None
+    template = elsewhere.keys().get(f"{section}.{word}", "")
+    said = re.match(r"(\w+): (?:(<ema>)|(<value>)|(true|false)\b)", template)
+    entry_key = next((key for key in (word, SYNONYMS.get(word, "")) if key in keys_at((section, ""))), None)
+    of_about = SYNONYMS.get(word, word) in keys(AboutSpec) and section == "metrics"
+    if not (template or entry_key or of_about or word in (*_DELETING, *_KEEPING) or is_off({word: True})):
+        return None
+    ids, beside = map_at(data, section), map_at(data, "metrics") if section in ("alerts", "about") else {}
+    parts = [item if isinstance(item, Mapping) else {str(item): True} for item in listed(ids[word])]
+    names = {str(name): item for part in parts for name, item in part.items()}
+    id_by_name = {name: name if name in {**ids, **beside} else id_of(name, ids) for name in names}
+    if not names or None in id_by_name.values() or word in id_by_name.values():
+        return None
+    if template.startswith("drop it"):
+        return template
+    if word in _KEEPING and section == "metrics":
+        return f"profiles: {{full: {{only: {in_flow([*id_by_name.values()])}}}}}"
+    if of_about and said is None is entry_key:
+        section, entry_key = "about", SYNONYMS.get(word, word)
+    entries: dict[str, Any] = {}
+    entry: dict[str, Any] | None
+    switch = (said[1] if said and said[3] else entry_key) in (None, "enabled", "log")
+    for name, item in names.items():
+        if item is True and not switch:  # of a list
+            return None
+        if said is not None and entry_key != word:
+            entry = {said[1]: weighing(item) if said[2] else item if said[3] else said[4] == "true"}
+        elif entry_key is not None:
+            entry = {entry_key: item}
+        elif item is True and is_off({word: True}):
+            entry = {"enabled": False}
+        elif word in _DELETING:
+            entry = None
+        else:
+            return None
+        entries[str(id_by_name[name])] = entry
+    return f"{section}: {in_flow(entries)}"
+
+
+_OF_ENTRIES = ("metrics", "tables", "alerts", "about")
+_DELETING, _KEEPING = elsewhere.words("deleting"), elsewhere.words("keeping")
 
 
 def _recorded(run: Any, sinks: Collection[str], *, moved: bool) -> dict[str, Any]:

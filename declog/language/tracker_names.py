@@ -108,7 +108,7 @@ def reductions_of(entry: Any) -> dict[str, str]:
     reduce = entry.get("reduce") if isinstance(entry, Mapping) else None
     items = reduce if isinstance(reduce, list) else [reduce] if isinstance(reduce, str) and reduce in SEVERAL else []
     named = [item if isinstance(item, Mapping) else {suffix_of(text): text for text in SEVERAL.get(item, (item,))}
-             for item in items]  # fmt: skip
+             for item in items if isinstance(item, Mapping | str)]  # fmt: skip
     return {str(ending): str(text) for part in named for ending, text in part.items()}
 
 

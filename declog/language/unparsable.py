@@ -91,10 +91,9 @@ def _of_text(match: re.Match[str]) -> str:
     return f"write `{match[1]}{function}({match[2]}, {match[4]}){match[5]}`"
 
 
-def _with_signs(text: str) -> str:
-    """Rewrite ``kl rises above 0.5 for 3 steps`` as `kl > 0.5 for 3`."""
-    signs = re.sub(_BOUND_IN_PROSE, lambda bound: f"{BOUNDS[bound[1]]} {bound[2]}", text)
-    return re.sub(r"\bfor\s+(\d+)\s*(?:log )?\w*\s*\Z", r"for \1", signs).strip()
+def with_signs(text: str) -> str:
+    """Rewrite ``kl rises above 0.5`` as `kl > 0.5`."""
+    return re.sub(_BOUND_IN_PROSE, lambda bound: f"{BOUNDS[bound[1]]} {bound[2]}", text).strip()
 
 
 def spelt(text: str) -> str:
@@ -208,20 +207,10 @@ def _of_range(match: re.Match[str]) -> str:
     return f"write `{text}`"
 
 
-def _of_action(match: re.Match[str]) -> str:
-    """The fix for ``< 0.01 for 50 do stop``: a map, because a text can only hold a condition."""
-    sign, bound, lasting, word = match.groups()
-    keys = {"below" if sign[0] == "<" else "above": bound, "for": lasting}
-    keys |= {"do": "[stop]"} if word == "stop" else {"level": word}
-    return f"write `{{{', '.join(f'{key}: {value}' for key, value in keys.items() if value)}}}`"
-
-
 # Patterns of texts that cannot be parsed, each with its fix: a template of the match, or a function of the match.
 # The first pattern with a fix counts.
 _TEXTS: tuple[tuple[str, str | Callable[[re.Match[str]], str | None]], ...] = (
     (rf"\A{PIPE.pattern}\Z", r"write `\2(\1)`"),
-    (r"\A\s*([<>]=?)\s*(-?[\d.]+)(?:\s+for\s+(\d+)(?:\s+steps)?)?[\s,;:]+(?:(?:do|then|and)[\s:]+)?(stop|warn|error|info)\s*\Z",
-        _of_action),
     (r"(?i)\A\s*select\s+(?:(\w+)\s*,\s*)?(.+?)(?:\s+from\s+\w+)?(?:\s+where\s+(.+?))?(?:\s+group\s+by\s+(\w+))?\s*;?\s*\Z",
         _of_query),
     (r"(?i)\A\s*(.+?)\s+as\s+([a-z_]\w*)\s*\Z", r"a metric's key is its name: `\2: \1`"),
@@ -262,8 +251,7 @@ _TEXTS: tuple[tuple[str, str | Callable[[re.Match[str]], str | None]], ...] = (
     (_CHANGE, _of_change),
     (r"(?i)\A\s*([a-z_]\w*)\s+(?:(?:has|is|did|does)?\s*not\s+improv\w+|stagnates|plateaus)\s+for\s+(\d+)(?:\s+\w+)*\s*\Z",
         _of_no_progress),
-    (_BOUND_IN_PROSE, lambda match: f"write `{_with_signs(match.string)}`"),
-    (r"\A(.*)\bfor\s+(\d+)\s*\w+\s*\Z", r"`for` counts log events: write `\1for \2`"),
+    (_BOUND_IN_PROSE, lambda match: f"write `{with_signs(match.string)}`"),
     (r"\A\s*p\.(\d+)\s*\Z", r"write `p\1`"),
     (rf"\A\s*({REDUCTIONS})\s+(?:of\s+)?(?!(?:{REDUCTIONS})\b)([a-z_]\w*)\s*\Z", r"write `\1(\2)`"),
 )  # fmt: skip

@@ -282,7 +282,7 @@ def test_a_mapping_is_read_as_a_file_is() -> None:
         ("alerts: {kl: {greater: 1}}", ["did you mean `above`?"]),
         ("axes: {group: {num_generations: 4}}", ["did you mean `size`?"]),
         ("loggers: [wandb]", ["did you mean `sinks`?"]),
-        ("tables: {t: {columns: [a], filter: {key: a, lowest: 4}}}", ["did you mean `bottom`?"]),
+        ("tables: {t: {columns: [a], filter: {key: a, lowest: 4}}}", ["filter: {key: a, bottom: 4}"]),
     ],
 )
 def test_words_and_forms_of_elsewhere_are_answered_with_the_edit(config: str, fixes: list[str]) -> None:
