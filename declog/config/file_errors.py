@@ -301,8 +301,11 @@ def _missing_default(loader: Loader, error: Exception, missing: str) -> Problem:
     group, _, option = missing.rpartition("/")
     presets = loader.get_group_options(GROUP)
     options = [name for name in loader.get_group_options(group) if name not in _INTERNAL]
+    parent = re.match(r"In '([^']+)'", str(error))
+    chosen = None if parent is None else choice_of(loader.repository, parent[1], missing)
+    folder = None if chosen is None else FilePath(chosen.file).parent
     fix = _option_meant(group, option, presets) or (
-        known_presets(option, presets) if group == GROUP else did_you_mean(option, options, what="options")
+        known_presets(option, presets, folder) if group == GROUP else did_you_mean(option, options, what="options")
     )
     if group == GROUP:
         problem = Problem.of("DL104.option", source=option, name=option, group=group, notes=notes(), fix=fix)
@@ -310,8 +313,6 @@ def _missing_default(loader: Loader, error: Exception, missing: str) -> Problem:
         problem = Problem.of("DL101.default", source=option, name=option, group=group, fix=fix)
     else:
         problem = Problem.of("DL101.no_such_config", source=option, name=option, fix=fix)
-    parent = re.match(r"In '([^']+)'", str(error))
-    chosen = None if parent is None else choice_of(loader.repository, parent[1], missing)
     return problem if chosen is None else replace(problem, where=in_file(problem, chosen))
 
 

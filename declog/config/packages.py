@@ -11,10 +11,10 @@ from __future__ import annotations
 import glob
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, distributions, entry_points
 from pathlib import Path as FilePath
 
-from declog.config.search_path import GROUP, TEAMS, folders_of
+from declog.config.search_path import GROUP, TEAMS, folders_of, preset_folders
 from declog.config.source_map import shown_path
 from declog.errors import did_you_mean, error_text, nearest
 from declog.registry import home
@@ -62,16 +62,62 @@ def files_named(name: str) -> list[FilePath]:
     return sorted(path for pattern in (file, f"*/{file}") for path in FilePath().glob(pattern))
 
 
-def known_presets(name: str, names: Sequence[str]) -> str:
-    """The fix for an unknown preset: a file of its name, the nearest preset, or all presets and where others are."""
-    if files := files_named(name):
-        folder = files[0].parents[1]
-        return f"there is the file `{files[0]}`: it is found from its own folder, or where `config_dir` is `{folder}`"
-    if (moved := _moved(name)) is not None:
-        return moved
+def known_presets(name: str, names: Sequence[str], folder: FilePath | None = None) -> str:
+    """The fix for an unknown preset: a file of its name, the nearest preset, or all presets and where others are.
+
+    ``folder`` holds the file that names the preset. The user's own presets are not listed.
+    """
+    if (fix := _not_searched(name, folder) or _moved(name)) is not None:
+        return fix
     if nearest(name, names) is not None:
         return did_you_mean(name, names)
-    return f"{did_you_mean(name, names, what='presets')}; those of a package are there once it is installed"
+    shipped = {path.stem for _, conf in preset_folders() for path in (conf / GROUP).glob("*.yaml")}
+    presets = did_you_mean(name, shipped.intersection(names), what="presets")
+    return _not_registered(name) or f"{presets}; those of a package are there once it is installed"
+
+
+def _not_searched(name: str, folder: FilePath | None) -> str | None:
+    """The fix for a preset whose file lies below the working directory, or below ``folder``; None without one."""
+    patterns = [f"{'*/' * depth}{glob.escape(name)}.yaml" for depth in range(4)]
+    below = [path for top in (FilePath(), folder or FilePath()) for pattern in patterns for path in top.glob(pattern)]
+    if not (files := [*files_named(name), *below]):
+        return None
+    file, conf = files[0], files[0].parent
+    place, move = "put it beside the file that names it", f"move it to `{shown_path(conf / GROUP)}`, "
+    if conf.name == GROUP:
+        conf, move = conf.parent, ""
+        place = f"it is found from its own folder, or where `config_dir` is `{conf}`"
+    elif folder is None:
+        place = f"a preset lies in a folder `{GROUP}` of `config_dir`"
+    package = _package_of(conf.resolve())
+    registered = f"; or {move}{_registered(package)}" if package else ""
+    return f"there is the file `{shown_path(file)}`: {place}{registered}"
+
+
+def _not_registered(name: str) -> str | None:
+    """The fix for a preset in an installed package whose entry points do not name it; None without one."""
+    for distribution in distributions():
+        for path in distribution.files or ():
+            if path.parts[-2:] == (GROUP, f"{name}.yaml"):
+                owner = distribution.metadata["Name"]
+                return f"the package {owner} has it: {_registered('.'.join(path.parts[:-2]))}"
+    return None
+
+
+def _package_of(folder: FilePath) -> str | None:
+    """The dotted name of a folder in a Python package; None for another folder."""
+    top = folder if (folder / "__init__.py").is_file() else folder.parent
+    if not (top / "__init__.py").is_file():
+        return None
+    while (top.parent / "__init__.py").is_file():
+        top = top.parent
+    return ".".join(folder.relative_to(top.parent).parts)
+
+
+def _registered(package: str) -> str:
+    """How a package says that it has presets in the package ``package``."""
+    entry = f'[project.entry-points."{TEAMS}"] {package.partition(".")[0]} = "{package}"'
+    return f"in the pyproject.toml of its package write {entry}, and install that: pip install -e ."
 
 
 def _moved(name: str) -> str | None:

@@ -40,12 +40,21 @@ def answered(problem: Problem, data: Mapping[str, Any]) -> Problem | None:
         edit = verb if verb.startswith("drop it") else f"{verb}, which replaces `{names[0]}`"
         said = Problem.of("DL201.key", (section, names[0]), key=names[0], fix=edit)
         return said if names[1:] in ([], [first]) else None
+    if problem.code == "DL201" and not names and _is_config(data[section]):
+        return Problem.of("DL201.wrapped", section, name=section)
+    if problem.code == "DL201" and problem.path == ("defaults",):
+        return Problem.of("DL201.under_declog", "defaults")
     if problem.code == "DL202":
         return _of_form(problem, data)
     fix = _of_unknown_key(problem, data) if problem.code == "DL201" else None
     if len(problem.path) > 2 and re.fullmatch(r"about: \{.*\}", fix or ""):
         fix = f"{fix}, a section of its own"
     return problem if fix is None else replace(problem, fix=fix)
+
+
+def _is_config(value: Any) -> bool:
+    """Whether a value is a whole config: it has a defaults list."""
+    return isinstance(value, Mapping) and isinstance(value.get("defaults"), list)
 
 
 def _of_form(problem: Problem, data: Mapping[str, Any]) -> Problem | None:

@@ -14,7 +14,7 @@ from declog.language.library_calls import weighing
 from declog.language.modes import of_one_mode, words_of_evaluations
 from declog.language.notation import SIGNS, WORD, both, bounds
 from declog.language.spec import IDENTIFIER, AboutSpec, AlertSpec
-from declog.language.tracker_names import id_of, in_formula
+from declog.language.tracker_names import id_of, in_formula, reductions_of
 from declog.language.tree import at, listed, map_at
 from declog.language.wrong_forms import is_off, sinks_and_options, switched, without_sink
 
@@ -110,6 +110,7 @@ def of_verb(section: str, word: str, data: Mapping[str, Any]) -> str | None:
             return None
         if said is not None and entry_key != word:
             entry = {said[1]: weighing(item) if said[2] else item if said[3] else said[4] == "true"}
+            entry = _named(item, ids.get(id_by_name[name])) if said[1] == "name" else entry
         elif entry_key is not None:
             entry = {entry_key: item}
         elif item is True and is_off({word: True}):
@@ -200,4 +201,11 @@ def _named_anew(names: Any, metrics: Mapping[str, Any]) -> dict[str, Any]:
     """The entries of `metrics` for a map of metrics to new names; an example for any other value."""
     if not isinstance(names, Mapping):
         names = {next(iter(metrics), "reward"): "train/reward"}
-    return {id_of(str(name), metrics) or str(name): {"name": new} for name, new in names.items()}
+    ids = {id_of(str(name), metrics) or str(name): new for name, new in names.items()}
+    return {id: _named(new, metrics.get(id)) for id, new in ids.items()}
+
+
+def _named(name: Any, entry: Any) -> dict[str, Any]:
+    """The key `name` of a metric; each of several reductions needs a name of its own."""
+    several = len(reductions_of(entry)) > 1 and "{reduce}" not in str(name)
+    return {"name": f"{name}/{{reduce}}" if several else name}

@@ -50,6 +50,7 @@ UNANSWERED = {
     "thirty_fifth_stranger": 0,
     "thirty_first_stranger": 0,
     "thirty_third_stranger": 0,
+    "thirty_second_stranger": 0,
     "twenty_first_stranger": 0,
     "thirteenth_stranger": 0,
     "fourteenth_stranger": 0,

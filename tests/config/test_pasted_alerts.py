@@ -138,3 +138,19 @@ def test_a_condition_under_the_id_of_a_presets_alert(alert: str, steps: list[int
         log.written()
         fired = [(step, alert.level, alert.text) for step, alert in log.alerts]
     assert fired[0] == (steps[0], "warn", fired[0][2]) and "of the preset" not in fired[0][2]
+
+
+@pytest.mark.parametrize(
+    "alert",
+    [
+        "{when: reward < 0.6 for 3}", "{when: 'reward < 0.6, for: 3'}", "'reward < 0.6, for: 3'",
+        "{when: reward drops below 0.6 over three steps}", "[reward < 0.6, {for: 3}]",
+        "{condition: reward < 0.6 for 3 consecutive steps}", "{when: [reward < 0.6, for 3]}",
+    ],
+)  # fmt: skip
+def test_a_duration_inside_a_condition(alert: str, tmp_path: Path) -> None:
+    """Class: `for` in the text or in the list of a condition; the edit fires at the third log event in a row."""
+    text = f"alerts: {{low: {alert}}}\n"
+    config = pasted(GRPO + text, problems_of(text, tmp_path, header=GRPO)[0])
+    assert config["alerts"] == {"low": {"when": "reward < 0.6", "for": 3}}
+    assert alerts_of(config, tmp_path)[0] == (5, "low")

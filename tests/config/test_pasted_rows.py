@@ -148,3 +148,63 @@ def test_a_share_of_the_rows(choice: str, chosen: list[float], tmp_path: Path) -
         log.observe(reward=[0.5, 0.0, 1.0, 0.75, 2.0, 4.0, 0.25, 3.0])
     ((_, table),) = sink.tables("t")
     assert sorted(table.data["reward"]) == chosen
+
+
+@pytest.mark.parametrize(
+    ("keys", "chosen"),
+    [
+        ("sort_values: reward, ascending: true, head: 2", [0.0, 0.25]),
+        ("sort_values: {by: reward, ascending: false}, head: 2", [3.0, 4.0]),
+        ("by: reward, nlargest: 2", [3.0, 4.0]),
+        ("order_by: reward desc, limit: 3", [2.0, 3.0, 4.0]),
+        ("sort_key: reward, reverse: true, k: 1", [4.0]),
+        ("sort_values: reward, ascending: true, tail: 2", [3.0, 4.0]),
+        ("query: reward > 0.3, sort: {reward: asc}, n: 2", [0.5, 0.75]),
+    ],
+)
+def test_keys_that_choose_rows_together(keys: str, chosen: list[float], tmp_path: Path) -> None:
+    """Class: an order, its direction and a count of other tools are one filter, which every one of the keys names."""
+    text = f"tables: {{t: {{columns: [reward], {keys}}}}}\n"
+    first, *others = problems_of(text, tmp_path, HEADER)
+    assert {str(problem.fix) for problem in others} == {f"drop it: `{first.fix}` is for both"}
+    config = {**yaml.safe_load(HEADER), "tables": {"t": {"columns": ["reward"], **yaml.safe_load(str(first.fix))}}}
+    (tmp_path / "declog" / "mine.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    sink = MemorySink()
+    with declog.start(declog.compose("mine", config_dir=tmp_path), sinks=[sink]) as log, log.step(0):
+        log.observe(reward=[0.5, 0.0, 1.0, 0.75, 2.0, 4.0, 0.25, 3.0])
+    ((_, table),) = sink.tables("t")
+    assert sorted(table.data["reward"]) == chosen
+
+
+@pytest.mark.parametrize(
+    ("keys", "values"),
+    [
+        ("expr: reward, summary: max", [0.5, 2.0, 2.0, 3.0]),
+        ("expr: reward, summary: best, goal: minimize", [0.5, 0.5, 0.25, 0.25]),
+        ("expr: reward, running_max: true", [0.5, 2.0, 2.0, 3.0]),
+        ("expr: max(reward), cummax: true", [1.0, 3.0, 3.0, 5.0]),
+        ("expr: reward, define_metric: mean", [0.5, 1.25, 2.75 / 3, 5.75 / 4]),
+        ("formula: 2 * reward, summary: max", [1.0, 4.0, 4.0, 6.0]),
+    ],
+)
+def test_a_summary_of_the_run(keys: str, values: list[float], tmp_path: Path) -> None:
+    """Class: the key of a tracker, or a library's function that is switched on, is a value of all steps so far."""
+    problem = problems_of(f"metrics: {{m: {{{keys}}}}}\n", tmp_path, HEADER)[0]
+    config = {**yaml.safe_load(HEADER), "metrics": edit_of(problem)}
+    (tmp_path / "declog" / "mine.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    sink = MemorySink()
+    with declog.start(declog.compose("mine", config_dir=tmp_path), sinks=[sink]) as log:
+        for step, reward in enumerate([0.5, 2.0, 0.25, 3.0]):
+            with log.step(step):
+                spread = 0.5 if step == 0 else 1.0 if step == 1 else 0.25 if step == 2 else 2.0
+                log.observe(reward=[reward - spread, reward + spread, reward, reward])
+    assert [sink.scalars[step]["m"] for step in range(4)] == pytest.approx(values)
+
+
+def test_an_entry_that_is_a_key_of_metrics(tmp_path: Path) -> None:
+    """Class: `KEY: {METRIC: value}` among the metrics means `METRIC: {KEY: value}`, also of other tools' keys."""
+    (problem,) = problems_of("metrics: {rename: {reward: score, length: words}}\n", tmp_path, HEADER)
+    values = logged({**yaml.safe_load(HEADER), **edit_of(problem)}, tmp_path)
+    assert values["score"] == pytest.approx(REWARD.mean())
+    assert values["words/max"] == LENGTH.max()
+    assert "reward" not in values

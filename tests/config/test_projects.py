@@ -190,3 +190,24 @@ def test_a_project_that_says_nothing(project: Path) -> None:
     assert load_imports() == ()
     says(project, "[project]\n")
     assert load_imports() == ()
+
+
+def test_an_installed_package_that_does_not_name_its_presets(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Class: a preset that is installed without an entry point; with the printed line in it the preset is found."""
+    site, info = project / "site", project / "site" / "declog_test_team-1.0.dist-info"
+    (site / "declog_test_team" / "conf" / "declog").mkdir(parents=True)
+    info.mkdir()
+    (site / "declog_test_team" / "conf" / "declog" / "team.yaml").write_text("metrics: {m: p50(reward)}\n")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: declog-test-team\nVersion: 1.0\n", encoding="utf-8")
+    (info / "RECORD").write_text("declog_test_team/conf/declog/team.yaml,,\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(site))
+    Path("mine.yaml").write_text("defaults: [grpo, team, _self_]\n", encoding="utf-8")
+    assert main(["check", "mine.yaml"]) != 0
+    line = '[project.entry-points."declog.presets"] declog_test_team = "declog_test_team.conf"'
+    printed = " ".join(capsys.readouterr().err.split())
+    assert f"the package declog-test-team has it: in the pyproject.toml of its package write {line}" in printed
+    (info / "entry_points.txt").write_text("[declog.presets]\ndeclog_test_team = declog_test_team.conf\n")
+    monkeypatch.syspath_prepend(str(project / "work"))  # what is installed is read once for each path
+    assert main(["check", "mine.yaml"]) == 0
