@@ -128,7 +128,7 @@ def _tried(problem: Problem, data: Mapping[str, Any], check: Check) -> list[Prob
         if inside is None:
             break
         behind = _edit(inside, edited)
-        of_entry = str(inside.fix).startswith(("{", f"{edit.path[1]}: {{"))
+        of_entry = str(inside.fix).startswith(("{", f"{entry[-1]}: {{"))
         entire = of_entry and behind is not None and behind.path == edit.path[:2] != edit.path
         if entire or str(inside.fix).startswith(f"{edit.path[0]}: {{"):  # it needs entries beside this one
             problem, hidden = replace(problem, fix=inside.fix), [one for one in hidden if one is not inside]

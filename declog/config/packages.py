@@ -83,15 +83,15 @@ def _not_searched(name: str, folder: FilePath | None) -> str | None:
     if not (files := [*files_named(name), *below]):
         return None
     file, conf = files[0], files[0].parent
-    place, move = "put it beside the file that names it", f"move it to `{shown_path(conf / GROUP)}`, "
+    advice, move = "put it beside the file that names it", f"move it to `{shown_path(conf / GROUP)}`, "
     if conf.name == GROUP:
         conf, move = conf.parent, ""
-        place = f"it is found from its own folder, or where `config_dir` is `{conf}`"
+        advice = f"it is found from its own folder, or where `config_dir` is `{conf}`"
     elif folder is None:
-        place = f"a preset lies in a folder `{GROUP}` of `config_dir`"
+        advice = f"a preset lies in a folder `{GROUP}` of `config_dir`"
     package = _package_of(conf.resolve())
     registered = f"; or {move}{_registered(package)}" if package else ""
-    return f"there is the file `{shown_path(file)}`: {place}{registered}"
+    return f"there is the file `{shown_path(file)}`: {advice}{registered}"
 
 
 def _not_registered(name: str) -> str | None:

@@ -29,7 +29,7 @@ LOCK = "declog.lock"
 ENTRIES = "entries"  # the key of the lock that holds the ids of a config's entries
 KINDS = tuple(section for section in SECTIONS if section != "tests")
 RENAMED = [section for section in sections_with("renamed") if section != "derived"]  # derived values count as signals
-_INCOMPLETE = ("DL202", "DL203", "DL302", "DL402", "DL403")  # codes for an entry that lacks its base
+_INCOMPLETE = ("DL201", "DL202", "DL203", "DL302", "DL402", "DL403")  # codes for an entry that lacks its base
 _UNKNOWN = re.compile(r"(?:unknown|there is no) (\w+) `(\w+)`(?: here)?")
 
 
@@ -146,7 +146,7 @@ def _explained(config: Composed, problem: Problem) -> Problem:
     if problem.code not in _INCOMPLETE or not is_entry(problem.path) or problem.path[0] not in KINDS:
         return problem
     section, name = str(problem.path[0]), str(problem.path[-1])
-    if not _in_no_package(config, problem.path):
+    if not _in_no_package(config, problem.path) or problem.message_key == "DL201.key":  # a word that is no entry
         return problem
     if section == "metrics" and id_of(name, config.data["metrics"]) is not None:  # a name, which another metric logs
         return problem
