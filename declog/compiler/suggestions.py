@@ -234,15 +234,15 @@ def of_condition(draft: Draft, id: str, spec: MetricSpec, per_token: bool, probl
 def _of_tail(id: str, spec: MetricSpec, per_token: bool) -> str | None:
     """The fix for ``where: entropy > p80(entropy)`` of a mean of the same values: the mean of the greatest fifth.
 
-    None if the mean is of other values, or of those between two quantiles.
+    None if the mean is of other values, or if another condition reads them, too, as of those between two quantiles.
     """
     parts = conjuncts(body_of(str(spec.where)))
-    levels = [library_calls.level_of(part.comparators[0]) for part in parts if isinstance(part, ast.Compare)]
-    if len(levels) - levels.count(None) > 1:
-        return None
     reduced = re.sub(r"\s", "", id if spec.expr is None else str(spec.expr))
     for part in parts:
         if not isinstance(part, ast.Compare) or len(part.ops) > 1 or spec.reduce not in (None, "mean"):
+            continue
+        names = {*names_in(part.left)}
+        if any(not names.isdisjoint(names_in(other)) for other in parts if other is not part):
             continue
         level, value = library_calls.level_of(part.comparators[0]), ast.unparse(part.left)
         call = ast.unparse(part.comparators[0])
