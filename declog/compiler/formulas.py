@@ -274,7 +274,8 @@ def _refuse_totals(draft: Draft, node: Node, text: str, below: Sequence[MetricOp
         metric, pool = next(iter(means.items()))
         fix = _with_key(draft, "over", dict.fromkeys(totals, pool) or dict.fromkeys(means, "window"))
         fix += "; a rate divides a total by `seconds`" * bool(totals)
-        refuse("DL310.formula_whole", text, total=[*totals, "seconds"][0], metric=metric, pool=pool, fix=fix)
+        sums = [op.id for op in metrics if op.pool != "window" and _is_total(op)]
+        refuse("DL310.formula_whole", text, total=[*totals, *sums, "seconds"][0], metric=metric, pool=pool, fix=fix)
 
 
 def _with_key(draft: Draft, key: str, values: Mapping[str, str | None]) -> str:

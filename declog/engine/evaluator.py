@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -25,7 +26,7 @@ from declog.language.dtypes import MEMBER, Axis, DType
 from declog.language.functions import DEFAULT, Function, FunctionOf
 from declog.language.functions.structure import SELECTIONS, selected
 from declog.language.moments import AGGREGATES, FORMULAS
-from declog.language.nodes import CONST, MODE, WRITTEN, Node, reads_groups
+from declog.language.nodes import CONST, MODE, WRITTEN, Node, reads_groups, walk
 from declog.language.segmented import Array, Segments
 
 T = TypeVar("T")
@@ -97,7 +98,7 @@ class View:
     def _read_by(self, node: Node, axis: Axis | None) -> View:
         """The view that has a node's value for entries of ``axis``: of the frame in which values per step hold.
 
-        For its own axis, a value per step is only where it came.
+        For its own axis, a value per step is only where it came, unless it is computed with a value of rows.
         """
         if node.type.axis is not Axis.STEP or axis in (None, Axis.STEP, Axis.BATCH) or self.frame.held is self.frame:
             return self
@@ -187,8 +188,9 @@ class View:
         """The value of an elementwise node, from the values of its arguments."""
         order = self._order(node) if node.type.family else {}
         args: list[Value] = []
+        reader = Axis.GROUP if node.type.axis is Axis.STEP and _reads_rows(node) else node.type.axis
         for arg in node.args:
-            args.append(self._read_by(arg, node.type.axis)._evaluated(arg))
+            args.append(self._read_by(arg, reader)._evaluated(arg))
             if args[-1][1] is True and node.op not in _CHOOSING:
                 return _nothing(node)
         if node.op == WRITTEN[DType.INT]:  # large integers must not pass through floats
@@ -278,7 +280,7 @@ class View:
         return values if values.ndim else np.broadcast_to(values, (*height, *rows.shape))
 
     def _picked(self, node: Node, axis: Axis, rows: Array) -> Value:
-        plain = node.type.axis is axis and not node.type.family and node.index not in self._values
+        plain = node.type.axis is axis is not Axis.STEP and not node.type.family and node.index not in self._values
         function = self._function_of(node.op) if plain else None
         if function is None or function.stage != "elementwise" or node.op in WRITTEN.values():
             values, kind = self._read_by(node, axis)._evaluated(node)
@@ -425,3 +427,9 @@ def _missing_where(where: Array, values: Array) -> Array:
 def _all_of(where: Array, parts: Segments) -> Array:
     everywhere: Array = segmented.aggregate(segmented.all_of, where, parts) == 1
     return everywhere
+
+
+@lru_cache(maxsize=4096)  # each log event asks this again
+def _reads_rows(node: Node) -> bool:
+    """Whether a value per batch is computed of rows, such as the mean of its groups' means."""
+    return any(item.type.axis in (Axis.TOKEN, Axis.COMPLETION, Axis.GROUP) for item in walk(node))

@@ -32,8 +32,11 @@ def sources_of(batches: Batches, layout: Layout, blocks: Sequence[Block], texts:
         if marks == name or name not in per_step or blocks[block].axis is not Axis.STEP:
             continue
         lacks = absent(blocks[block].data[row])
-        if lacks.any() and not lacks.all():
-            sources[name, member] = _nearest(batches, lacks)
+        if not lacks.any() or lacks.all():
+            continue
+        nearest = _nearest(batches, lacks)
+        if (nearest != np.arange(len(nearest))).any():
+            sources[name, member] = nearest
     return sources
 
 

@@ -240,6 +240,14 @@ class World:
         behind = [value for batch, value in came if batch > at.batch and at.reader == "row"]
         return number([*before[-1:], *behind][0]) if before or behind else ABSENT
 
+    def reads_rows(self, tree: Any) -> bool:
+        """Whether a value per step is computed of rows, also of those of its tokens."""
+        if not isinstance(tree, tuple) or tree[0] == "prev":
+            return False
+        if tree[0] == "signal":
+            return str(self.signals[tree[1]]["axis"]) != "step"
+        return tree[0] in ("index", "size") or any(map(self.reads_rows, tree[1:]))
+
     def value(self, tree: Tree, at: Point) -> Any:
         """The value at a point: None is missing, ABSENT is absent.
 
@@ -250,8 +258,10 @@ class World:
             self._facts[id(tree)] = (tree, self.event_of(tree), axis_of(tree, self.signals))
         _, event, axis = self._facts[id(tree)]
         at = self.moved(at, event)
-        if axis in ("token", "completion", "group") and at.reader:
-            at = at._replace(reader="token" if axis == "token" else "row")
+        if axis == "step" and not at.reader and self.reads_rows(tree):  # a value per step beside one of rows
+            at = at._replace(reader="row")
+        if axis == "token" and at.reader:  # what a token reads per completion is folded with it
+            at = at._replace(reader="token")
         if axis == "group":
             at = self.group(at)[0]._replace(member=at.member)
         key = (id(tree), at)

@@ -265,12 +265,13 @@ class Intake:
             elif several:  # work on copies, so that the batches of all phases are replaced at once
                 batch = batch.copied()
             batch.take(call)
-            batches.step.hold(batch, call.names)
             if several:
                 batch.shared = batch.shared | call.names
             taken[phase] = batch
         if new:
             self._put(batches, taken)
+        for call in calls:
+            batches.step.hold(taken[call.phase.name], call.names)
 
     def _again(self, batches: OpenBatches, batch: Batch, call: Observation) -> bool:
         """Whether a call opens the next batch, because the open one already has one of its signals.

@@ -36,6 +36,7 @@ CONFIG: dict[str, Any] = {
         "fresh": {"expr": "version", "where": "now >= 0", "reduce": "count"},
         "weighted": "mean(sum(weights * scores, over=member))",
         "of_group": "mean(max(version, over=completion) - now)",
+        "of_batches": "mean(mean(mean(version, over=completion), over=group) * now)",
         "by_label": {"expr": "version", "by": "label", "reduce": "count"},
         "of_steps": {"expr": "now", "reduce": "count"},
         "penalty": {"expr": "now * logprobs", "reduce": "sum"},
@@ -90,6 +91,7 @@ def test_rows_of_every_call_read_it(layout: str, tmp_path: Path) -> None:
     assert logged["lag"] == np.mean([5 - version for version in VERSION])
     assert (logged["fresh"], logged["by_label/a"]) == (4, 4)
     assert logged["weighted"] == np.mean([0.5, 1.5, 2.5, 3.5])
+    assert logged["of_batches"] == np.mean([5 * 4.5, 5 * 1.5])
     assert logged["of_group"] == np.mean([0.0, -3.0])
     ((_, table),) = sink.tables("rows")
     assert [*zip(table.data["row"], table.data["now"], strict=True)] == [(0, 5.0), (2, 5.0), (3, 5.0)]
