@@ -222,7 +222,7 @@ def test_a_quantile_below_one_percent_is_doubted(metric: Any, intended: str | No
         ({"train": {}, "eval": {"every": "end"}}, {}, "modes.eval"),
         ({"eval": {"prefix": "e/"}, "test": {"prefix": "e/"}}, {}, "modes.test.prefix"),
         ({"train": {"prefix": "x/"}, "eval": {"prefix": "x/"}}, {}, "modes.eval.prefix"),
-        ({"eval": {"prefix": "eval/"}}, {"s": {"expr": "r", "name": "eval/r"}}, "modes.eval.prefix"),
+        ({"eval": {"prefix": "eval/"}}, {"s": {"expr": "r", "name": "eval/r"}}, "metrics.s"),
         ({"eval": {"prefix": "eval/"}}, {"s": {"expr": "r", "name": "eval_r"}}, None),
         ({"train": {"prefix": "train/"}, "eval": {}}, {}, None),
     ],

@@ -202,7 +202,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"rewards": [{"right": 1.0}, {"right": 0.0}]},
         "[DL504] `rewards` is declared float per completion, and its value 0 is a mapping, of one row\n  fix: a mapping"
         " of member to values, one value per row: "
-        "rewards={key: [row.get(key) for row in rewards] for key in rewards[0]}",
+        "rewards={key: [(row or {}).get(key) for row in rewards] for key in set().union(*filter(None, rewards))}",
     ),
     "a number for a family": (
         {"rewards": 0.5},
