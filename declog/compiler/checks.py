@@ -104,15 +104,16 @@ def comparisons(draft: Draft) -> None:
     """Warn of a comparison that never or always holds: ``index(token) == -1`` for the last token."""
     for path, root in expressions(draft):
         for node in walk(root):
-            if (always := ranges.compared(node)) is None:
+            if (decided := ranges.compared(node)) is None:
                 continue
-            value, number = node.args
-            bounds = between(*ranges.of_node(value, {}))
+            value, number, always = decided
             last = ""
             if value.op == "index" and number.param("value") < 0:
                 end = f"size({value.param('axis').label}) - {-number.param('value'):g}"
-                last = f"; from the end it is `{value} {WORDS[node.op].strip()} {end}`"
+                sides = (end if side is number else str(side) for side in node.args)
+                last = f"; from the end it is `{f' {WORDS[node.op].strip()} '.join(sides)}`"
             holds = "always holds" if always else "never holds"
+            bounds = between(*ranges.of_node(value, {}))
             draft.warn(f"{'.'.join(map(str, path))}: `{node}` {holds}: `{value}` is {bounds}{last}")
 
 

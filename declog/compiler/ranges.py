@@ -97,18 +97,20 @@ def verdict(condition: Node, metrics: Mapping[str, Range]) -> bool | None:
     return outcomes.pop() if len(outcomes) == 1 else None
 
 
-def compared(node: Node) -> bool | None:
-    """Whether the comparison of a value with a number always (True) or never (False) holds; None if it depends."""
-    value, number = (*node.args, None, None)[:2] if node.op in _ORDERED else (None, None)
-    if value is None or number is None or value.op == CONST or number.op != CONST:
+def compared(node: Node) -> tuple[Node, Node, bool] | None:
+    """The value and the number of a comparison that always (True) or never (False) holds; None for any other node."""
+    if node.op not in _ORDERED or [arg.op == CONST for arg in node.args].count(True) != 1:
         return None
+    value, number = sorted(node.args, key=lambda arg: arg.op == CONST)
     bound, span = number.param("value"), of_node(value, {})
     if isinstance(bound, str) or not math.isfinite(bound) or span == ANY:
         return None
     function = BUILTIN.get(node.op)
     assert function is not None
-    outcomes = {bool(function.of_constants(point, bound)) for point in _points({float(bound)}, span)}
-    return outcomes.pop() if len(outcomes) == 1 else None
+    points = _points({float(bound)}, span)
+    pairs = ((point, bound) if value is node.args[0] else (bound, point) for point in points)
+    outcomes = {bool(function.of_constants(*pair)) for pair in pairs}
+    return (value, number, outcomes.pop()) if len(outcomes) == 1 else None
 
 
 def _plain(node: Node, marks: dict[str, set[float]]) -> bool:

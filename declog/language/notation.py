@@ -170,13 +170,18 @@ def of_parts(part: str, data: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
+def kind_of(word: str) -> str:
+    """A word of a signal as the language has it: `int` for ``torch.int64`` and ``list[int]`` without its items."""
+    word = re.sub(r"\A(?:torch|np|numpy|pd|jnp)\.|\[.*\]\Z", "", word).lower()
+    return re.sub(r"\A(float|int|bool)\d+\Z", r"\1", word)
+
+
 def with_axis(words: list[str]) -> str | None:
     """The words of a signal, completed by an axis if they name none or another library's. None for an expression."""
     array = re.fullmatch(r"(?:\w+\.)?([a-z]*)\d* *\[.*,.*\]", " ".join(words))  # `float32[batch, seq]`
     if array is not None:
         return f"token {array[1]}" if array[1] in TYPES else "token"
-    words = [re.sub(r"\A(?:torch|np|numpy|pd|jnp)\.|\[.*\]\Z", "", word).lower() for word in words]  # `torch.int64`
-    words = [re.sub(r"\A(float|int|bool)\d+\Z", r"\1", word) for word in words]
+    words = [*map(kind_of, words)]
     words = [SYNONYMS[word] if SYNONYMS.get(word) in TYPES and word not in _AXIS_WORDS else word for word in words]
     if words[0] in _AXIS_WORDS:
         named = [_AXIS_WORDS[words[0]], *words[1:]]

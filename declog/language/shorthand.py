@@ -115,8 +115,8 @@ class _Writer:
 
     def _with_axis(self, words: list[str]) -> str | None:
         """The words of a signal with its axis. None for an expression, such as one that begins with a signal's name."""
-        second = "" if len(words) < 2 else re.sub(r"\A(?:torch|np)\.|\d+\Z", "", words[1])
-        typed = words[:1] and words[0] not in AXES and second in notation.TYPES  # `prompt float`
+        kind = notation.kind_of(words[1]) if len(words) > 1 else ""  # `prompt float`
+        typed = words[:1] and words[0] not in AXES and kind in notation.TYPES
         return notation.with_axis(words) if words and (typed or words[0] not in self.signals) else None
 
     def _refused(self, node: Node, at: Path) -> Problem:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable
-from contextlib import suppress
 
 from declog.errors import Entry, elsewhere
 from declog.language.idioms import PIPE, REDUCTIONS, of_some_values, reduction
 from declog.language.library_calls import of_library
-from declog.language.parser import body_of, tree_of
+from declog.language.parser import body_of
 
 _SPELLINGS = {
     "<>": "!=", "=>": ">=", "=<": "<=", "&&": "and", "||": "or", "!": "not",
@@ -270,7 +269,7 @@ def of_text(text: str, marked: str) -> str | None:
 
 # Notations of mathematics and SQL inside a text, each with its replacement: tried until the text can be parsed.
 _NOTATIONS = (
-    (r"\|([^|]+)\|", r"abs(\1)"),  # `|ratio - 1| > 0.2`
+    (r"\|([^|'\"]+)\|", r"abs(\1)"),  # `|ratio - 1| > 0.2`
     (r"(?<![\w.])ln(?=\s)", "log"),
     (r"(?<![\w.])(exp|log|sqrt|abs)\s+([A-Za-z_][\w.]*)(?!\s*\()", r"\1(\2)"),  # `r - 1 - log r`
     (r"\A(?![^'\"]*[(,]\s*\w+\s*=(?!=))([^=<>!'\"]+)=(?!=)", r"\1=="),
@@ -278,21 +277,14 @@ _NOTATIONS = (
 )
 
 
-def _parses(text: str) -> bool:
-    with suppress(SyntaxError, ValueError):
-        tree_of(text.strip())
-        return True
-    return False
-
-
 def _parsable(text: str) -> str:
     """The text with the notations that Python lacks rewritten, as far as that is needed to parse it; else the text."""
     written = text
     for notation, replacement in _NOTATIONS:
-        if _parses(written):
+        if body_of(written.strip()) is not None:
             break
         written = re.sub(notation, replacement, written)
-    return re.sub(r" {2,}", " ", written) if _parses(written) else text
+    return text if body_of(written.strip()) is None else written
 
 
 _MEANS = re.compile(r"(?i)(?<![.\w])(avg|average|median)(?=[(])")
@@ -317,7 +309,7 @@ def fix_of(message: str, plain: str, marked: str) -> str:
     ``message`` is Python's, ``plain`` the text, and ``marked`` the part of it at which Python stopped.
     """
     written = spelt(plain)
-    if written != plain.strip() and _parses(written):
+    if written != plain.strip() and body_of(written) is not None:
         return f"write `{written}`"
     if (fix := of_text(written, marked)) is not None:
         return _completed(fix)

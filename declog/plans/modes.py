@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from operator import attrgetter
 
 from declog.language.absence import PRESENT
 from declog.language.nodes import BUILTIN, CONST, METRIC, MODE, Node, label_of
@@ -45,16 +46,7 @@ class ModesOfMetrics:
     def alike(self, one: str, other: str) -> bool:
         """Whether two metrics are one reduction of one expression and differ in the modes whose rows they take."""
         ops = [op for op in map(self._ops.get, (one, other)) if isinstance(op, MetricOp) and _of_modes(op.where)]
-        same = (
-            len(
-                {
-                    (op.args, op.reduction.name, op.weight, op.by, op.pool, op.combine, op.smoothing, op.over_run)
-                    for op in ops
-                }
-            )
-            == 1
-        )
-        return len(ops) == 2 and same and self.of(one) != self.of(other)
+        return len(ops) == 2 and len({*map(_BUT_ROWS, ops)}) == 1 and self.of(one) != self.of(other)
 
     def _where(self, node: Node) -> Modes:
         """The modes whose rows can fulfil a `where`."""
@@ -66,6 +58,10 @@ class ModesOfMetrics:
             if len(names) == 1:
                 return self._all & names if node.op == "eq" else self._all - names
         return self._all
+
+
+# what a metric computes, but for the rows that its `where` chooses
+_BUT_ROWS = attrgetter("args", "reduction.name", "weight", "by", "pool", "combine", "smoothing", "over_run")
 
 
 def _of_modes(where: Node | None) -> bool:

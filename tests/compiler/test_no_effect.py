@@ -84,6 +84,10 @@ COMPARISONS: Mapping[str, tuple[dict[str, Any], str | None]] = {
     "the last rows": ({"expr": "t", "where": "index(token) >= -4"}, "from the end it is `index(token) >= size(token)"),
     "within an expression": ({"expr": "t if index(token) < 0 else 0"}, "x.expr: `index(token) < 0` never holds"),
     "a length": ({"expr": "a", "where": "size(token) >= 0"}, "`size(token) >= 0` always holds"),
+    "the other way round": (
+        {"expr": "t", "where": "-1 == index(token)"},
+        "never holds: `index(token)` is at least 0; from the end it is `size(token) - 1 == index(token)`",
+    ),
     "a magnitude": ({"expr": "a", "where": "abs(a) < 0"}, "`abs(a) < 0` never holds"),
     "one that can hold": ({"expr": "t", "where": "index(token) == 0"}, None),
     "any value": ({"expr": "a", "where": "a < 0"}, None),

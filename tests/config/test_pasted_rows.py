@@ -135,19 +135,24 @@ def test_the_number_of_ranks(ranks: int, tmp_path: Path) -> None:
     assert sink.scalars[0]["t"] == pytest.approx(np.mean([(LENGTH + rank).sum() for rank in range(ranks)]))
 
 
+def rewards_of_table(keys: dict[str, Any], folder: Path) -> list[float]:
+    """The rewards in a table of these keys, of eight rows."""
+    config = {**yaml.safe_load(HEADER), "tables": {"t": {"columns": ["reward"], **keys}}}
+    (folder / "declog" / "mine.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    sink = MemorySink()
+    with declog.start(declog.compose("mine", config_dir=folder), sinks=[sink]) as log, log.step(0):
+        log.observe(reward=[0.5, 0.0, 1.0, 0.75, 2.0, 4.0, 0.25, 3.0])
+    ((_, table),) = sink.tables("t")
+    return sorted(table.data["reward"])
+
+
 @pytest.mark.parametrize(("choice", "chosen"), [("bottom: 10%", [0.0, 0.25]), ("top: 0.1", [1.0, 4.0])])
 def test_a_share_of_the_rows(choice: str, chosen: list[float], tmp_path: Path) -> None:
     """Class: of groups of four a tenth is one row of each, the least or the greatest; no table is empty."""
     text = f"tables: {{t: {{columns: [reward], filter: {{key: reward, {choice}}}}}}}\n"
     (problem,) = problems_of(text, tmp_path, HEADER)
     rows = yaml.safe_load(str(problem.fix).partition("at least: ")[2])
-    config = {**yaml.safe_load(HEADER), "tables": {"t": {"columns": ["reward"], **rows}}}
-    (tmp_path / "declog" / "mine.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    sink = MemorySink()
-    with declog.start(declog.compose("mine", config_dir=tmp_path), sinks=[sink]) as log, log.step(0):
-        log.observe(reward=[0.5, 0.0, 1.0, 0.75, 2.0, 4.0, 0.25, 3.0])
-    ((_, table),) = sink.tables("t")
-    assert sorted(table.data["reward"]) == chosen
+    assert rewards_of_table(rows, tmp_path) == chosen
 
 
 @pytest.mark.parametrize(
@@ -167,13 +172,7 @@ def test_keys_that_choose_rows_together(keys: str, chosen: list[float], tmp_path
     text = f"tables: {{t: {{columns: [reward], {keys}}}}}\n"
     first, *others = problems_of(text, tmp_path, HEADER)
     assert {str(problem.fix) for problem in others} == {f"drop it: `{first.fix}` is for both"}
-    config = {**yaml.safe_load(HEADER), "tables": {"t": {"columns": ["reward"], **yaml.safe_load(str(first.fix))}}}
-    (tmp_path / "declog" / "mine.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    sink = MemorySink()
-    with declog.start(declog.compose("mine", config_dir=tmp_path), sinks=[sink]) as log, log.step(0):
-        log.observe(reward=[0.5, 0.0, 1.0, 0.75, 2.0, 4.0, 0.25, 3.0])
-    ((_, table),) = sink.tables("t")
-    assert sorted(table.data["reward"]) == chosen
+    assert rewards_of_table(yaml.safe_load(str(first.fix)), tmp_path) == chosen
 
 
 @pytest.mark.parametrize(

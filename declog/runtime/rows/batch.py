@@ -104,7 +104,7 @@ class Batch:
         if call.devices:
             _not_captured(call.names, self.phase)
         counts, labels, names = self.counts, self.labels, self.names | call.names
-        copies, calls, unfolded, folded = self.copies, self.calls, self.unfolded, None
+        copies, calls, unfolded, folded, held = self.copies, self.calls, self.unfolded, None, self.held
         if not call.counts.items() <= counts.items():
             for what, count in call.counts.items():
                 if counts.get(what, count) != count:
@@ -113,7 +113,7 @@ class Batch:
         if call.inputs:
             unfolded, folded = self.folds.after(unfolded, call, names, self._streams)
             if of_step := self.folds.per_step & call.inputs.keys():
-                self.held = {**self.held, **{name: call.inputs[name].clone() for name in of_step}}
+                held = {**held, **{name: call.inputs[name].clone() for name in of_step}}
             call.inputs = {}
         if call.columns:
             call.copy()
@@ -125,8 +125,8 @@ class Batch:
             if part.numbers or part.texts or part.members:
                 calls = [*calls, part]
         # an interrupt cannot divide this one assignment
-        self.names, self.counts, self.labels, self.copies, self.calls, self.unfolded = (
-            names, counts, labels, copies, calls, unfolded
+        self.names, self.counts, self.labels, self.copies, self.calls, self.unfolded, self.held = (
+            names, counts, labels, copies, calls, unfolded, held
         )  # fmt: skip
 
     def take_stack(self, call: LearnedCall, stack: Stack, data: Tensor | Array) -> bool:

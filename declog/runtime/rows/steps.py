@@ -61,7 +61,7 @@ class Step:
 
     def hold(self, batch: Batch, names: Set[str]) -> None:
         """Let values per step of a call with these ``names`` hold for later tokens; report those that came too late."""
-        if batch.folds.per_step.isdisjoint(names):
+        if not batch.held or batch.folds.per_step.isdisjoint(names):
             return
         phase = batch.phase.name
         without = self.folded_without.get(phase, frozenset())
@@ -93,6 +93,7 @@ class Step:
         for phase in [phase for phase in pending.batches if only in (None, phase)]:
             batches = pending.batches[phase]
             while batches:
+                self.hold(batches[0], batches[0].names)
                 self.add(phase, batches[0])
                 del batches[0]
             del pending.batches[phase]

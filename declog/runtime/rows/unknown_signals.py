@@ -55,7 +55,7 @@ def unknown_signals(plan: Plan, signals: Mapping[str, Any]) -> UnknownSignalErro
     undeclared = [name for name in undeclared if WORD.match(name) and name not in RESERVED and not iskeyword(name)]
     if undeclared:
         # a logger's tables are phases too, with their own rows; `any` has the phase of what is observed beside it
-        beside = _phases(plan, signals)
+        beside = _phases(plan, signals) - {"default"}
         phase = "rollout" if plan.project == TEE else beside.pop() if len(beside) == 1 else "any"
         in_config, overrides = _declarations({name: words_of(signals[name]) for name in undeclared}, phase)
         call = f"wandb = declog.tee(wandb, {TEE!r}, {overrides})" if plan.project == TEE else overrides
@@ -82,9 +82,9 @@ def _of_mode(name: str, plan: Plan) -> str | None:
 
 
 def _phases(plan: Plan, signals: Mapping[str, Any]) -> set[str]:
-    """The phases of a call, by its signals that one phase alone has; without the phase of a config with only `any`."""
+    """The phases of a call, by its signals that one phase alone has."""
     homes = [{op.phase for op in plan.sources[name]} for name in signals.keys() & plan.sources.keys()]
-    return {phase for phases in homes if len(phases) == 1 for phase in phases} - {"default"}
+    return {phase for phases in homes if len(phases) == 1 for phase in phases}
 
 
 def _not_observed(plan: Plan, clauses: Collection[Clause], signals: Mapping[str, Any]) -> str:

@@ -195,3 +195,16 @@ def test_a_later_question_has_all_rows(layout: str, tmp_path: Path) -> None:
     ((_, records),) = ask(tmp_path, {"late": "{expr: now - version, reduce: [mean, count]}"}).events
     lags = [5 - version for version in VERSION]
     assert [scalar.value for scalar in records.scalars] == [np.mean(lags), len(lags)]
+
+
+def test_what_waits_for_the_next_step_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A value without a step number yet is of the step that takes it: tokens that were folded before lack it."""
+
+    def calls_ahead(log: Recorder) -> None:
+        log.observe(now=5.0, step="next")
+        for of in (0, 2):
+            log.observe(row=[of, of + 1], **TOKENS)
+
+    sink = run(calls_ahead, tmp_path, tables={})
+    assert "[DL605] `now` came after tokens" in caplog.text
+    assert sink.scalars[0]["penalty"] < 5 * 12
