@@ -184,7 +184,7 @@ def self_first(config: Composed) -> Iterator[str]:
         later = names[names.index("_self_") + 1 :] if "_self_" in names else []
         winners = _extended(later, provenance.texts)
         overruled = []
-        for path, layers in provenance.layers.items():
+        for path, layers in provenance.layers.items() if later else ():
             *before, last = layers
             set_here = file in [layer.file for layer in before if layer.replaces]
             if set_here and last.replaces and last.file in winners - {file}:

@@ -26,6 +26,7 @@ from declog.distribution import NAME, VERSION, entry_points
 PROVIDER = "declog"
 GROUP = "declog"
 ROOT = "declog_root"
+_PACKAGE = Path(__file__).resolve().parent.parent
 TEAMS = "declog.presets"  # the entry points of installed packages with presets: each names the package of its `conf`
 
 # All that composing raises for mistakes of users: ValueError for malformed defaults lists and keys, TypeError for a key
@@ -35,10 +36,9 @@ HYDRA_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueErr
 
 def conf_location() -> str:
     """The shipped presets as Hydra addresses them: in the package (a wheel) or beside it (a checkout)."""
-    package = Path(__file__).resolve().parent.parent
-    if (package / "conf").is_dir():
+    if (_PACKAGE / "conf").is_dir():
         return "pkg://declog.conf"
-    return f"file://{(package.parent / 'conf').as_posix()}"
+    return f"file://{(_PACKAGE.parent / 'conf').as_posix()}"
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,7 @@ def preset_folders() -> list[tuple[str, Path]]:
 
     declog's own may be in the package (a wheel) or beside it (a checkout).
     """
-    package = Path(__file__).resolve().parent.parent
-    shipped = [(PROVIDER, package / "conf"), (PROVIDER, package.parent / "conf")]
+    shipped = [(PROVIDER, _PACKAGE / "conf"), (PROVIDER, _PACKAGE.parent / "conf")]
     return shipped + [(team.name, folder) for team in teams() for folder in team.folders]
 
 

@@ -64,12 +64,20 @@ def below(type_: Any, key: object) -> Any:
 
     Returns None if no member has the key.
     """
+    of_keys, of_any = _inside(type_)
+    return of_keys.get(str(key), of_any)
+
+
+@cache  # called for every value of a config
+def _inside(type_: Any) -> tuple[Mapping[str, Any], Any]:
+    """The types at the keys of models, and the type at any other key of a map or a list; None without either."""
+    of_keys: dict[str, Any] = {}
     for atom in atoms(type_):
-        if is_model(atom) and str(key) in keys(atom):
-            return keys(atom)[str(key)].type
         if typing.get_origin(atom) in (dict, list):
-            return typing.get_args(atom)[-1]
-    return None
+            return of_keys, typing.get_args(atom)[-1]
+        if is_model(atom):
+            of_keys = {name: key.type for name, key in keys(atom).items()} | of_keys
+    return of_keys, None
 
 
 def keys_at(path: Iterable[object]) -> Mapping[str, Key]:
@@ -78,6 +86,7 @@ def keys_at(path: Iterable[object]) -> Mapping[str, Key]:
     return {} if model is None else keys(model)
 
 
+@cache
 def model_of(type_: Any) -> type[Model] | None:
     """The one model among the types of a value. None if there is no model, or several."""
     inside = list(filter(is_model, atoms(type_)))
@@ -104,7 +113,7 @@ def members(type_: Any) -> tuple[Any, ...]:
     return inside[:1] if origin is Annotated else inside if origin in (typing.Union, types.UnionType) else ()
 
 
-@cache  # called for every value of a config
+@cache
 def atoms(type_: Any) -> tuple[Any, ...]:
     """The types that a value may have, without unions and annotations: int and None for ``int | None``."""
     return tuple(atom for member in members(type_) for atom in atoms(member)) or (type_,)

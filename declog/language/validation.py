@@ -106,8 +106,9 @@ def _cut(
     allowed = keys(inside) if (inside := model_of(model)) is not None else None
     parts: dict[str, str] = {}  # the value that was cut, and the keys that YAML made of its rest
     ends = [key for key, value in data.items() if value is None and str(key).count(")") > str(key).count("(")]
-    begun = [value for value in data.values() if str(_text_of(value)).count("(") > str(_text_of(value)).count(")")]
-    ends = ends if len(ends) == len(begun) == 1 else []  # of several it is unknown which is whose
+    if ends:  # of several it is unknown which is whose
+        texts = [str(_text_of(value)) for value in data.values()]
+        ends = ends if len(ends) == sum(text.count("(") > text.count(")") for text in texts) == 1 else []
     for key, value in [*data.items(), ("", "")]:
         plain = _text_of(value)
         is_open = sum(part.count("(") - part.count(")") for part in parts.values()) > 0
