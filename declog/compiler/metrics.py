@@ -382,7 +382,7 @@ class _Metric:
                 fix = suggestions.counted(draft, reduction.name, node)
                 self.report("DL312.number", "expr", reduction=reduction.name, node=node, type=node.type, fix=fix)
         sketched = axis is Axis.TOKEN and not reduction.foldable
-        if draft.per_rank and spec.by == RANK and (sketched or axis is Axis.BATCH):
+        if draft.per_rank and spec.by == RANK and (sketched or axis is Axis.ALL):
             alone = _Metric(draft, self.id, spec.model_copy(update={"by": None}))  # one value for all ranks
             return alone._op(suffix, reduction, params, args, {**clauses, "by": None})
         if sketched:
@@ -437,7 +437,7 @@ class _Metric:
             problem = Problem.of("DL312.token_labels", reduction=reduction.name, fix=fix)
             self.draft.report_first(problem, self.path("by"))
         if any(
-            (node.type.text and node.op not in PLAIN) or node.type.axis in (Axis.GROUP, Axis.BATCH)
+            (node.type.text and node.op not in PLAIN) or node.type.axis in (Axis.GROUP, Axis.ALL)
             for node in (() if condition is None else walk(condition))
         ):
             problem = Problem.of("DL312.token_where", reduction=reduction.name, fix=fix)

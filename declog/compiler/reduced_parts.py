@@ -244,7 +244,7 @@ def _of_finer_rows(draft: Draft, text: str, beside: Collection[str]) -> str:
 
     def rows(text: str) -> tuple[Axis, str | None]:
         node = tried(draft, text)
-        return (Axis.BATCH, None) if node is None else (node.type.axis or Axis.BATCH, node.type.phase)
+        return (Axis.ALL, None) if node is None else (node.type.axis or Axis.ALL, node.type.phase)
 
     moment = _MOMENTS.fullmatch(text)
     for other in map(_MOMENTS.fullmatch, beside):

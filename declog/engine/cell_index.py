@@ -86,15 +86,15 @@ def _cells(label: Array, piece: Array, shape: tuple[int, int]) -> Segments:
 
 
 def ranks(view: View, axis: Axis) -> Array:
-    """The rank of each row. A value per batch belongs to all ranks and counts as rank 0's."""
-    if axis is Axis.BATCH:
+    """The rank of each row. A value of all rows of a step belongs to all ranks and counts as rank 0's."""
+    if axis is Axis.ALL:
         return np.zeros(view.frame.count(axis), np.int64)
     return view.frame.spread(view.frame.batches.rank, Axis.STEP, axis)
 
 
 def latest(view: View, axis: Axis) -> Array:
     """A sort key per row; the latest row has the greatest."""
-    if axis is Axis.BATCH:
+    if axis is Axis.ALL:
         return np.arange(view.frame.count(axis))
     return view.frame.spread(np.argsort(view.frame.latest), Axis.STEP, axis)
 
@@ -196,14 +196,14 @@ def _pieces(op: MetricOp, frame: Frame, axis: Axis) -> tuple[Array, Array]:
     """The first batch of each piece, and the index of each row's piece."""
     batches = frame.batches
     counts = np.ones(len(batches), bool) if op.ranks == "all" else batches.rank == 0
-    if axis is Axis.BATCH:  # a value per batch belongs to all ranks: it counts for the lowest rank with that batch
-        counts |= np.r_[True, (np.diff(batches.step) != 0) | (np.diff(batches.batch) != 0)][: len(counts)]
+    if axis is Axis.ALL:  # the value belongs to all ranks: it counts for the first batch of the step
+        counts |= np.r_[True, np.diff(batches.step) != 0][: len(counts)]
     keys, index = PIECES[op.pool](batches), np.where(counts, 0, -1)
     first = np.zeros(1, np.int64)
     if keys:
         first, index[counts] = ordered(*[key[counts] for key in keys])
         first = np.flatnonzero(counts)[first]
-    if axis is not Axis.BATCH:
+    if axis is not Axis.ALL:
         return first, frame.spread(index, Axis.STEP, axis)
     of_first = np.zeros(frame.count(axis), np.int64)
     of_first[frame.parts(Axis.STEP, axis).index[::-1]] = index[::-1]

@@ -49,8 +49,8 @@ class View:
         self.facts: Facts = {}
 
     def segments(self, fine: Axis, coarse: Axis) -> Segments:
-        """The segments of ``fine`` entries that belong to each ``coarse`` one; ``STEP`` means a batch of all ranks."""
-        return self.frame.parts(fine, Axis.BATCH if coarse is Axis.STEP and fine is not Axis.STEP else coarse)
+        """The segments of ``fine`` entries that belong to each ``coarse`` one; ``STEP`` means the rows of all ranks."""
+        return self.frame.parts(fine, Axis.ALL if coarse is Axis.STEP and fine is not Axis.STEP else coarse)
 
     def members(self, node: Node) -> Members:
         """The members of a family's value, in its order."""
@@ -100,7 +100,7 @@ class View:
 
         For its own axis, a value per step is only where it came, unless it is computed with a value of rows.
         """
-        if node.type.axis is not Axis.STEP or axis in (None, Axis.STEP, Axis.BATCH) or self.frame.held is self.frame:
+        if node.type.axis is not Axis.STEP or axis in (None, Axis.STEP, Axis.ALL) or self.frame.held is self.frame:
             return self
         if self._held is None:
             self._held = View(self.frame.held, self._function_of)
@@ -226,8 +226,8 @@ class View:
             return _counting(node, arg.type.dtype, *self._evaluated(arg))
         where = self.absent(arg)
         begun: Kind = False
-        if node.over is Axis.GROUP:  # a batch in which no group begins has no values per group
-            empty = self.frame.parts(Axis.GROUP, Axis.BATCH).counts == 0
+        if node.over is Axis.GROUP:  # a step in which no group begins has no values per group
+            empty = self.frame.parts(Axis.GROUP, Axis.ALL).counts == 0
             begun = empty if empty.any() else False
         if where is True or where is False:
             return either(begun, where)
@@ -258,11 +258,11 @@ class View:
         return _all_of(where, self.frame.parts(Axis.COMPLETION, axis))
 
     def _too_few(self, node: Node, least: int) -> Kind:
-        """The rows whose group, batch or family has fewer values than the function needs."""
+        """The rows whose group, step or family has fewer values than the function needs."""
         if least < 2 or not np.ndim(self.value(node.args[-1])):
             return False
         arg, over = node.args[-1], node.over or Axis.COMPLETION
-        coarse = Axis.GROUP if over is Axis.COMPLETION else Axis.BATCH
+        coarse = Axis.GROUP if over is Axis.COMPLETION else Axis.ALL
         parts = None if over == MEMBER or arg.type.axis is None else self.frame.parts(arg.type.axis, coarse)
         return groups.too_few(self._all_rows(arg, self._counted(arg)), parts, least)
 
@@ -327,7 +327,7 @@ class View:
             self._members[node.index] = self.members(arg)
         fine = arg.type.axis
         assert isinstance(over, Axis) and fine is not None
-        coarse = {Axis.COMPLETION: Axis.GROUP, Axis.GROUP: Axis.BATCH}[over]
+        coarse = {Axis.COMPLETION: Axis.GROUP, Axis.GROUP: Axis.ALL}[over]
         return segmented.aggregate(run, values, self.frame.parts(fine, coarse))
 
     def _order(self, node: Node) -> dict[int, list[int]]:
@@ -431,5 +431,5 @@ def _all_of(where: Array, parts: Segments) -> Array:
 
 @lru_cache(maxsize=4096)  # each log event asks this again
 def _reads_rows(node: Node) -> bool:
-    """Whether a value per batch is computed of rows, such as the mean of its groups' means."""
+    """Whether a value per step is computed of rows, such as the mean of its groups' means."""
     return any(item.type.axis in (Axis.TOKEN, Axis.COMPLETION, Axis.GROUP) for item in walk(node))

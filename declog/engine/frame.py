@@ -128,8 +128,8 @@ class Frame:
             return Segments(np.repeat(np.arange(len(rows)), rows), len(rows), equal or None)
         if fine is Axis.COMPLETION and coarse is Axis.GROUP:
             return self._groups()
-        if fine is Axis.STEP and coarse is Axis.BATCH:
-            return Segments.of_keys(self.batches.step, self.batches.batch)
+        if fine is Axis.STEP and coarse is Axis.ALL:
+            return Segments.of_keys(self.batches.step)
         if coarse is Axis.STEP:
             groups = self.parts(Axis.COMPLETION, Axis.GROUP)
             if not groups.count:  # no rows, or no signal names the groups

@@ -67,7 +67,7 @@ def elementwise(
     """
     if node.op == PRESENT or all(kind is False for kind in kinds):
         return False
-    if node.op == "if" and (asks(node.args[0]) or node.args[0].type.axis in (None, Axis.STEP, Axis.BATCH)):
+    if node.op == "if" and (asks(node.args[0]) or node.args[0].type.axis in (None, Axis.STEP, Axis.ALL)):
         condition, yes, no = kinds
         if condition is True or yes is no:
             return either(condition, yes)

@@ -18,11 +18,11 @@ __all__ = ["ABOVE", "AXES", "MEMBER", "NUMERIC", "Axis", "DType", "Type", "any_o
 class Axis(IntEnum):
     """The row axes, from the coarsest to the finest: a greater number is a finer axis.
 
-    On ``STEP`` a signal has one value per rank and batch of its phase. On ``BATCH`` an aggregate over groups has one
-    value per batch, over all ranks.
+    On ``STEP`` a signal has one value per rank and batch of its phase. On ``ALL`` an aggregate over groups has one value
+    per step, over all batches and ranks.
     """
 
-    BATCH = 0
+    ALL = 0
     STEP = 1
     GROUP = 2
     COMPLETION = 3
@@ -37,7 +37,7 @@ class Axis(IntEnum):
     @property
     def label(self) -> str:
         """The name in YAML and in messages."""
-        return self.name.lower()
+        return "step" if self is Axis.ALL else self.name.lower()
 
     @property
     def row(self) -> str:
@@ -45,8 +45,8 @@ class Axis(IntEnum):
         return "batch" if self is Axis.STEP else self.label
 
 
-AXES: dict[str, Axis] = {axis.label: axis for axis in Axis if axis is not Axis.BATCH}  # by name in YAML
-ABOVE = {Axis.TOKEN: Axis.COMPLETION, Axis.COMPLETION: Axis.GROUP, Axis.GROUP: Axis.BATCH}  # the axis of an aggregate
+AXES: dict[str, Axis] = {axis.label: axis for axis in Axis if axis is not Axis.ALL}  # by name in YAML
+ABOVE = {Axis.TOKEN: Axis.COMPLETION, Axis.COMPLETION: Axis.GROUP, Axis.GROUP: Axis.ALL}  # the axis of an aggregate
 MEMBER = "member"  # the name of a family's axis in `over=member`
 
 

@@ -182,7 +182,7 @@ def ranked(call: ast.Call, text: str, *, groups: bool) -> str | None:
     def here(within: str, count: str) -> str:
         return text.replace(written, f"smaller({value}, within={within}) {sign} {part:g} * ({count} - 1)").strip()
 
-    of_all = f"write `{here('step', f'sum(count({x}, over=completion), over=group)')}`, of all completions of a batch"
+    of_all = f"write `{here('step', f'sum(count({x}, over=completion), over=group)')}`, of all completions of a step"
     fix = f"{of_all}; of each group, which is another value: write `{here('group', f'count({x}, over=completion)')}`"
     return fix if groups else f"{fix}; either needs `axes: {{group: {{of: ID}}}}`, the signal that names a row's group"
 

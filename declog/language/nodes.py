@@ -25,7 +25,7 @@ SAID = "said"  # an object as a text: the text of a conversation's messages
 COMPUTED = frozenset({FOLD, TEXTVALUE, CARRIED})  # columns that hold the values of an expression
 LEAVES = frozenset({CONST, SIGNAL, BUILTIN, METRIC, FOLD, TEXTVALUE, CARRIED})
 PLAIN = frozenset({CONST, BUILTIN})  # values that every process has
-RANKS = ("rank", "smaller")  # functions that compare each row with the other rows of its group or batch
+RANKS = ("rank", "smaller")  # functions that compare each row with the other rows of its group or step
 DRAWN = ("pass_at", "pass_all", "best_at", "majority_at")  # functions of draws of k rows of a group
 MODE = "mode"  # the built-in name whose values are names of modes
 LABEL = "label"  # the function that picks one label of a metric, its parameter, and the axis of `over=label`
@@ -206,13 +206,13 @@ def members_of(*nodes: Node) -> tuple[str, ...] | None:
 def reads_other_ranks(node: Node, split: bool) -> bool:
     """Whether a value depends on rows of other ranks.
 
-    Such rows belong to the same batch, to an earlier phase or step, or to a group that is spread over ranks.
-    ``index(group)`` counts the groups of a batch over all ranks. ``split`` says that groups are spread over ranks.
+    Such rows belong to the same step, to an earlier phase or step, or to a group that is spread over ranks.
+    ``index(group)`` counts the groups of a step over all ranks. ``split`` says that groups are spread over ranks.
     """
     for item in walk(node):
         within = item.param("within") if item.op in RANKS else item.type.axis
-        of_all_ranks = {**dict.fromkeys(RANKS, Axis.STEP), "index": Axis.GROUP}.get(item.op, Axis.BATCH)
-        if item.op in (CARRIED, JOIN, "prev") or within in (Axis.BATCH, of_all_ranks):
+        of_all_ranks = {**dict.fromkeys(RANKS, Axis.STEP), "index": Axis.GROUP}.get(item.op, Axis.ALL)
+        if item.op in (CARRIED, JOIN, "prev") or within in (Axis.ALL, of_all_ranks):
             return True
         if split and (within is Axis.GROUP or item.op in (*RANKS, "index")):
             return True

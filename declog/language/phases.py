@@ -71,7 +71,7 @@ def in_one_phase(text: str, part: ast.expr, value: Node, phase: str | None, decl
         return f"observe it in `{phase}` too, and declare it there: signals: {{{phase}: {{{names[0]}: {declaration}}}}}"
     name = "_".join([*names[:2], "of", str(phase)])
     kind = "" if value.type.dtype is DType.FLOAT else f" {value.type.dtype.value}"
-    axis = "step" if value.type.axis in (None, Axis.BATCH) else value.type.axis.label
+    axis = "step" if value.type.axis is None else value.type.axis.label
     signal = f"signals: {{{phase}: {{{name}: {axis}{kind}}}}}"
     return f"observe it in `{phase}` too, by a name of its own, {signal}, with `{name}` in place of `{value}`"
 

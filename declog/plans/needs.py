@@ -236,7 +236,7 @@ def _clauses(node: Node, phase: str, columns: Mapping[str, Clauses]) -> Clauses:
     if node.op == PRESENT or (node.op in ("and", "or") and asks(node)):
         return NOTHING
     parts = [_clauses(arg, phase, columns) for arg in node.args]
-    if node.op == "if" and (asks(node.args[0]) or node.args[0].type.axis in (None, Axis.STEP, Axis.BATCH)):
+    if node.op == "if" and (asks(node.args[0]) or node.args[0].type.axis in (None, Axis.STEP, Axis.ALL)):
         both = {tuple(sorted({*one, *other})) for one in parts[1] for other in parts[2]}
         return parts[0] | both if len(both) <= MOST else parts[0]
     return NOTHING.union(*parts)

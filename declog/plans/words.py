@@ -154,7 +154,8 @@ def _value(op: MetricOp | FormulaOp, plan: Plan) -> str:
     what = _reduced(op, plan, str)
     params = f"({', '.join(f'{name}={value}' for name, value in op.params)})" if op.params else ""
     steps = "the trainer's window" if not op.every else "each step" if op.every == 1 else f"{op.every} steps"
-    rows = _many(op.axis.row) + (" of rank 0" if op.ranks == "main" else "")
+    rows = "" if op.axis is Axis.ALL else f"over the {_many(op.axis.row)} "
+    rows += "of rank 0 " if op.ranks == "main" else ""
     reduced = f"{op.reduction.name}{params}"
     if op.pool != "window":
         piece = {"rank_batch": "rank-and-batch"}.get(op.pool, op.pool)
@@ -163,7 +164,7 @@ def _value(op: MetricOp | FormulaOp, plan: Plan) -> str:
         reduced = f"{combined} {piece} {values}{params}"
     over_run = op.over_run == "moments" if op.pool == "window" else op.over_run is not None
     span = f"of each {op.pool}" if last and over_run else "from the start of the run" if over_run else f"of {steps}"
-    text = f"{reduced} of {what}, over the {rows} {span}"
+    text = f"{reduced} of {what}, {rows}{span}"
     text += " in all modes" if over_run and op.total else ""
     if op.over_run in ("last", "ema", "rolling", "lag") and op.pool == "window":
         text = f"{f'{last} values' if last else 'the latest' if smooth is None else 'moving average'} of {text}"

@@ -210,7 +210,8 @@ def test_groups_that_nothing_names_are_absent(tmp_path: Path) -> None:
     assert logged(config, [bare], tmp_path / "never") == {"reward": 18.0}
     alone = logged(config, [named], tmp_path / "alone")
     assert len(alone) == len(metrics)
-    assert logged(config, [bare, named], tmp_path / "both") == {**alone, "reward": 27.0}
+    both = {**alone, "reward": 27.0, "groups": 2 * alone["groups"]}  # a row that nothing names is alone
+    assert logged(config, [bare, named], tmp_path / "both") == both
 
 
 # ---- metrics that are absent

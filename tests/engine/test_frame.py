@@ -100,16 +100,16 @@ def test_groups_by_id_are_pandas_groups(split: str, kind: str, data: st.DataObje
 
 
 def test_the_axes_of_a_window() -> None:
-    """Two steps, two batches in the first, two ranks: 3 batches over all ranks, 5 of one rank each."""
+    """Two steps, two batches in the first, two ranks: 5 batches of one rank each."""
     places = [(0, 0, 0, 2), (0, 0, 1, 2), (0, 1, 0, 4), (0, 1, 1, 2), (1, 0, 0, 2)]
     rows = frame(places, grouping=Grouping(size=2))
-    counts = {axis.label: rows.count(axis) for axis in (Axis.BATCH, Axis.STEP, Axis.GROUP, Axis.COMPLETION)}
-    assert counts == {"batch": 3, "step": 5, "group": 6, "completion": 12}
-    assert rows.parts(Axis.STEP, Axis.BATCH).index.tolist() == [0, 0, 1, 1, 2]
+    counts = {axis: rows.count(axis) for axis in (Axis.ALL, Axis.STEP, Axis.GROUP, Axis.COMPLETION)}
+    assert counts == {Axis.ALL: 2, Axis.STEP: 5, Axis.GROUP: 6, Axis.COMPLETION: 12}
+    assert rows.parts(Axis.STEP, Axis.ALL).index.tolist() == [0, 0, 0, 0, 1]
     assert rows.parts(Axis.GROUP, Axis.STEP).index.tolist() == [0, 1, 2, 2, 3, 4]
-    assert rows.parts(Axis.GROUP, Axis.BATCH).index.tolist() == [0, 0, 1, 1, 1, 2]
+    assert rows.parts(Axis.GROUP, Axis.ALL).index.tolist() == [0, 0, 0, 0, 0, 1]
     assert rows.parts(Axis.COMPLETION, Axis.STEP).index.tolist() == [0, 0, 1, 1, 2, 2, 2, 2, 3, 3, 4, 4]
-    assert rows.parts(Axis.COMPLETION, Axis.BATCH).index.tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 2, 2]
+    assert rows.parts(Axis.COMPLETION, Axis.ALL).index.tolist() == [0] * 10 + [1] * 2
 
 
 def test_a_coarser_value_repeats_over_a_finer_axis() -> None:
@@ -133,7 +133,7 @@ def test_batches_without_rows_keep_their_place() -> None:
         [(0, 0, 0, 2), (0, 1, 0, 0), (1, 0, 0, 2)], {"reward": [1.0, 2.0, 3.0, 4.0]}, grouping=Grouping(size=2)
     )
     assert (rows.count(Axis.STEP), rows.count(Axis.GROUP)) == (3, 2)
-    assert rows.parts(Axis.GROUP, Axis.BATCH).index.tolist() == [0, 2]
+    assert rows.parts(Axis.GROUP, Axis.ALL).index.tolist() == [0, 1]
 
 
 # ---- merging

@@ -97,7 +97,7 @@ def test_the_first_signal_that_a_batch_has_names_its_groups(tmp_path: Path) -> N
         {"x": [100.0, 200.0]},
     ]
     spread = logged(config(["group", "prompt"]), batches, tmp_path)
-    assert spread == pytest.approx({**EXPECTED, "first": 2 * EXPECTED["first"]})
+    assert spread == pytest.approx({**EXPECTED, "first": 2 * EXPECTED["first"], "place": 2 * EXPECTED["place"] + 1})
 
 
 def test_ids_that_are_missing_are_of_no_group(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ class Declared:
         """An axis on which there are numbers."""
         axes = [
             axis
-            for axis in ("token", "completion", "completion", "group", "batch", "step")
+            for axis in ("token", "completion", "completion", "group", "all", "step")
             if self.draw.can(axis, event)
         ]
         return self.random.choice(axes)
@@ -118,7 +118,7 @@ class Declared:
                         "p90",
                         "top_mean",
                         "bottom_mean(share=0.35)",
-                        *(BINS if axis != "batch" else ()),
+                        *(BINS if axis != "all" else ()),
                     )
                 )
             }
@@ -150,7 +150,7 @@ class Declared:
         sketch = axis == "token" and not plain
         binned = any(item.startswith("histogram") for item in reductions)
         if self.maybe(0.35):
-            coarse = axis if axis in ("token", "batch") or self.maybe(0.5) else "step"
+            coarse = axis if axis in ("token", "all") or self.maybe(0.5) else "step"
             if axis == "token" and self.maybe(0.4):
                 coarse = "completion"
             draw.joins = axis != "token"
@@ -179,7 +179,7 @@ class Declared:
         if not binned and not sketch and self.maybe(0.15):
             spec["nan"] = random.choice(("skip", "propagate"))
         quantile = (
-            not plain and not sketch and not binned and axis != "batch" and "p" in trees["reduce"].get("", "")[:1]
+            not plain and not sketch and not binned and axis != "all" and "p" in trees["reduce"].get("", "")[:1]
         )
         over = spec.get("over", "window")
         pieces = over != "window"
@@ -200,7 +200,7 @@ class Declared:
     def by_rank(self, trees: dict[str, Any], axis: str) -> None:
         """With `rank: each` each rank has a value of what has no other label; a sketch, and what is of all, has not."""
         sketch = axis == "token" and not {*trees["reduce"].values()} <= {*MOMENTS, "last"}
-        if "rank" in self.profile["axes"] and "by" not in trees and not sketch and axis != "batch":
+        if "rank" in self.profile["axes"] and "by" not in trees and not sketch and axis != "all":
             trees["by"] = RANK
 
     def labels(self, spec: dict[str, Any], trees: dict[str, Any], axis: str, event: str) -> None:

@@ -14,8 +14,8 @@ from tests.oracle.trees import COMPARED, REMOVED, WORDS, Signals, Tree
 
 FINER = {coarse: fine for fine, coarse in REMOVED.items()}
 COARSER = {
-    "token": ("completion", "step"), "completion": ("group", "batch", "step"), "group": ("batch", "step"),
-    "batch": (), "step": ("batch",),
+    "token": ("completion", "step"), "completion": ("group", "all", "step"), "group": ("all", "step"),
+    "all": (), "step": ("all",),
 }  # fmt: skip
 OF_VALUES = ("p50", "p90", "top_mean")  # aggregates that need the values themselves
 EXACT = (0, 1, 2, -1.5, 0.5, 3, 0.125)
@@ -58,7 +58,7 @@ class Expressions:
 
     def can(self, axis: str, event: str) -> bool:
         """Whether there are numbers on an axis."""
-        if axis in ("group", "batch"):
+        if axis in ("group", "all"):
             return self.groups and bool(self.names("completion", ("float", "int"), event))
         return bool(self.names(axis, ("float", "int"), event))
 

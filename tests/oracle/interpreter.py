@@ -142,9 +142,9 @@ class World:
         bare = at._replace(token=0, member="")
         return next(rows for rows in self.grouped(at.block, at.event).values() if bare in rows)
 
-    def groups_of_batch(self, at: Point) -> list[Point]:
-        """The first row of each group of a batch, over all ranks."""
-        return [rows[0] for rows in self.grouped(at.block, at.event).values() if rows[0].batch == at.batch]
+    def groups_of_step(self, at: Point) -> list[Point]:
+        """The first row of each group of a step, over all batches and ranks."""
+        return [rows[0] for rows in self.grouped(at.block, at.event).values()]
 
     def tokens(self, trees: list[Tree], at: Point) -> list[Point]:
         """The tokens of a completion that exist for what trees read."""
@@ -351,7 +351,7 @@ class World:
 
     def by_row(self, condition: Tree) -> bool:
         """Whether a condition is one per row and does not ask `present`."""
-        return not asks(condition) and axis_of(condition, self.signals) not in (None, "step", "batch")
+        return not asks(condition) and axis_of(condition, self.signals) not in (None, "step", "all")
 
     def judged(self, tree: Tree, at: Point) -> Any:
         """A value as it is reduced: a comparison of what is missing is missing."""
@@ -409,9 +409,9 @@ class World:
             if not points and any(self.observed(item, at) is ABSENT for item in needed(tree)):
                 return ABSENT
         else:
-            points = self.group(at) if over == "completion" else self.groups_of_batch(at)
+            points = self.group(at) if over == "completion" else self.groups_of_step(at)
             points = [point._replace(member=at.member) for point in points]
-            if not points:  # no group begins in this batch
+            if not points:  # no group begins in this step
                 return ABSENT
         found = [self.judged(tree, point) for point in points]
         return ABSENT if name in ("std", "var") and sum(map(there, found)) == 1 else aggregate(name, found)
@@ -425,9 +425,7 @@ class World:
 
     def ranked(self, within: str, tree: Tree, at: Point) -> Any:
         """One more than how many come before, of those that are not missing."""
-        others = self.group(at) if within == "group" else [
-            row for row in self.rows(at.block, at.event) if row.batch == at.batch
-        ]  # fmt: skip
+        others = self.group(at) if within == "group" else self.rows(at.block, at.event)
         mine = self.value(tree, at)
         if not there(mine):
             return mine
@@ -443,8 +441,8 @@ class World:
         if axis == "completion":
             rows = self.group(at)
             return len(rows) if op == "size" else rows.index(at._replace(token=0, member=""))
-        at = self.group(at)[0] if op == "index" else at  # a group that is split belongs to its first batch
-        firsts = self.groups_of_batch(at)
+        at = self.group(at)[0] if op == "index" else at
+        firsts = self.groups_of_step(at)
         return len(firsts) if op == "size" else firsts.index(at)
 
     def before(self, tree: Tree, first: Any, at: Point) -> Any:
@@ -474,7 +472,7 @@ class World:
         found = [Point(block, event, batch, rank) for batch, rank, _ in self.case.batches(block, event)]
         if axis == "step":
             return found
-        return [at for place, at in enumerate(found) if place == 0 or found[place - 1].batch != at.batch]
+        return found[:1]
 
     def axis(self, tree: Tree) -> str:
         """The axis of a tree that is no constant."""

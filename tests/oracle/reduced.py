@@ -80,7 +80,7 @@ class Reduced:
         axis = world.axis(exprs[0])
         for block in blocks:
             for at in world.points(axis, event, block, read):
-                yield from self.counted(trees, exprs, at._replace(member=member), of_all=axis == "batch")
+                yield from self.counted(trees, exprs, at._replace(member=member), of_all=axis == "all")
 
     def counted(
         self, trees: Mapping[str, Any], exprs: Sequence[Tree], at: Point, *, of_all: bool = False
@@ -195,7 +195,7 @@ class Reduced:
             expr = trees["expr"][0]
             event = self.event(trees)
             rows = [at for block in blocks for at in self.world.points(self.world.axis(expr), event, block, [expr])]
-            of_all = self.spec_ranks == "all" or self.world.axis(expr) == "batch"
+            of_all = self.spec_ranks == "all" or self.world.axis(expr) == "all"
             for piece in self.pieces(trees, blocks, pool):
                 inside = [at for at in rows if pool(at) == piece and (of_all or at.rank == 0)]
                 for member in members:
@@ -211,9 +211,9 @@ class Reduced:
         """Each batch of each rank that counts."""
         points = self.steps(trees, blocks)
         if self.spec_ranks == "main":
-            firsts = self.steps(trees, blocks, "batch")
-            of_batches = self.world.axis(trees["expr"][0]) == "batch"
-            points = [at for at in points if at.rank == 0 or (of_batches and at in firsts)]
+            firsts = self.steps(trees, blocks, "all")
+            of_all = self.world.axis(trees["expr"][0]) == "all"
+            points = [at for at in points if at.rank == 0 or (of_all and at in firsts)]
         return points
 
     def alone(self, tree: Tree) -> bool:
@@ -222,7 +222,7 @@ class Reduced:
         return bool(families) and all(self.world.signals[name]["axis"] == "step" for name in families)
 
     def steps(self, trees: Mapping[str, Any], blocks: list[int], axis: str = "step") -> list[Point]:
-        """Each batch of each rank that a metric covers; with ``batch`` each of all ranks."""
+        """Each batch of each rank that a metric covers; with ``all`` the first of each step."""
         event = self.event(trees)
         return [at for block in blocks for at in self.world.points(axis, event, block, [])]
 

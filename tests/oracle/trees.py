@@ -11,8 +11,8 @@ from typing import Any
 Tree = tuple[Any, ...]
 Signals = Mapping[str, Mapping[str, Any]]  # as a profile declares them
 
-AXES = ("token", "completion", "group", "step", "batch")  # from fine to coarse: a step signal is per batch *and rank*
-REMOVED = {"token": "completion", "completion": "group", "group": "batch"}
+AXES = ("token", "completion", "group", "step", "all")  # from fine to coarse: a step signal is per batch *and rank*
+REMOVED = {"token": "completion", "completion": "group", "group": "all"}
 WORDS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}  # comparisons may be written as words
 COMPARED = (*WORDS, *WORDS.values())
 INFIX = ("+", "-", "*", "/", "**", "%", "//", "and", "or", *COMPARED)

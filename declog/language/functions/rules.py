@@ -62,7 +62,7 @@ def _on_device(call: Call, index: int, node: Node) -> None:
         call.fail("DL205.fold", arg=index, item="a family", fix=fix)
     for item in walk(node):
         of_token = item.op == "index" and item.type.axis is Axis.TOKEN
-        if item.type.axis in (Axis.GROUP, Axis.BATCH) or (item.op in (*RANKS, "index") and not of_token):
+        if item.type.axis in (Axis.GROUP, Axis.ALL) or (item.op in (*RANKS, "index") and not of_token):
             call.fail("DL310.fold", arg=index, fix=fix)
         on_tokens = item.over is Axis.TOKEN or item.op == "size" or of_token
         on_host = call.functions.stage(item.op) not in (None, "elementwise") and not on_tokens

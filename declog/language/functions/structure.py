@@ -29,19 +29,19 @@ def _names(node: Node) -> str | None:
 def _without_axis(call: Call, node: Node) -> str:
     """The fix for an aggregate without `over`: reduce the finest axis, or all rows by a metric."""
     axis = node.type.axis
-    if axis in (None, Axis.BATCH):
+    if axis in (None, Axis.ALL):
         return f"`{call.name}({node}, over={over})`" if (over := _names(node)) else f"`{node}`: it is one value"
     assert axis is not None
     nearest = f"`{call.name}({node}, over={axis.label})`"
     row = "window" if axis is Axis.STEP else ABOVE[axis].row
     alone = "that of all is a metric of its own, which a `formula:` can read"
     if call.groups and (compared := _of_all_rows(call.name, node)) is not None:
-        return f"`{compared}` is that of all rows of a batch, beside each row; {nearest} that of each {row}; {alone}"
+        return f"`{compared}` is that of all rows of a step, beside each row; {nearest} that of each {row}; {alone}"
     return f"{nearest} is that of each {row}, which is another value; {alone}; a row is compared with a number"
 
 
 def _of_all_rows(function: str, node: Node) -> str | None:
-    """The expression that reduces all completions of a batch by reducing groups.
+    """The expression that reduces all completions of a step by reducing groups.
 
     Returns None for values that are not per completion, and for functions that cannot be computed from groups.
     """
@@ -94,7 +94,7 @@ def remove_axis(call: Call, *, accept: Sequence[DType]) -> Type:
             call.fail("DL306.no_labels", arg=0, node=node, fix=_without_axis(call, node))
         return node.type
     axis = node.type.axis
-    if axis is None or axis < over or (axis is Axis.BATCH):
+    if axis is None or axis < over or (axis is Axis.ALL):
         call.fail("DL306.no_axis", arg=0, node=node, axis=per(axis), label=over.label)
     if axis > over:
         fix = _readings(call, node, axis, over)
@@ -179,7 +179,7 @@ BUILTIN.rows(
     "index",
     AXIS,
     rule=_indexed,
-    help="the 0-based place of a completion in its group, a group in its batch, a token among those of its completion",
+    help="the 0-based place of a completion in its group, a group in its step, a token among those of its completion",
 )(lambda view, node: _segments(view, node).position)
 
 
@@ -194,7 +194,7 @@ def _sized(call: Call) -> Type:
     return Type(DType.INT, ABOVE[axis])
 
 
-BUILTIN.rows("size", AXIS, rule=_sized, help="how many tokens a completion, completions a group, groups a batch has")(
+BUILTIN.rows("size", AXIS, rule=_sized, help="how many tokens a completion, completions a group, groups a step has")(
     lambda view, node: _segments(view, node).counts
 )
 

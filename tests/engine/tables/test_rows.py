@@ -31,7 +31,7 @@ GROUPS: dict[str, Any] = {
     "last": {"type": "text", "expr": "last(prompt, over=completion)"},
     "mean": {"type": "float", "expr": "mean(reward, over=completion)"},
     "size": {"type": "int", "expr": "size(completion)"},
-    "batch_mean": {"type": "float", "expr": "mean(mean(reward, over=completion), over=group)"},
+    "step_mean": {"type": "float", "expr": "mean(mean(reward, over=completion), over=group)"},
 }
 BEST = {"key": "mean(reward, over=completion)", "top": 1, "within": "step"}
 
@@ -55,9 +55,9 @@ def test_one_row_per_group(tmp_path: Path) -> None:
 
     [(_, table)] = run(groups(), body, tmp_path).tables("t")
     assert rows(table) == [
-        {"step": 4, "prompt": "a", "last": "c", "mean": 2.0, "size": 2, "batch_mean": 4.0},
-        {"step": 4, "prompt": "b", "last": "d", "mean": 6.0, "size": 2, "batch_mean": 4.0},
-        {"step": 4, "prompt": "e", "last": "e", "mean": 0.0, "size": 1, "batch_mean": 0.0},
+        {"step": 4, "prompt": "a", "last": "c", "mean": 2.0, "size": 2, "step_mean": 8 / 3},
+        {"step": 4, "prompt": "b", "last": "d", "mean": 6.0, "size": 2, "step_mean": 8 / 3},
+        {"step": 4, "prompt": "e", "last": "e", "mean": 0.0, "size": 1, "step_mean": 8 / 3},
     ]
 
 
@@ -103,7 +103,7 @@ def test_one_row_per_batch(tmp_path: Path) -> None:
     [(_, table)] = sink.tables("t")
     assert [(row["step"], row["rank"], row["loss"], row["note"], row["best"]) for row in rows(table)] == [
         (step, rank, 100.0 * step + 10 * batch + rank, f"{100.0 * step + 10 * batch + rank}" if rank else None,
-         100.0 * step + 10 * batch + 1)
+         100.0 * step + 11)  # of the step's rows on all ranks
         for step in range(2) for batch in range(2) for rank in range(2)
     ]  # fmt: skip
     assert [row["loss"] for _, table in sink.tables("high") for row in rows(table)] == [110.0, 111.0]

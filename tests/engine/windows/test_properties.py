@@ -406,13 +406,13 @@ def test_cumulative_is_a_running_sum_over_train_and_eval(data: st.DataObject) ->
     assert sink.scalars == expected
 
 
-# ---- what is there for a batch over all ranks, in some batches only, or in other phases
+# ---- what is there for a step over all ranks, in some batches only, or in other phases
 
 
 @examples(25)
 @given(cut(), st.sampled_from([1, 2, 9]))
-def test_a_value_per_batch_counts_once_for_all_its_ranks(frame: pd.DataFrame, every: int) -> None:
-    """However many ranks have rows of the batch: by itself, with rows, by pools, chosen and weighed by it."""
+def test_a_value_of_all_rows_of_a_step_counts_once(frame: pd.DataFrame, every: int) -> None:
+    """However many batches and ranks have the rows: by itself, with rows, by pools, chosen and weighed by it."""
     value = "max(mean(x, over=completion), over=group)"
     metrics: dict[str, Any] = {
         "best": {"expr": value, "reduce": list(REDUCE)}, "groups": {"expr": "size(group)", "reduce": ["sum", "count"]},
@@ -437,11 +437,11 @@ def test_a_value_per_batch_counts_once_for_all_its_ranks(frame: pd.DataFrame, ev
     rows = frame.copy()
     keys = ["step", "batch"]
     groups = rows.groupby([*keys, "rank", "source"])["x"].mean()
-    rows["best"] = rows.set_index(keys).index.map(groups.groupby(keys).max())
-    rows["groups"] = rows.set_index(keys).index.map(groups.groupby(keys).count())
+    rows["best"] = rows["step"].map(groups.groupby("step").max())
+    rows["groups"] = rows["step"].map(groups.groupby("step").count())
     expected = {}
     for end, part in rows.groupby(np.minimum((rows["step"] // every + 1) * every, steps) - 1):
-        once = part.groupby(keys)[["best", "groups"]].first()
+        once = part.groupby("step")[["best", "groups"]].first()
         best = {f"best/{name}": how(once["best"]) for name, how in REDUCE.items()}
         expected[end] = logged({
             **best, "groups/sum": once["groups"].sum(), "groups/count": len(once),
