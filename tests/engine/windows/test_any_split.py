@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
@@ -82,3 +83,49 @@ def test_neither_ranks_nor_limits_change_what_is_logged(
             np.testing.assert_allclose(value, others[name], rtol=1e-9, atol=1e-12, err_msg=name)
         best, others_best = ([table for table in some if table.table == "best"] for some in (tables, same))
         assert best == others_best
+
+
+MEAN = "sum(sum(reward, over=completion), over=group) / sum(count(reward, over=completion), over=group)"
+ALL = {  # of all rows of a step, or of each row among them
+    "best_three": {"expr": "length", "where": "rank(-reward, within=step) <= 3"},
+    "place": {"expr": "smaller(reward, within=step)", "where": "length > 4", "reduce": "sum"},
+    "above_mean": f"mean(reward > {MEAN})",
+    "spread": "max(mean(reward, over=completion), over=group) - min(mean(reward, over=completion), over=group)",
+    "groups": "size(group)", "total": {"expr": "sum(sum(length, over=completion), over=group)", "reduce": "sum"},
+    "pools": {"expr": "max(max(reward, over=completion), over=group)", "over": "step", "combine": "max"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("calls", [[128], [4, 124], [32, 32, 64], [8] * 16])
+def test_calls_do_not_change_what_all_rows_of_a_step_give(ranks: int, calls: list[int], tmp_path: Path) -> None:
+    """Class: several calls bring a step's rows, as those of workers do, on one rank or on several."""
+    signals = {"reward": {"axis": "completion"}, "length": {"axis": "completion", "type": "int"}}
+    group = {"axis": "completion", "type": "int"}
+    config = {
+        "signals": {"any": {**signals, "prompt_id": group}},
+        "metrics": ALL,
+        "axes": {"group": {"of": "prompt_id"}},
+    }
+    edges = np.cumsum([0, *calls])
+
+    def body(comm: FakeComm) -> MemorySink:
+        sink = MemorySink()
+        with declog.start(config, sinks=[sink], output_dir=tmp_path, comm=comm) as log:
+            for step in range(3):
+                with log.step(step):
+                    for call in range(comm.rank, len(calls), comm.world_size):
+                        mine = slice(edges[call], edges[call + 1])
+                        columns = {name: rows(step)[name][mine] for name in signals}
+                        log.observe(**columns, prompt_id=torch.arange(ROWS)[mine] // 4)
+        return sink
+
+    for step, values in run_ranks(ranks, body, timeout_s=PATIENCE_S)[0].scalars.items():
+        reward, length = (rows(step)[name].numpy() for name in signals)
+        means, order = reward.reshape(-1, 4).mean(1), reward.argsort().argsort()
+        expected = {
+            "best_three": length[order >= ROWS - 3].mean(), "place": order[length > 4].sum(),
+            "above_mean": (reward > reward.mean()).mean(), "spread": means.max() - means.min(),
+            "groups": ROWS // 4, "total": length.sum(), "pools": reward.max(),
+        }  # fmt: skip
+        assert {name: values[name] for name in expected} == pytest.approx(expected)
