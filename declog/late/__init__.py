@@ -132,7 +132,7 @@ class Answer:
         self.kept = _rows(folder)
         segments = [segment for rows in self.kept for segment in rows.segments]
         with places(lines):
-            self.plan, self.columns = _Question(folder, segments[-1], lines, to).answerable(segments)
+            self.plan, self.columns = _Question(folder, self.kept, lines, to).answerable(segments)
         self.failures = Failures(unlogged=[UNMATCHED])  # not logged, since `ask` raises it
         self.inactive: dict[str, str] = {}
         self._dispatcher = Dispatcher(self.plan, routes, self.failures.report, self.inactive.update)
@@ -261,15 +261,16 @@ def _rows(folder: Path, run_id: str | None = None, until: float = inf) -> list[_
 
 
 class _Question:
-    """Some lines, composed with the run's config."""
+    """Some lines, composed with the run's config and the earlier answered lines, which formulas may read."""
 
-    def __init__(self, folder: Path, segment: Mapping[str, Any], lines: Sequence[Line], to: Sequence[str]) -> None:
+    def __init__(self, folder: Path, kept: Sequence[_Rows], lines: Sequence[Line], to: Sequence[str]) -> None:
         run = run_of(folder) or {}
-        self._run = segment
+        self._run = segment = kept[-1].segments[-1]
         self._logged = _logged(folder / run.get("plan", PLAN)) | {*(self._run["config"].get("metrics") or {})}
         self._lines = [line.name for line in lines]
         self._together = [earlier.keys() for _, earlier in asked(folder) if earlier.keys() & {*self._lines}]
-        overrides = [line.override for line in lines]
+        earlier = [Line(*item) for rows in kept for _, texts in asked(rows.folder.parent) for item in texts.items()]
+        overrides = list({line.name: line.override for line in (*earlier, *lines)}.values())
         overrides.append(f"sinks=[{','.join(to)}]")
         self._config = compose(str(folder / run.get("config", CONFIG)), overrides)
         declared = self._config.data.get("signals") or {}
