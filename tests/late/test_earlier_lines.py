@@ -1,4 +1,4 @@
-"""A metric that an earlier ``declog add`` wrote is a metric for the next one, as it is for the config's own formulas."""
+"""A metric that an earlier ``declog add`` wrote is a metric for the next one, as a metric of the config is."""
 
 from __future__ import annotations
 
