@@ -17,6 +17,7 @@ from declog.language.dtypes import Axis, DType
 from declog.language.keys import entries, keys
 from declog.language.moments import FORMULAS
 from declog.language.nodes import SIGNAL, walk
+from declog.language.notation import SIGNS
 from declog.language.spec import MetricSpec
 from declog.language.tree import Node, has
 from declog.plans.needs import IDS_OF_ROWS, ROW_ID, carried, read
@@ -126,6 +127,25 @@ def matched(config: Composed, plan: Plan) -> Iterator[str]:
             said = f"`{path[-1]}` reads {join.expr} of {join.source} for rows of {join.target}"
             yield f"{said}: where these come in micro-batches, ids match them: {ids}"
             return
+
+
+def of_several(config: Composed, plan: Plan) -> Iterator[str]:
+    """A note on the user's own alerts on the id of a metric with several reductions: they read its mean.
+
+    A run does not log this note, because the mean may be intended.
+    """
+    for alert in (alert for alert in plan.alerts if config.home(("alerts", alert.id)) is None):
+        entry = {key: value for key, value in config.data["alerts"][alert.id].items() if value is not None}
+        said, bounds = str(entry.pop("when", alert.id)), {side: entry.pop(side) for side in SIGNS if side in entry}
+        for op in (op for op in plan.metrics if op.reduction.name == "mean" and op.key in read(alert.when)):
+            alone = re.compile(rf"(?<![\w.]){re.escape(op.id)}\b(?!\.)")
+            others = [other.key for other in plan.metrics if other.id == op.id and other.key != op.key]
+            if others and alone.search(said):
+                here = alone.sub(others[-1], said)
+                when = " or ".join(f"{here} {SIGNS[side]} {in_flow(value)}" for side, value in bounds.items()) or here
+                instead = {"when": when, **entry, **dict.fromkeys(bounds)} if entry else when
+                edit = _edit(config, ("alerts", alert.id), instead, ("metrics", op.id))
+                yield f"`alerts.{alert.id}` judges `{op.key}`, as `{op.id}` alone is the mean; of another: {edit}"
 
 
 def _unopened(config: Composed, plan: Plan) -> Iterator[str]:

@@ -109,3 +109,11 @@ def test_what_is_deleted_is_not_replaced(cli: Cli, tmp_path: Path) -> None:
     file.write_text('defaults: [grpo, _self_]\nalerts: {kl: "> 0.5"}\n')
     assert "replaced as a whole" in cli("check", str(file)).out
     assert "replaced as a whole" not in cli("check", str(file), "~alerts.kl").out
+
+
+@pytest.mark.parametrize("alert", ["w.mean > 1", "w.max > 1", "r > 1", "{when: w.max > 1 and r < 2}"])
+def test_an_alert_that_says_its_reduction(alert: str, cli: Cli, tmp_path: Path) -> None:
+    """Nothing is noted of a reduction that is written, nor of a metric with one reduction."""
+    metrics = "metrics: {w: {expr: reward, reduce: [mean, max]}, r: mean(reward), lr: mean}\n"
+    assert "judges" not in checked(cli, tmp_path, f"{metrics}alerts: {{x: {alert}}}\n")
+    assert "judges `w.mean`" in checked(cli, tmp_path, f"{metrics}alerts: {{x: w > 1}}\n")

@@ -59,6 +59,7 @@ UNANSWERED = {
     "within": 0,
     "yaml": 0,
     "thirty_fourth_stranger": 0,
+    "thirty_sixth_stranger": 0,
 }
 
 
