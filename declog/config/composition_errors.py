@@ -128,7 +128,7 @@ def _of_group(loader: Loader, origin: Origin, good: list[str], line: str, tree: 
         except yaml.YAMLError as error:  # of the file that it chooses
             return file_problem(loader, origin, error)
         except HYDRA_ERRORS as error:
-            return _group_problem(loader, override, line, error)
+            return _group_problem(loader, origin, override, line, error)
         return None
     if "/" not in key and override.package is None:
         return None
@@ -138,7 +138,8 @@ def _of_group(loader: Loader, origin: Origin, good: list[str], line: str, tree: 
     return problem_of(line, "DL101.no_group", span, name=key, fix=did_you_mean(key, groups_of(loader), what="groups"))
 
 
-def _group_problem(loader: Loader, override: Override, line: str, error: Exception) -> Problem:
+def _group_problem(loader: Loader, origin: Origin, override: Override, line: str, error: Exception) -> Problem:
+    """The problem of an override that chooses files: in the override, or in a file that it chooses."""
     group, value = override.key_or_group, override.value()
     options = loader.get_group_options(group)
     for name in listed(value):
@@ -160,4 +161,5 @@ def _group_problem(loader: Loader, override: Override, line: str, error: Excepti
         in_config = group == GROUP or "@" in line.partition("=")[0] or group.removeprefix(f"{GROUP}/") in ADDS
         fix = f"+{line}" if in_config else f"+{line.replace(group, f'{group}@{GROUP}', 1)}"
         return problem_of(line, "DL101.not_chosen", (0, line.find("=")), group=group, fix=fix)
-    return problem_of(line, "DL101.hydra", cause=first_line(error))
+    problem = file_problem(loader, origin, error)
+    return problem if problem.message_key != "DL101.hydra" else problem_of(line, "DL101.hydra", cause=first_line(error))

@@ -16,7 +16,7 @@ from pathlib import Path as FilePath
 
 from declog.config.search_path import GROUP, TEAMS, folders_of, preset_folders
 from declog.config.source_map import shown_path
-from declog.errors import did_you_mean, error_text, nearest
+from declog.errors import error_text, nearest
 from declog.registry import home
 
 GROUPS = (TEAMS, "declog.functions", "declog.reducers", "declog.columns", "declog.sinks")
@@ -65,15 +65,19 @@ def files_named(name: str) -> list[FilePath]:
 def known_presets(name: str, names: Sequence[str], folder: FilePath | None = None) -> str:
     """The fix for an unknown preset: a file of its name, the nearest preset, or all presets and where others are.
 
-    ``folder`` holds the file that names the preset. The user's own presets are not listed.
+    ``folder`` holds the file that names the preset. The user's own presets are not listed. A name that shares only the
+    last word with a preset, `acme_grpo` with `maxent_grpo`, is not near it: it is somebody's own.
     """
     if (fix := _not_searched(name, folder) or _moved(name)) is not None:
         return fix
-    if nearest(name, names) is not None:
-        return did_you_mean(name, names)
+    head, _, method = name.rpartition("_")
+    heads = {preset: preset.rpartition("_")[0] for preset in names if preset.rpartition("_")[2] == method and head}
+    near = nearest(name, [preset for preset in heads or names if not heads or nearest(head, [heads[preset]])])
+    if near is not None:
+        return f"did you mean `{near}`?"
     shipped = {path.stem for _, conf in preset_folders() for path in (conf / GROUP).glob("*.yaml")}
-    presets = did_you_mean(name, shipped.intersection(names), what="presets")
-    return _not_registered(name) or f"{presets}; those of a package are there once it is installed"
+    presets = ", ".join(sorted(shipped.intersection(names)))
+    return _not_registered(name) or f"one of the presets: {presets}; those of a package are there once it is installed"
 
 
 def _not_searched(name: str, folder: FilePath | None) -> str | None:
