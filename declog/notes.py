@@ -139,9 +139,9 @@ def of_several(config: Composed, plan: Plan) -> Iterator[str]:
         said, bounds = str(entry.pop("when", alert.id)), {side: entry.pop(side) for side in SIGNS if side in entry}
         for op in (op for op in plan.metrics if op.reduction.name == "mean" and op.key in read(alert.when)):
             alone = re.compile(rf"(?<![\w.]){re.escape(op.id)}\b(?!\.)")
-            others = [other.key for other in plan.metrics if other.id == op.id and other.key != op.key]
-            if others and alone.search(said):
-                here = alone.sub(others[-1], said)
+            reductions = [other.key for other in plan.metrics if other.id == op.id and other.key != op.key]
+            if reductions and alone.search(said):
+                here = alone.sub(reductions[-1], said)
                 when = " or ".join(f"{here} {SIGNS[side]} {in_flow(value)}" for side, value in bounds.items()) or here
                 instead = {"when": when, **entry, **dict.fromkeys(bounds)} if entry else when
                 edit = _edit(config, ("alerts", alert.id), instead, ("metrics", op.id))

@@ -10,7 +10,7 @@ from typing import Any
 
 from declog.compiler import labels, names, suggestions
 from declog.compiler.draft import Draft, SwitchedOff
-from declog.errors import Path, Problem, in_flow, nearest
+from declog.errors import Path, Problem, elsewhere, in_flow, nearest
 from declog.language import step_time
 from declog.language.best_so_far import so_far
 from declog.language.dtypes import AXES, Axis, DType, Type
@@ -72,6 +72,12 @@ class ConstantScope(Scope):
     def names(self) -> Iterable[str]:
         return self.draft.constants
 
+    def deleted(self, name: str, how: str) -> Problem:
+        """The problem of a deleted signal or metric; ``how`` names the key that keeps it."""
+        near = f"did you mean `{close}`? Or " if (close := elsewhere.same_signal(name, {*self.names()})) else ""
+        related = ((f"{self.noun}s", name),)
+        return Problem.of("DL407.used", related=related, noun=self.noun, name=name, near=near, how=how)
+
 
 class SignalScope(ConstantScope):
     """Signals, constants and built-in names: for `expr`, `where`, `by`, `weight`, `key` and columns."""
@@ -95,9 +101,7 @@ class SignalScope(ConstantScope):
         if name in BUILTINS:
             return draft.graph.make(BUILTIN, type=BUILTINS[name], name=name)
         if draft.deleted(f"signals.{name}"):
-            return Problem.of(
-                "DL407.used", related=(("signals", name),), noun="signal", name=name, how=f"`signals.{name}`"
-            )
+            return self.deleted(name, f"`signals.{name}`")
         if name in draft.spec.metrics:
             return Problem.of("DL302.metric", name=name)
         if (filter := draft.spec.filters.get(name)) is not None and filter.where is not None:
@@ -239,8 +243,7 @@ class MetricScope(ConstantScope):
             return None
         if self.of_alert is not None:
             raise SwitchedOff(f"the metric `{name}` was deleted")
-        how = f"it: `metrics.{name}.log: false` hides it"
-        return Problem.of("DL407.used", related=(("metrics", name),), noun="metric", name=name, how=how)
+        return self.deleted(name, f"it: `metrics.{name}.log: false` hides it")
 
 
 def typed(draft: Draft, text: str, *path: str | int, off: str | None = None) -> Node | None:

@@ -22,10 +22,10 @@ from declog.engine.frame import EARLIER_GROUP, GROUP_ID, Frame, parted
 from declog.engine.layout import KIND
 from declog.engine.reduce import Report, failure
 from declog.engine.row_ids import Search, candidates, has_ids
-from declog.errors import RuntimeFailure
+from declog.errors import RuntimeFailure, in_flow
 from declog.language.absence import absent, either
 from declog.language.dtypes import Axis, DType
-from declog.language.nodes import SIGNAL, walk
+from declog.language.nodes import SIGNAL, Node, walk
 from declog.language.notation import PARTS
 from declog.language.segmented import Array, Segments
 from declog.plans.fingerprint import expressions
@@ -242,7 +242,7 @@ class Carryover:
             raise RuntimeFailure.of("DL511.nothing", source=op.source, target=op.target, expr=op.expr)
         view = View(source, self._plan.function)
         values = view.picked(op.expr, Axis.COMPLETION, np.arange(source.count(Axis.COMPLETION)))
-        places, doubles = self._places(source, target)
+        places, doubles = self._places(source, target, op.expr)
         if any(not _same(values[..., [one]], values[..., [other]]) for one, other in doubles):
             count = len({one for one, _ in doubles})
             raise RuntimeFailure.of("DL511.twice", ids=self._plan.ids, phase=op.source, count=count, expr=op.expr)
@@ -254,11 +254,11 @@ class Carryover:
         kind = kind if isinstance(kind, bool) else kind[..., places]
         return target.with_column(op.name, Axis.COMPLETION, values, op.expr.type.dtype, members, kind=kind)
 
-    def _places(self, source: Frame, target: Frame) -> tuple[NDArray[np.int64], set[tuple[int, int]]]:
+    def _places(self, source: Frame, target: Frame, expr: Node) -> tuple[NDArray[np.int64], set[tuple[int, int]]]:
         """Find the source row of each target row: by id, or by an unambiguous position in batches without ids.
 
         Also returns the pairs of source rows in one batch that share an id which the target asks for. Raises DL511 if a
-        row has no source row.
+        row has no source row, whose value of ``expr`` is needed.
         """
         places = np.full(target.count(Axis.COMPLETION), -1, np.int64)
         doubles, search = set[tuple[int, int]](), Search(source, target, self._plan.ids)
@@ -266,8 +266,15 @@ class Carryover:
             places[span], doubled = self._matched(search, batch, span)
             doubles |= doubled
         if (places < 0).any():
-            missing, ids = int((places < 0).sum()), self._plan.ids
-            raise RuntimeFailure.of("DL511.missing", missing=missing, target=target.phase, ids=ids, source=source.phase)
+            words = {
+                f"own_{leaf.leaf}": f"{leaf.type.axis.label} {'family' if leaf.type.family else leaf.type.dtype}"
+                for leaf in walk(expr) if leaf.op == SIGNAL and leaf.type.axis is not None
+            }  # fmt: skip
+            raise RuntimeFailure.of(
+                "DL511.missing", missing=int((places < 0).sum()), target=target.phase, ids=self._plan.ids,
+                source=source.phase, declare=in_flow({"signals": {target.phase: words}})[1:-1],
+                call=", ".join(f"{name}=..." for name in words),
+            )  # fmt: skip
         return places, doubles
 
     def _matched(self, search: Search, batch: int, span: slice) -> tuple[NDArray[np.int64], set[tuple[int, int]]]:

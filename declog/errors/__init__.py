@@ -144,7 +144,7 @@ def did_you_mean(name: str, candidates: Iterable[str], *, what: str = "known nam
     if close is not None:
         return f"did you mean `{close}`?"
     if not names:
-        return "\n".join(filter(None, (otherwise, f"there are no {what} here")))
+        return otherwise or f"there are no {what} here"
     shown = f"{what}: {', '.join(names[:20])}{', ...' * (len(names) > 20)}"
     return f"{otherwise}\n{shown}" if otherwise else f"one of the {shown}"  # alone it would read as a key
 

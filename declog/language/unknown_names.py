@@ -78,8 +78,14 @@ def refuse_name(node: ast.Name, text: str, span: Span, scope: Scope) -> NoReturn
         refuse("DL302.limit", text, span, name=name, known=near)
     rewards = scope.resolve("rewards")
     of_function = isinstance(rewards, Node) and rewards.type.family
-    if of_function and says_reward(name):
-        _refuse_reward(f"member(rewards, '{name}')", text, span, scope)
+    if says_reward(name):
+        columns = (other for other in scope.names() if says_reward(other))
+        heads = {one[: one.rindex("_")]: one for one in columns if scope.declaration(one).startswith("completion")}
+        if heads:  # this config declares rewards by their functions, each a signal
+            head = nearest(name[: name.rindex("_")], heads)
+            near = [heads[head]] if head else []
+        elif of_function:
+            _refuse_reward(f"member(rewards, '{name}')", text, span, scope)
     member = f"; the values of a reward function: member(rewards, '{name}')" if of_function else ""
     refuse("DL302.signal", text, span, name=name, known=near, member=member)
 
@@ -102,7 +108,8 @@ def _refuse_reward(member: str, text: str, span: Span, scope: Scope) -> NoReturn
     """Refuse the name of a reward function; the fix is ``member``, its member of the family of rewards."""
     name = text[slice(*span)]
     close = nearest(name, (one for one in scope.names() if {*one.split("_")} <= {*name.split("_")}))
-    other = f"; or did you mean `{close}`?" if close else ""
+    other = f"; of a column: signals: {{any: {{{name}: completion}}}}" if scope.noun == "signal" else ""
+    other += f"; or did you mean `{close}`?" if close else ""
     fix = f"write `{text[: span[0]]}{member}{text[span[1] :]}`, if that is a reward function{other}"
     refuse("DL302.reward", text, span, name=name, noun=scope.noun, fix=fix)
 

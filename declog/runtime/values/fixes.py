@@ -24,6 +24,7 @@ TYPES = {  # by type of a signal: other types to try in its declaration, before 
     DType.TEXT: (), DType.OBJECT: (),
 }  # fmt: skip
 NUMBERS: dict[DType, Convert] = {DType.FLOAT: float, DType.INT: int, DType.BOOL: bool}
+ADDED = -1e3  # a number below drops a token in a mask that is added to logits
 METHODS = {DType.INT: "long", DType.BOOL: "bool"}  # the methods of tensors that convert to a type
 
 
@@ -54,7 +55,8 @@ def entry_of(op: SignalOp, keys: str) -> str:
 
 def _edits(op: SignalOp, label: str, value: Any) -> Iterator[Edit]:
     """Yield edits that may make a value of this kind fit, the likeliest first."""
-    if isinstance(value, torch.Tensor) or (isinstance(value, np.ndarray) and value.dtype.kind in "fc"):
+    kinds = "fci" if op.dtype is DType.BOOL else "fc"
+    if isinstance(value, torch.Tensor) or (isinstance(value, np.ndarray) and value.dtype.kind in kinds):
         yield from _of_array(op, label, value)
     elif op.axis is Axis.STEP:
         yield from _of_items(op, [value], lambda text: text.replace("x", label), lambda convert: convert)
@@ -117,8 +119,8 @@ def _kept(items: Sequence[Any]) -> int | None:
     if any(item != item for item in items):
         return 1
     nonzero = [item for item in items if item != 0]
-    numbers = all(isinstance(item, float | np.floating | torch.Tensor) for item in nonzero)
-    return 0 if nonzero and numbers and max(nonzero) < -1e3 else None
+    numbers = all(isinstance(item, int | float | np.number | torch.Tensor) for item in nonzero)
+    return 0 if nonzero and numbers and max(nonzero) <= 0 and min(nonzero) < ADDED else None
 
 
 def _of_items(

@@ -20,7 +20,7 @@ from declog.language.dtypes import Axis, DType
 from declog.plans.ops import SignalOp
 from declog.runtime.recording.timing import Timed
 from declog.runtime.values.extras import plain_value, plain_values
-from declog.runtime.values.fixes import entry_of, fix_of
+from declog.runtime.values.fixes import ADDED, entry_of, fix_of
 from declog.runtime.values.shapes import array_fix, shape_fix, text_fix
 from declog.runtime.values.tensors import FLOATS, INTEGERS, described_array, is_scalar, named_dtype, readable
 
@@ -125,7 +125,15 @@ def _tensor(op: SignalOp, label: str, value: Tensor) -> Tensor:
     dtype = value.dtype
     if dtype.is_complex or (op.dtype in (DType.INT, DType.BOOL) and dtype.is_floating_point):
         raise InputError.of("DL504.dtype", label=label, declared=_declared(op), dtype=named_dtype(dtype))
+    if is_added(op, value):
+        raise InputError.of("DL504.added", label=label, declared=_declared(op))
     return value
+
+
+def is_added(op: SignalOp, value: Tensor) -> bool:
+    """Whether a mask of integers is one that is added to logits, where 0 keeps a token. A GPU's values are not read."""
+    of_tokens = op.dtype is DType.BOOL and op.axis is Axis.TOKEN and value.dtype is not torch.bool
+    return of_tokens and value.is_cpu and value.numel() > 0 and bool(value.amin() < ADDED and value.amax() <= 0)
 
 
 def _readable(op: SignalOp, label: str, value: Tensor) -> Tensor:
@@ -263,6 +271,8 @@ def _tokens(op: SignalOp, label: str, value: Sequence[Any]) -> Tensor:
         wide = torch.float64 if any(row.is_floating_point() for row in rows) else torch.int64
         rows = [row.to(wide) for row in rows]
     if op.dtype is DType.BOOL and not any(row.is_floating_point() for row in rows):  # floats are refused below
+        if any(is_added(op, row) for row in rows):
+            raise InputError.of("DL504.added", label=label, declared=_declared(op))
         rows = [row != 0 for row in rows]
     if op.packed:
         return _tensor(op, label, torch.stack(rows) if rows[0].ndim == 0 else torch.cat(rows))

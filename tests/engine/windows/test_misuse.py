@@ -178,8 +178,33 @@ def test_unknown_ids(tmp_path: Path) -> None:
     batches = {"row": [0, 1, 2], "reward": [1.0, 2.0, 3.0]}, {"row": [2, 7, 9], "loss": [1.0, 2.0, 3.0]}
 
     assert joined(*batches, folder=tmp_path) == (
-        "[DL511] 2 rows of phase `update` have ids `row` that `rollout` does not have"
+        "[DL511] 2 rows of phase `update` have ids `row` that the latest step of `rollout` does not have\n"
+        "  fix: for rows of earlier steps, as a buffer has them, the call gives its own: "
+        "signals: {update: {own_reward: completion float}}; log.observe(..., own_reward=...), "
+        "and metrics of `update` read these"
     )
+
+
+def test_rows_of_a_replay_buffer(tmp_path: Path) -> None:
+    """Rows of two steps before carry their own values, as the fix says: another name, in the phase of the update."""
+    rewards, losses = [[1.0, 2.0], [3.0, 5.0], [7.0, 9.0]], [0.5, 2.0]
+
+    def body(log: Recorder) -> None:
+        for step, drawn in enumerate(rewards):
+            with log.step(step):
+                log.observe(row=[2 * step, 2 * step + 1], reward=drawn)
+                if step == 2:
+                    log.observe(row=[0, 1], loss=losses, **({"own_reward": rewards[0]} if own else {}))
+
+    own = False
+    assert "signals: {update: {own_reward: completion float}}" in raised(
+        of_two_phases(JOINED, axes=IDS), body, tmp_path / "refused"
+    )
+    own = True
+    mended = of_two_phases({"late": "mean(own_reward * loss)", "reward": "mean"}, axes=IDS)
+    mended["signals"]["update"] = {**mended["signals"]["update"], "own_reward": "completion float"}
+    logged = run(mended, body, tmp_path / "mended").scalars
+    assert logged[2] == {"late": (1.0 * 0.5 + 2.0 * 2.0) / 2, "reward": 8.0}
 
 
 def test_ids_of_several_rows(tmp_path: Path) -> None:
