@@ -1,4 +1,4 @@
-"""Rows of the tables and histograms that a loop logs, and the overrides that declare them in a config.
+"""Rows of the tables, histograms and arrays that a loop logs, and the overrides that declare them in a config.
 
 A signal with ``from: table/column`` observes one column. The rows belong to the step of the logging call, whatever else
 the loop observes. The overrides give the signals of a table a phase of its own, and names that begin with the table's.
@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+import torch
 
 import declog
 from declog.errors import in_flow
@@ -74,7 +75,7 @@ class TeeCall:
                 self._overrides += [f"signals.any.{name}=null", f"signals.rollout.{name}={in_flow(spec)}"]
 
     def declare(self, name: str, value: Any, signals: frozenset[str]) -> bool:
-        """Add overrides that declare a table's rows or a histogram's values; return whether any fit.
+        """Add overrides that declare a table's rows, or the values of a histogram or an array; return whether any fit.
 
         The overrides use names that are still free. They are tried: the config must compile, and no other signal may
         move into their phase. ``signals`` are the names under which signals are observed already.
@@ -85,7 +86,7 @@ class TeeCall:
             return True
         id = _id(kind_of(name)) or "logged"
         for free in (id, f"logged_{id}"):
-            overrides = _of_table(free, name, value) if is_table(value) else _of_histogram(free, name, value)
+            overrides = _of_table(free, name, value) if is_table(value) else _of_numbers(free, name, value)
             if not overrides or any(free in keys for keys in self._keys.values()):
                 continue
             try:
@@ -120,6 +121,11 @@ def is_histogram(value: Any) -> bool:
     return hasattr(value, "histogram") and hasattr(value, "bins")
 
 
+def is_array(value: Any) -> bool:
+    """Whether a value is a tensor or an array of several numbers, one after the other."""
+    return isinstance(value, torch.Tensor | np.ndarray) and value.ndim == 1 and len(value) > 1
+
+
 def _of_table(id: str, name: str, table: Any) -> list[str]:
     types = {str(title): _type(row[at] for row in table.data) for at, title in enumerate(table.columns)}
     types = {title: type_ for title, type_ in types.items() if type_}
@@ -135,11 +141,13 @@ def _of_table(id: str, name: str, table: Any) -> list[str]:
     return overrides if types else []
 
 
-def _of_histogram(id: str, name: str, value: Any) -> list[str]:
-    if not is_histogram(value):
+def _of_numbers(id: str, name: str, value: Any) -> list[str]:
+    """The overrides for the values of a histogram, and for the mean of an array; empty for any other value."""
+    if not is_histogram(value) and not is_array(value):
         return []
     signal = f"signals.{id}.{id}={{axis: completion, type: float, from: {_quoted(name)}}}"
-    return [signal, f"metrics.{id}={{expr: {id}, reduce: histogram, name: {_quoted(name)}}}"]
+    reduce = "histogram" if is_histogram(value) else "mean"
+    return [signal, f"metrics.{id}={{expr: {id}, reduce: {reduce}, name: {_quoted(name)}}}"]
 
 
 def _id(name: str) -> str:

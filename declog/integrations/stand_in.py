@@ -12,6 +12,7 @@ from declog.integrations.logged_tables import (
     LoggedTables,
     TeeCall,
     declared_columns,
+    is_array,
     is_histogram,
     is_table,
     kind_of,
@@ -63,8 +64,8 @@ class LeftToLogger:
 
     A warning names each of them once, and the run's folder keeps the names. Names that differ only in digits, such as
     those with a step, count as one. ``logger`` is the logger's name; "" means that there is none, so nobody keeps the
-    values. ``config`` is the tee's. For tables and histograms the warning shows the ``declog.tee`` call that would
-    record their rows, and the rows of those named before.
+    values. ``config`` is the tee's. For tables, histograms and arrays the warning shows the ``declog.tee`` call that
+    would record their rows, and the rows of those named before.
     """
 
     def __init__(self, logger: str, config: Any) -> None:
@@ -104,8 +105,8 @@ class LeftToLogger:
             recorder.note(left_to_logger={self._logger: edits})
 
     def _edit(self, values: Mapping[str, Any], signals: frozenset[str]) -> str:
-        """The call that records the rows of all tables and histograms so far; empty if these values have none."""
-        if not any(is_table(value) or is_histogram(value) for value in values.values()):
+        """The call that records all tables, histograms and arrays so far; empty if these values have none."""
+        if not any(is_table(value) or is_histogram(value) or is_array(value) for value in values.values()):
             return ""
         call = self._call = self._call or TeeCall(self._config)
         added = [name for name, value in values.items() if call.declare(name, value, signals)]

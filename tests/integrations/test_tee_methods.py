@@ -210,3 +210,25 @@ def test_a_tee_that_recorded_nothing_says_so(calls: int, tmp_path: Path, caplog:
     assert text.startswith("the tee of Unheard has recorded nothing: ")
     assert ("called `log`" if calls else "nobody has called it") in text and "log_dict, log_scalar" in text
     assert len(unheard.calls) == calls
+
+
+@pytest.mark.parametrize("of", [torch.tensor, np.array], ids=["tensor", "array"])
+def test_an_array_has_the_edit_that_logs_its_mean(
+    of: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A value per row is no number: the call in the note logs its mean, by the name that the loop gives it."""
+    monkeypatch.chdir(tmp_path)
+    rewards = [[0.0, 1.0, 5.0], [2.0, 4.0, 9.0]]
+
+    def looped(logger: Any) -> str:
+        caplog.clear()
+        for step, reward in enumerate(rewards):
+            logger.log_dict({"train/reward": of(reward), "kl": 0.1}, step)
+        logger.recorder.close()
+        return caplog.text.partition("fix: ")[2].splitlines()[0] if "fix: " in caplog.text else ""
+
+    edit = looped(declog.tee(Tune(), output_dir="first"))
+    names: dict[str, Any] = {"declog": declog, "logger": Tune()}
+    exec(edit, names)
+    assert not looped(names["logger"])
+    assert declog.read(names["logger"].recorder.output_dir)["train/reward"].values.tolist() == [2.0, 5.0]
