@@ -1,4 +1,4 @@
-"""Fixes for names of a metric's best value so far, such as ``best_reward``: a metric with `over: run_step`."""
+"""Fixes for names of a metric's best or first value, such as ``best_reward``: a metric with `over: run_step`."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from declog.language.tracker_names import in_formula, reductions_of
 def so_far(name: str, text: str, scope: Scope) -> dict[str, Any] | None:
     """The metric that ``highest``, ``best_reward`` or ``max_so_far`` means, by this name: the best value of all steps.
 
-    The name says the metric (``best_reward``), or the expression ``text`` compares one metric with the name
-    (``highest``). ``best`` means the minimum if ``text`` asks whether a value is above it. Returns None for other
-    names, and if ``text`` asks whether the metric is beyond its own extreme, which is never true.
+    ``reward_start`` means the value of the first step. The name says the metric (``best_reward``), or the expression
+    ``text`` compares one metric with the name (``highest``). ``best`` means the minimum if ``text`` asks whether a
+    value is above it. Returns None for other names, and if ``text`` asks whether the metric is beyond its own extreme,
+    which is never true.
     """
     plain = _LASTING.sub("", name)
     names = {part.id for part in ast.walk(parse(text).body) if isinstance(part, ast.Name)} & scope.metrics.keys()
-    words = "|".join(_EXTREMES) if plain != name else "best|highest|lowest|peak"
+    words = "|".join(_EXTREMES) if plain != name else "best|highest|lowest|peak|start|initial|at_start"
     match = re.fullmatch(rf"(?:(?P<of>\w+)_)?(?P<way>{words})(?:_(?P<what>\w+))?", plain)
     alone = plain if plain in _EXTREMES else None
     way = alone or (match and match["way"])
@@ -39,7 +40,9 @@ def so_far(name: str, text: str, scope: Scope) -> dict[str, Any] | None:
     if way == "best" and re.search(rf">=? *[^<>]*\b{name}\b|\b{name}\b[^<>]*<", text):
         combine = "min"
     beyond = ("<", ">") if combine == "min" else (">", "<")
-    if re.fullmatch(rf"{metric}[\w.]* *{beyond[0]} *{name}|{name} *{beyond[1]} *{metric}[\w.]*", text.strip()):
+    if combine != "first" and re.fullmatch(
+        rf"{metric}[\w.]* *{beyond[0]} *{name}|{name} *{beyond[1]} *{metric}[\w.]*", text.strip()
+    ):
         return None
     entry = best_of_steps(in_formula(metric, scope.metrics[metric]), scope.metrics, combine)
     return None if entry is None else {name: entry}

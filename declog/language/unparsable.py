@@ -126,6 +126,20 @@ def _of_change(match: re.Match[str]) -> str:
     return f"write `{metric} {sign} {1 + change * float(share):g} * lag({metric})`{beside}"
 
 
+def _of_span(match: re.Match[str]) -> str:
+    """The fix for ``reward > 1 after step 100``, here `reward > 1 and step >= 100`."""
+    before, word, step, behind = match.groups(default="")
+    of_steps = f"step {'<' if word.lower() in ('before', 'until') else '>='} {step}"
+    parts = [before.strip(), of_steps, behind.strip()]
+    return f"write `{' and '.join(filter(None, parts))}`"
+
+
+_SPAN = (
+    r"(?i)\A\s*((?![<>=]).*?)(?:\s+and)?\s*\b(?:step\s+)?(after|since|before|until)\s+(?:step\s+)?(\d+)"
+    r"(?:\s+steps?)?(?:\s+and\s+(.+))?\s*\Z"
+)
+
+
 def _of_sql(match: re.Match[str]) -> str:
     """The fix for ``length BETWEEN 1 AND 9``, `1 <= length <= 9`, and for ``x LIKE '%a%'``, `contains(x, 'a')`.
 
@@ -248,6 +262,8 @@ _TEXTS: tuple[tuple[str, str | Callable[[re.Match[str]], str | None]], ...] = (
     (r"\A\s*>\s*(-?[\d.]+)\s+or\s+<\s*(-?[\d.]+)\s*\Z", r"write `{above: \1, below: \2}`"),
     (r"\A\s*([<>]=?.+\b(?:and|or)\b.*?)\s*\Z", r"two conditions name their metrics: {when: kl \1}"),
     (_CHANGE, _of_change),
+    (_SPAN, _of_span),
+    (r"(?i)\A\s*([a-z_]\w*)\s+(?:(?:is|stays|remains)\s+)?(?:unchanged|constant)\s*\Z", r"write `\1 == lag(\1)`"),
     (r"(?i)\A\s*([a-z_]\w*)\s+(?:(?:has|is|did|does)?\s*not\s+improv\w+|stagnates|plateaus)\s+for\s+(\d+)(?:\s+\w+)*\s*\Z",
         _of_no_progress),
     (_BOUND_IN_PROSE, lambda match: f"write `{with_signs(match.string)}`"),

@@ -148,8 +148,14 @@ def _mean_distance(texts: Iterable[str]) -> float:
     return sum(distances) / len(distances) if distances else float("nan")
 
 
+_VOTE = (
+    "whether most completions of a group are right is `mean({node} > 0.5, over=completion) > 0.5`; a vote of their "
+    "answers, which are texts, is `majority_at(answer, {node} > 0.5)`"
+)
+
+
 def _majority_rule(call: Call) -> Type:
-    need(call, DType.TEXT)
+    need(call, DType.TEXT, fix=_VOTE)
     type = call.args[0].type
     if type.axis is not Axis.COMPLETION or not call.groups:
         call.fail("DL306.majority", axis=per(type.axis))
