@@ -17,7 +17,7 @@ from declog.errors import InputError
 from declog.language.dtypes import Axis
 from declog.plans.ops import SignalOp
 from declog.runtime.rows.observation import Array, Columns, Observation, ReadObservation, Tokens
-from declog.runtime.values.inputs import DTYPES, NDIM, is_added
+from declog.runtime.values.inputs import DTYPES, NDIM
 from declog.runtime.values.tensors import HALF, plain
 
 Tensor = torch.Tensor
@@ -87,8 +87,6 @@ class LearnedCall:
         for position, op, dtype in self._tokens:
             value = values[position]
             if not plain(value) or value.dtype is not dtype or not value.is_cpu or value.requires_grad:
-                return False
-            if is_added(op, value):
                 return False
             if tokens is None:
                 if value.ndim != NDIM[op.shape_name]:
