@@ -18,8 +18,8 @@ __all__ = ["ABOVE", "AXES", "MEMBER", "NUMERIC", "Axis", "DType", "Type", "any_o
 class Axis(IntEnum):
     """The row axes, from the coarsest to the finest: a greater number is a finer axis.
 
-    On ``STEP`` a signal has one value per rank and batch of its phase. On ``ALL`` an aggregate over groups has one value
-    per step, over all batches and ranks.
+    On ``STEP`` a signal has one value per rank and batch of its phase. On ``ALL`` an aggregate over groups has one
+    value per step, over all batches and ranks.
     """
 
     ALL = 0

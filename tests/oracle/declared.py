@@ -81,9 +81,7 @@ class Declared:
     def axis(self, event: str) -> str:
         """An axis on which there are numbers."""
         axes = [
-            axis
-            for axis in ("token", "completion", "completion", "group", "all", "step")
-            if self.draw.can(axis, event)
+            axis for axis in ("token", "completion", "completion", "group", "all", "step") if self.draw.can(axis, event)
         ]
         return self.random.choice(axes)
 
@@ -178,9 +176,7 @@ class Declared:
             spec["empty"] = random.choice((0, -1))
         if not binned and not sketch and self.maybe(0.15):
             spec["nan"] = random.choice(("skip", "propagate"))
-        quantile = (
-            not plain and not sketch and not binned and axis != "all" and "p" in trees["reduce"].get("", "")[:1]
-        )
+        quantile = not plain and not sketch and not binned and axis != "all" and "p" in trees["reduce"].get("", "")[:1]
         over = spec.get("over", "window")
         pieces = over != "window"
         if one and (plain or (quantile and pieces)) and over != "rank" and self.maybe(0.3):
