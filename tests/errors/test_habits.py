@@ -68,6 +68,23 @@ def test_a_recorder_is_another_logger(log: Any, name: str, edit: str) -> None:
     assert edit in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["values", "metrics", "history", "summary", "['reward']"])
+def test_values_are_asked_of_the_recorder(name: str, tmp_path: Path) -> None:
+    """Class: values are read from the recorder, by attribute or by item. The fix is code that gives the last value."""
+    with declog.start({**PROFILE, "sinks": ["jsonl"]}, output_dir=tmp_path) as log, log.step(0):
+        log.observe(loss=0.5)
+    asked = f"log{name.replace('reward', 'loss')}" if "[" in name else f"log.{name}"
+    with pytest.raises((AttributeError, TypeError), match=r"^'Recorder' object (has no|is not sub)") as caught:
+        eval(asked, {"log": log})
+    edit = re.search(r"declog\.read\(log\)\S+\]", str(caught.value))
+    assert edit is not None
+    assert eval(edit[0].replace("reward", "loss"), {"declog": declog, "log": log}) == 0.5
+    assert ("reward" in edit[0]) is ("[" not in name)
+    for walk in ("iter(log)", "'loss' in log", "dict(log)"):  # Python asks for no items 0, 1, ...
+        with pytest.raises(TypeError, match=r"'Recorder' object is not (iterable|a container)$"):
+            eval(walk, {"log": log})
+
+
 @pytest.mark.parametrize("logger", ["log", "declog"])
 def test_in_a_step_no_other_one_is_opened(log: Any, logger: str) -> None:
     """Of the recorder and of the module: the block that is there already is no part of the edit."""

@@ -77,9 +77,14 @@ class Recorder(Observing):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> NoReturn:
-            public = [member for member in dir(type(self)) if not member.startswith("_")]
-            fix = meant(name, public, "log", in_step=in_step())
+            fix = meant(name, [key for key in dir(type(self)) if not key.startswith("_")], "log", in_step=in_step())
             raise no_attribute(f"'Recorder' object has no attribute {name!r}{fix}")
+
+        def __getitem__(self, name: object) -> NoReturn:
+            fix = meant("values", (), "log").replace("reward", name if isinstance(name, str) else "reward")
+            raise TypeError(f"'Recorder' object is not subscriptable{fix}")
+
+        __iter__ = __contains__ = None  # otherwise Python asks for items 0, 1, ...
 
         def __setattr__(self, name: str, value: object) -> None:
             """Refuse a value in place of a method, as in ``log.mode = "eval"``; tests may put a function there."""
