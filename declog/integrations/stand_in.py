@@ -90,7 +90,8 @@ class LeftToLogger:
     def warn(self, values: Mapping[str, Any], recorder: declog.Recorder) -> None:
         """Warn about new names among the values, and note all names so far with the run."""
         signals = recorder.plan.signal_names
-        names = [name for name, value in values.items() if not declared_columns(name, value, signals)]
+        logged = {name: value for name, value in values.items() if value is not None}  # None is no value
+        names = [name for name, value in logged.items() if not declared_columns(name, value, signals)]
         kinds = {kind_of(name): name for name in names}
         untold = sorted(kinds[kind] for kind in kinds.keys() - self._kinds.keys())
         self._kinds.update(kinds)

@@ -157,7 +157,7 @@ class RunTee(LoggerProxy):
         """Warn about names that go to the run alone, outside its rows."""
         if (recorder := self._log) is not None:
             with recorder.guard("what the loop says of its run could not be told of"):
-                self._untaken.warn({f"{what}: {name}": None for name in names}, recorder)
+                self._untaken.warn({f"{what}: {name}": name for name in names}, recorder)
 
     def watch(self, *args: Any, **kwargs: Any) -> Any:
         """Call ``wandb.watch``. Its hooks log into the open row, so from now on ``log`` waits for the earlier rows."""

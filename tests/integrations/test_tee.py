@@ -325,15 +325,20 @@ class Metrics:
 @pytest.mark.parametrize(
     ("profile", "names"), [([], ["loss", "reward", "seconds"]), (["profile=slim"], ["loss", "reward"])], ids=str
 )
-def test_an_object_that_logs(profile: list[str], names: list[str], tmp_path: Path) -> None:
+def test_an_object_that_logs(
+    profile: list[str], names: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """It gets every call as it was made; other sinks, of whichever kind, get every number unless a profile is said."""
     logger, memory = Logger(), MemorySink()
     with declog.tee(logger, "tee", ["sinks=[jsonl]", *profile], sinks=[memory], output_dir=tmp_path) as log:
         for step in range(3):
-            log.log({"loss": torch.tensor(float(step)), "seconds": 2, "text": "a"}, step)
+            log.log({"loss": torch.tensor(float(step)), "seconds": 2, "text": "a", "kl": None}, step)
             log.log({"reward": np.float32(step)}, step=step)
         assert log.calls is logger.calls
-    calls = [[({"loss": step, "seconds": 2, "text": "a"}, step), ({"reward": step}, step)] for step in range(3)]
+    assert "`text` went to Logger alone" in caplog.text and "`kl`" not in caplog.text  # None is no value
+    calls = [
+        [({"loss": step, "seconds": 2, "text": "a", "kl": None}, step), ({"reward": step}, step)] for step in range(3)
+    ]
     assert logger.calls == [call for of_step in calls for call in of_step]
     assert [sorted(memory.scalars[step]) for step in range(3)] == [names] * 3
     assert {row["name"] for row in declog.read(tmp_path).scalars} == {*names}
