@@ -90,7 +90,7 @@ def test_a_users_function_that_fails_costs_its_own_values(
         f"a log event lacks values: {reported}",
         reported.rsplit(": ", 2)[1] + ": mine",
     ]
-    assert caplog.records[-1].getMessage() == f"declog finished with 3 failure(s): {reported} (x3)"
+    assert caplog.records[-1].getMessage() == f"declog finished with 1 failure(s): {reported} (x3)"
 
 
 @pytest.mark.parametrize(("size", "rows", "divisor"), [(4, 6, 3), (8, 12, 6), (4, 5, None), (4, 2, 2)])
@@ -113,19 +113,19 @@ def test_one_cause_is_logged_once(
     assert (None if fix is None else int(fix[1])) == divisor
     assert list(log.failures.values()) == [12, 12]
     sums = caplog.records[1].getMessage()
-    assert sums.startswith("declog finished with 24 failure(s): [DL507] the metric `a`: ")
+    assert sums.startswith("declog finished with 2 failure(s): [DL507] the metric `a`: ")
     assert (sums.count("(x12)"), sums.count("fix")) == (2, 0)
 
 
 def test_a_call_is_one_failure_however_many_rows_it_loses(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """`failures` counts rows, and the sum at the end says both."""
+    """`failures` counts rows, and the summary at the end says how many calls and rows each kind has."""
     config = profile(SIGNALS, {"x": "mean(x)"}, run={"strict": False})
     with declog.start(config, sinks=[MemorySink()], output_dir=tmp_path) as log:
         for _ in range(3):
             log.observe(x=[1.0] * 8)
     lost = "[DL513] observed outside any step"
     assert log.failures == {lost: 24}
-    assert f"declog finished with 3 failure(s): {lost} (x3, 24 rows)" in caplog.messages
+    assert f"declog finished with 1 failure(s): {lost} (x3, 24 rows)" in caplog.messages
 
 
 def test_numbers_of_ranks_and_names_tell_failures_apart() -> None:

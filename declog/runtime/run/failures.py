@@ -69,12 +69,12 @@ class Failures:
         return is_new
 
     def summary(self) -> str:
-        """The number of failures, and of each kind, as text; empty if there were none."""
+        """The number of kinds of failures, and each kind with how often it came, as text; empty if there were none."""
         shown = []
         for name, times in self._times.items():
             rows = f", {self.counts[name]} rows" if self.counts[name] != times else ""
             shown.append(f"{name.splitlines()[0]} (x{times}{rows})")
-        return f"{self._times.total()} failure(s): {'; '.join(shown)}" if shown else ""
+        return f"{len(shown)} failure(s): {'; '.join(shown)}" if shown else ""
 
     def guarded(self, what: str, error: BaseException, left_out: str) -> None:
         """Count a failure of an integration; failures with one ``what`` and one type of error share a message."""
