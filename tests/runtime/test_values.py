@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -190,18 +191,26 @@ def _one(log: declog.Recorder) -> None:
         log.observe(reward=[1.0])
 
 
-@pytest.mark.parametrize("same", [True, False])
+@pytest.mark.parametrize(
+    ("of_rank", "same"),
+    [
+        (lambda rank: [1.0, 2.0], True), (lambda rank: [1.0, 2.0 + rank], False),
+        (lambda rank: [float(rank)] * 2, False), (lambda rank: [0.0, 0.0], False),
+    ],
+    ids=["equal", "different", "constants that differ", "equal constants, which may be chance"],
+)  # fmt: skip
 def test_ranks_that_hold_the_same_rows_are_reported(
-    same: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    of_rank: Callable[[int], list[float]], same: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As tensor-parallel ranks do: each row would count twice."""
-    config = profile(REWARD, {"reward": "mean(reward)"})
+    """As tensor-parallel ranks do: each row would count twice. A signal that never came is no row that varies."""
+    signals = {**REWARD, "length": {"axis": "completion"}}
+    config = profile(signals, {"reward": "mean(reward)", "both": "mean(reward + length)"})
 
     def body(comm: FakeComm) -> None:
         with declog.start(config, sinks=[MemorySink()], output_dir=tmp_path, comm=comm) as log:
             for step in range(3):
                 with log.step(step):
-                    log.observe(reward=[1.0, 2.0 + (0 if same else comm.rank)])
+                    log.observe(reward=of_rank(comm.rank))
 
     run_ranks(2, body)
     assert caplog.text.count("DL606") == same

@@ -344,13 +344,11 @@ def fits(event: LogEvent, message: LogEvent) -> bool:
 
 
 def _print(frames: Frames) -> int | None:
-    """A checksum of a rank's numbers per completion that vary; None without any, as equal numbers may be chance."""
-    checksum, rows = 0, 0
-    for frame in frames.values():
-        for block in frame.blocks:
-            if block.keys[0][0] == GROUP_ID:  # different ranks may sample the same prompts
-                continue
-            if block.axis is Axis.COMPLETION and block.data.shape[1] > 1 and (block.data != block.data[:, :1]).any():
-                rows += block.data.shape[1]
-                checksum = zlib.crc32(block.data.tobytes(), checksum)
-    return checksum if rows else None
+    """A checksum of a rank's numbers per completion; None if no column varies, as equal numbers may be chance."""
+    checksum, varies = 0, False
+    for block in (block for frame in frames.values() for block in frame.blocks if block.axis is Axis.COMPLETION):
+        if block.keys[0][0] != GROUP_ID:  # different ranks may sample the same prompts
+            data = block.data
+            varies |= bool(((data != data[:, :1]) & (data == data)).any())  # NaN differs from itself
+            checksum = zlib.crc32(data.tobytes(), checksum)
+    return checksum if varies else None
