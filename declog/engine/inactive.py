@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
 from functools import cache, partial
 
 from declog.engine.cells import MetricValues
 from declog.engine.frame import GROUP_ID, Frame
 from declog.engine.log_event import EventFacts
 from declog.engine.silent import Silent, SilentColumns
-from declog.engine.spans import PHASE, Arrivals, Span
+from declog.engine.spans import PHASE, Arrivals, ModeState, Span
 from declog.engine.tables import EXTRA
 from declog.errors import MissingSignalError
 from declog.errors.messages import listed
@@ -30,24 +29,11 @@ log = logging.getLogger("declog")
 GROUPS, METRICS, SIGNALS = 8, 4, 3  # how many reasons, metrics per reason and signals a message names
 WHICH = ", which "  # in a reason, before the call that gives a signal of a phase
 NEVER = " never came"
+APART = " came, and gave no value yet: observe all that it reads of the same rows, in one step"
 NO_GROUPS = "nothing says what a group is: observe {ids}, or say `axes.group.size=N`"
 PLAIN = 4  # up to so many reasons that `_unobserved` finds are listed one by one
 RARE = 10  # a signal that came only once has stopped after so many batches of its phase
 _Strays = dict[Need, str]  # signals that a metric reads, with the other phase in which they came
-
-
-@dataclass
-class _Mode:
-    """One mode: when its signals came, which of them stopped, and which metrics are inactive."""
-
-    spans: dict[Need, Span] = field(default_factory=dict)
-    counts: dict[Need, int] = field(default_factory=dict)  # how many steps the mode had when each signal last came
-    begun: tuple[int, int] | None = None  # the step and the count of steps at the first log event
-    judged: set[str] = field(default_factory=set)  # metrics whose first window has ended
-    inactive: dict[str, str] = field(default_factory=dict)  # inactive metrics, with the reason
-    stopped: dict[Need, int] = field(default_factory=dict)  # stopped signals, with the last step at which each came
-    warned: set[Need] = field(default_factory=set)
-    misfits: dict[str, str] = field(default_factory=dict)  # by phase: why its rows are in no groups; "" once reported
 
 
 class Inactive:
@@ -75,7 +61,7 @@ class Inactive:
             op.id: {item.leaf for item in walk(op.by) if item.op == SIGNAL} for op in plan.metrics if op.by is not None
         }
         self._masks = {name for fold in plan.folds.values() for name in fold.masks}
-        self._modes = {mode: _Mode() for mode in plan.modes}
+        self._modes = {mode: ModeState() for mode in plan.modes}
         # the variance of the only piece of a window is absent
         spread = [op for op in plan.outputs if FORMULAS[op.combine].least > 1 and op.over_run is None]
         self._variances = {op.key: op.combine for op in spread}
@@ -132,6 +118,9 @@ class Inactive:
         before = state.inactive.copy()
         for id in [id for id in state.inactive if self._has_value(id, results)]:
             del state.inactive[id]
+            state.unfed.discard(id)
+        for id in state.unfed & state.inactive.keys():  # signals may have come since
+            state.inactive[id] = self._why(id, state) or self._apart(id, state)
         now = (event.step, event.count) if self._in_steps(mode) else (event.event, event.event)
         state.begun = state.begun or now
         self._note_stopped(mode, state, now, results)
@@ -143,7 +132,7 @@ class Inactive:
         if state.inactive != before:
             self._changed(self.reasons)
 
-    def _note_inactive(self, mode: str, state: _Mode, periods: Collection[int], results: MetricValues) -> None:
+    def _note_inactive(self, mode: str, state: ModeState, periods: Collection[int], results: MetricValues) -> None:
         due = [id for id in self._keys if self._every[id] in periods and mode in self._modes_of[id]]
         first = [id for id in due if id not in state.judged]
         if mode != "train":  # a phase without any batch is not meant to be in this mode
@@ -154,10 +143,11 @@ class Inactive:
         if not reasons:
             return
         state.inactive |= reasons
+        state.unfed |= reasons.keys()
         self._warn(mode, first, self._together(reasons, state), state)
 
     def _note_ungrouped(
-        self, mode: str, state: _Mode, periods: Collection[int], results: MetricValues, empty: Collection[str]
+        self, mode: str, state: ModeState, periods: Collection[int], results: MetricValues, empty: Collection[str]
     ) -> None:
         """Warn once of the metrics and tables that are empty because the rows of a phase are in no groups."""
         for phase, why in state.misfits.items():
@@ -202,7 +192,7 @@ class Inactive:
         if told:
             self._changed(self.reasons)
 
-    def _unobserved(self, reasons: Mapping[str, list[str]], state: _Mode) -> list[str]:
+    def _unobserved(self, reasons: Mapping[str, list[str]], state: ModeState) -> list[str]:
         """The reasons of a preset's metrics that only say that signals never came. A loop need not observe them all.
 
         Empty if there are at most ``PLAIN``: these are listed one by one.
@@ -214,7 +204,7 @@ class Inactive:
         ]  # fmt: skip
         return plain if len(plain) > PLAIN else []
 
-    def _warn(self, mode: str, first: Collection[str], reasons: Mapping[str, list[str]], state: _Mode) -> None:
+    def _warn(self, mode: str, first: Collection[str], reasons: Mapping[str, list[str]], state: ModeState) -> None:
         user, plain = self._plan.user_metrics, self._unobserved(reasons, state)
         groups = sorted(reasons.items(), key=lambda item: user.isdisjoint(item[1]))  # the user's own ones first
         groups = [(why, ids) for why, ids in groups if why not in plain]
@@ -237,7 +227,7 @@ class Inactive:
             f" {some[0]}" if len(some) == 1 else "".join(f"\n  {one}" for one in some),
         )  # fmt: skip
 
-    def _absent(self, id: str, state: _Mode) -> list[Clause]:
+    def _absent(self, id: str, state: ModeState) -> list[Clause]:
         """The signals that a metric reads and that never came."""
         absent = [clause for clause in sorted(self._needs[id]) if not state.spans.keys() & clause]
         train = self._modes["train"]
@@ -246,7 +236,7 @@ class Inactive:
             absent = [clause for clause in absent if not steps.issuperset(clause)]
         return absent
 
-    def _why(self, id: str, state: _Mode) -> str:
+    def _why(self, id: str, state: ModeState) -> str:
         """Why a metric has no value; empty if all signals that it reads came."""
         absent = self._absent(id, state)
         for clause in absent:
@@ -273,12 +263,21 @@ class Inactive:
         names = list(dict.fromkeys(self._named(clause) for clause in absent))
         if len(absent) == 1 and len(absent[0]) == 1 and absent[0][0].name in self._masks:
             tokens = [op.source for need, op in self._signals.items() if op.axis is Axis.TOKEN and need in state.spans]
-            lists = [f", of lists `{names[0]}=[[True] * len(row) for row in {source}]`" for source in tokens[:1]]
+            lists = [
+                f", your padding mask, as `{names[0]}={names[0]}`, or of lists of different lengths "
+                f"`{names[0]}=[[True] * len(row) for row in {source}]`" for source in tokens[:1]
+            ]  # fmt: skip
             return f"{names[0]} never came: observe it{''.join(lists)}; without padding, say `axes.token.mask: all`"
         of_label = {need.name for clause in absent for need in clause} <= self._labels.get(id, set())
         return f"{'its label ' * of_label}{listed(names, SIGNALS)}{NEVER}"
 
-    def _together(self, reasons: Mapping[str, str], state: _Mode) -> dict[str, list[str]]:
+    def _apart(self, id: str, state: ModeState) -> str:
+        """The reason of a metric that has no value although all signals that it reads came by now."""
+        came = {need for clause in self._needs[id] for need in clause if need in state.spans} & self._signals.keys()
+        names = sorted({self._signals[need].source for need in came if need.name not in self._masks})
+        return f"{listed(names, SIGNALS)}{APART}"
+
+    def _together(self, reasons: Mapping[str, str], state: ModeState) -> dict[str, list[str]]:
         """The ids of metrics by reason. Metrics whose signals came in another phase share one edit.
 
         Metrics of a phase that never came share the call that one of them needs, if possible of the user's own.
@@ -297,7 +296,7 @@ class Inactive:
 
     # -- signals of another phase
 
-    def _strays(self, absent: Collection[Clause], state: _Mode) -> _Strays:
+    def _strays(self, absent: Collection[Clause], state: ModeState) -> _Strays:
         """The signals that came in another phase than they are read in, with that phase; empty if a clause has none."""
         strays: _Strays = {}
         for clause in absent:
@@ -333,7 +332,7 @@ class Inactive:
         )
         return [need.name for need in moved] if both else []
 
-    def _of_strays(self, strays: _Strays, state: _Mode) -> str:
+    def _of_strays(self, strays: _Strays, state: ModeState) -> str:
         """The reason of metrics whose signals came in another phase, with the fix."""
         (need, came), *_ = strays.items()
         names = list(dict.fromkeys(self._signals[need].source for need in sorted(strays)))
@@ -354,7 +353,7 @@ class Inactive:
         names = [self._signals[need].source if need in self._signals else need.name for need in clause]
         return listed(list(dict.fromkeys(names)), SIGNALS, "or")
 
-    def _note_stopped(self, mode: str, state: _Mode, now: tuple[int, int], results: MetricValues) -> None:
+    def _note_stopped(self, mode: str, state: ModeState, now: tuple[int, int], results: MetricValues) -> None:
         """Warn of signals that have stopped, and mark the metrics that lack them as inactive."""
         stopped: dict[int, list[Need]] = {}
         step, count = state.begun or now

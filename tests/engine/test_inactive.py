@@ -323,6 +323,33 @@ def test_what_comes_later_is_missing_no_more(tmp_path: Path, caplog: pytest.LogC
     assert json.loads((tmp_path / "run.json").read_text())["missing"] == {}
 
 
+LATE: dict[str, Any] = {
+    "run": {"name": "small"}, "axes": {"completion": {"ids": "id"}},
+    "signals": {"rollout": {"x": ROW, "y": ROW, "z": ROW, "id": {**ROW, "type": "int"}}},
+    "metrics": {"x": "mean(x)", "both": "mean(x + y)", "filtered": {"expr": "y", "where": "x > 0"}, "z": "mean(z)"},
+}  # fmt: skip
+
+
+def test_a_signal_that_comes_of_other_rows(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Class: signals that are read together come of different rows, as a judge's answer does that is a step late.
+
+    The signal that came is not missing any more, and `log.missing` says so.
+    """
+
+    def body(log: Recorder) -> None:
+        for step in range(12):
+            with log.step(step):
+                log.observe(x=[1.0, 2.0], id=[2 * step, 2 * step + 1])
+                if step:
+                    log.observe(y=[1.0, 2.0], id=[2 * step - 2, 2 * step - 1])
+
+    told, missing = run(LATE, body, tmp_path, caplog)
+    why = "x and y came, and gave no value yet: observe all that it reads of the same rows, in one step"
+    assert missing == {"both": why, "filtered": why, "z": "z never came"}
+    assert told[0].startswith("3 of 4 metrics are inactive:") and "(y never came)" in told[0]
+    assert len(told) == 2 and told[1].startswith("`x`, `y` of phase `rollout` came in calls of one step of which")
+
+
 def test_slower_metrics_are_judged_when_their_window_ends(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """What comes in time for them is no matter; what does not is said then."""
     config = {**AB, "signals": {"any": AB["signals"]["any"] | {"c": STEP}},

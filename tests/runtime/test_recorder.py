@@ -261,8 +261,8 @@ def test_values_per_token_whose_mask_never_comes_are_reported(tmp_path: Path, ca
         assert logged(config, [{"kl": torch.ones(2, 3), "beta": 0.1, "advantage": [1.0, 2.0]}], tmp_path) == {}
     (message,) = [record.getMessage() for record in caplog.records]
     assert message == (
-        "1 of 1 metric is inactive: kl (mask never came: observe it, of lists `mask=[[True] * len(row) for row in "
-        "kl]`; without padding, say `axes.token.mask: all`)"
+        "1 of 1 metric is inactive: kl (mask never came: observe it, your padding mask, as `mask=mask`, or of lists of "
+        "different lengths `mask=[[True] * len(row) for row in kl]`; without padding, say `axes.token.mask: all`)"
     )
 
 
