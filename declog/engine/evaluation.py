@@ -17,6 +17,7 @@ from declog.engine.log_event import RESTART, EventFacts
 from declog.engine.mixed_groups import MixedGroups
 from declog.engine.publish import Dispatcher
 from declog.engine.reduce import Report
+from declog.engine.repeated_modes import RepeatedModes
 from declog.engine.row_numbers import RowNumbers
 from declog.engine.split_groups import SplitGroups
 from declog.engine.window_state import WindowState
@@ -42,6 +43,7 @@ class Evaluation:
         }
         self._carries = {mode: Carryover(plan, report) for mode in plan.modes}
         self._row_numbers, self._split_groups, self._mixed = RowNumbers(plan), SplitGroups(plan), MixedGroups(plan)
+        self._repeated = RepeatedModes(plan)
         self._checked: set[str] = set()  # the phases whose group ids have come in training
 
     def add(
@@ -90,7 +92,9 @@ class Evaluation:
                 due = behind
             elif any(before.values()):
                 event, due = replace(event, step=event.back), before
-        return self._dispatcher.dispatch(event, due, figures=figures(), beside=beside)
+        logged = self._dispatcher.dispatch(event, due, figures=figures(), beside=beside)
+        self._repeated.judge(event.mode, event.step, logged.keys())
+        return logged
 
     def rewind(self, step: int) -> None:
         """Take the run back to an earlier step.
@@ -99,6 +103,7 @@ class Evaluation:
         over the run of other modes go back too, since their evaluations are run again.
         """
         restart, step = step == RESTART, max(step, -1)
+        self._repeated.rewind()
         for carry in self._carries.values():
             carry.rewind(step)
         self._dispatcher.rewind(step, restart=restart)

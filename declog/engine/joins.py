@@ -23,10 +23,11 @@ from declog.engine.layout import KIND
 from declog.engine.reduce import Report, failure
 from declog.engine.row_ids import Search, candidates, has_ids
 from declog.errors import RuntimeFailure, in_flow
+from declog.errors.messages import listed
 from declog.language.absence import absent, either
 from declog.language.dtypes import Axis, DType
 from declog.language.nodes import SIGNAL, Node, walk
-from declog.language.notation import PARTS
+from declog.language.notation import part_of
 from declog.language.segmented import Array, Segments
 from declog.plans.fingerprint import expressions
 from declog.plans.needs import IDS_OF_ROWS, ROW_ID, needs_of_joins, stand_ins
@@ -230,7 +231,7 @@ class Carryover:
         if not len(there) or not there.all():
             return target
         step = target.batches.step[target.parts(Axis.COMPLETION, Axis.STEP).index]
-        of_parts = target.phase.removesuffix("s") in PARTS
+        of_parts = part_of(target.phase) is not None
         epochs = np.zeros(len(step), np.int64) if of_parts else Segments.of_keys(step, places).position
         ids = _hashed(ids, np.where(places < 0, -1, epochs))
         return target.with_column(EARLIER_GROUP, Axis.COMPLETION, ids, DType.INT)
@@ -283,6 +284,10 @@ class Carryover:
         ids, count, sizes = self._plan.ids, span.stop - span.start, source.batches.rows
         batches, rows, of_source = search.of(batch)
         if not len(batches):
+            rank = int(target.batches.rank[batch])
+            if len(source.batches) and rank not in source.batches.rank:
+                ranks = listed(sorted({*map(str, source.batches.rank.tolist())}), 4)
+                raise RuntimeFailure.of("DL511.rank", target=target.phase, source=source.phase, rank=rank, ranks=ranks)
             raise RuntimeFailure.of("DL511.first", target=target.phase, source=source.phase)
         asked = has_ids(search.target_ids, span)
         if not count or (asked and not len(rows)):  # nothing to match, or nothing to match it with

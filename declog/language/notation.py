@@ -113,6 +113,11 @@ OF_PARTS = (
 )
 
 
+def part_of(word: str) -> str | None:
+    """The part of a completion whose name, in the singular or the plural, a word or a phase is; else None."""
+    return part if (part := word.removesuffix("s")) in PARTS else None
+
+
 def per_completion(call: ast.Call, text: str) -> str:
     """The fix for ``sum(x, over=turn)`` in an expression: a signal with that value of each completion."""
     name = "_".join([*re.findall(r"[a-z]\w*", ast.unparse(call.args[0]) if call.args else ""), called(call)])
@@ -126,7 +131,7 @@ def _axis_of(word: str) -> str | None:
     Empty for a word without meaning, such as ``x``; None for an unknown word.
     """
     bare, type_ = word.removeprefix("per_"), SYNONYMS.get(word, word)
-    part = next((part for part in PARTS if bare in (part, f"{part}s")), None)
+    part = part_of(bare)
     if bare in AXES or part is not None or type_ in TYPES:
         return bare if bare in AXES else part or type_
     return "" if word in ("x", *_ARRAYS) else _LENGTHS.get(bare) or _AXIS_WORDS.get(bare)

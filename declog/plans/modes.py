@@ -1,13 +1,15 @@
-"""The modes in which metrics can have values, according to their conditions on `mode`."""
+"""The modes in which metrics can have values, by their conditions on `mode`; and modes that a config lacks."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import re
+from collections.abc import Collection, Iterable, Mapping
 from operator import attrgetter
 
+from declog.errors import nearest
 from declog.language.absence import PRESENT
 from declog.language.nodes import BUILTIN, CONST, METRIC, MODE, Node, label_of
-from declog.plans.ops import FormulaOp, MetricOp
+from declog.plans.ops import FormulaOp, MetricOp, ModeOp
 
 Modes = frozenset[str]
 
@@ -71,3 +73,26 @@ def _of_modes(where: Node | None) -> bool:
 
 def _is_mode(node: Node) -> bool:
     return node.op == BUILTIN and node.leaf == MODE
+
+
+def one_more(name: str, modes: Mapping[str, ModeOp]) -> str:
+    """The declaration of a further mode. Its prefix is built like that of the mode whose name it begins with.
+
+    A mode ``eval_math`` gets the prefix ``eval_math_`` if that of ``eval`` is ``eval_``, else ``eval_math/``.
+    """
+    name = re.sub(r"\W+", "_", name)
+    like = {op.prefix.removeprefix(mode) for mode, op in modes.items() if name.startswith(mode)}
+    return f"{name}: {{prefix: {name}{'_' if like == {'_'} else '/'}}}"
+
+
+def instead_of_mode(name: str, modes: Mapping[str, ModeOp]) -> str:
+    """The fix for a mode that a config does not have: the mode that is meant, or a declaration."""
+    evaluations, declared = [mode for mode in modes if mode != "train"], one_more(name, modes)
+    declare = f"declare it: `modes: {{{declared}}}`"
+    if any(name.startswith(mode) and name != mode for mode in evaluations):
+        mode, _, keys = declared.partition(": ")
+        use = f', and `log.mode("{mode}")`' if mode != name else ""
+        return f"{declare}, as override `modes.{mode}={keys}`{use}"
+    if close := nearest(name, modes):
+        return f"did you mean `{close}`?"
+    return ", or ".join([*(f'`log.mode("{mode}")`' for mode in evaluations), declare])

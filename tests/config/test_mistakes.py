@@ -60,6 +60,7 @@ UNANSWERED = {
     "yaml": 0,
     "thirty_fourth_stranger": 0,
     "thirty_sixth_stranger": 0,
+    "thirty_ninth_stranger": 0,
 }
 
 

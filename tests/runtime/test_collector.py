@@ -94,6 +94,26 @@ def trained(step: int, ranks: int, of: int = 2) -> tuple[int, str, dict[str, flo
     )
 
 
+def test_an_evaluation_on_rank_0_before_any_step_has_ended(run: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Class: rank 0 evaluates alone, first in the step that is open, when no other rank has sent anything yet.
+
+    The rank that does not enter the mode is named once, and no failure is reported.
+    """
+
+    def work(log: Recorder, rank: int) -> None:
+        for step in range(2):
+            with log.step(step):
+                log.observe(x=[1.0, 1.0])
+                if rank == 0:
+                    with log.mode("eval"):
+                        log.observe(x=[100.0])
+
+    logged, failed = run(2, work)
+    assert [one for one in logged if one[1] == "train"] == [trained(step, 2) for step in range(2)]
+    assert failed[0] == []
+    assert sum("`eval` is of 1 of 2 ranks: rank 1 has not entered it" in text for text in caplog.messages) == 1
+
+
 @pytest.mark.parametrize("alone", [0, 1])
 def test_a_mode_that_only_some_ranks_enter_is_never_mixed_with_another(
     alone: int, run: Any, caplog: pytest.LogCaptureFixture

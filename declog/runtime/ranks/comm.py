@@ -58,6 +58,10 @@ class Comm:
         """Note that a rank sent a message of a mode."""
         self._modes.setdefault(rank, set()).add(mode)
 
+    def has_sent(self, rank: int) -> bool:
+        """Whether a rank has sent a message of any mode."""
+        return rank in self._modes
+
     def absent(self, mode: str) -> list[int]:
         """The ranks that sent messages, but none of this mode: they may never enter it."""
         return [rank for rank, modes in self._modes.items() if mode not in modes]

@@ -15,9 +15,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
-from declog.errors import UnknownSignalError, UsageError, nearest
+from declog.errors import UnknownSignalError, UsageError
 from declog.errors.habits import answered, meant, no_attribute
 from declog.imports import after
+from declog.plans.modes import instead_of_mode
 from declog.plans.ops import Plan
 from declog.records import Alert
 from declog.runtime.ranks.comm import Comm
@@ -302,10 +303,8 @@ class Recorder(Observing):
         """
         self._records()
         if name not in self.plan.modes:
-            close = nearest(getattr(name, "__name__", str(name)), self.plan.modes)  # `eval` is also a Python function
-            has = [f'`log.mode("{mode}")`' for mode in self.plan.modes if mode != "train"]
-            fix = ", or ".join([*has, f"declare it: `modes: {{{name}: {{prefix: {name}/}}}}`"])
-            fix = f"did you mean `{close}`?" if close else fix
+            said = getattr(name, "__name__", str(name))  # `eval` is also a Python function
+            fix = instead_of_mode(said, self.plan.modes)
             raise UsageError.of("DL510.mode", config=self.plan.name, name=name, fix=fix)
         number = None if step is None else step_number(step)
         if name != "train":

@@ -101,7 +101,9 @@ class Collector:
             self.skip(item.mode, absent, has_rows=any(len(frame.batches) for frame in frames.values()))
             for rank, data in enumerate(messages, 1):
                 if data is None:
-                    if rank not in absent:
+                    if item.mode != "train" and not self._comm.has_sent(rank):  # it may never enter this mode
+                        self._skipped.setdefault(item.mode, set()).add(rank)
+                    elif rank not in absent:
                         self._failures.report(CommError.of("DL603.no_window", rank=rank))
                     continue
                 try:
@@ -137,16 +139,17 @@ class Collector:
             for rank in skipped - set(self._comm.absent(one)):
                 skipped.discard(rank)
                 self._failures.report(CommError.of("DL603.no_window", rank=rank))
-        if not (ranks and has_rows):
-            return
-        self._skipped.setdefault(mode, set()).update(ranks)
-        if mode not in self._warned:
-            self._warned.add(mode)
-            log.warning(
-                "`%s` is of %d of %d ranks: rank %s has not entered it (`declog/ranks` beside its values says so); "
-                "if it should, enter `with log.mode('%s'):` on every rank",
-                mode, self._comm.world_size - len(ranks), self._comm.world_size, ", ".join(map(str, ranks[:4])), mode,
-            )  # fmt: skip
+        if ranks and has_rows:
+            self._skipped.setdefault(mode, set()).update(ranks)
+        for one, skipped in self._skipped.items():
+            if skipped and one not in self._warned:
+                self._warned.add(one)
+                log.warning(
+                    "`%s` is of %d of %d ranks: rank %s has not entered it (`declog/ranks` beside its values says so); "
+                    "if it should, enter `with log.mode('%s'):` on every rank",
+                    one, self._comm.world_size - len(skipped), self._comm.world_size,
+                    ", ".join(map(str, sorted(skipped)[:4])), one,
+                )  # fmt: skip
 
     def finish(self, item: LogEvent, parts: Mapping[int, Frames], complete: Collection[int]) -> dict[str, float]:
         """Evaluate the metrics and tables that are due at this event; longer windows keep the rows.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import queue
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import yaml
 
 import declog
 from declog.runtime.ranks.comm import Comm
@@ -144,6 +147,63 @@ def test_a_mode_that_nobody_declared(tmp_path: Path) -> None:
     )
 
 
+EVALUATED = [
+    {"r": "mean(reward)"}, {"r": {"expr": "reward", "where": "mode == 'eval'"}},
+    {"r": {"expr": "reward", "by": "kind"}, "all": "mean(reward)"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("metrics", EVALUATED)
+@pytest.mark.parametrize("prefix", ["eval/", "eval_"])
+def test_blocks_of_one_mode_in_one_step(
+    prefix: str, metrics: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Class: an evaluation in several blocks of one step, by batches or by data sets; the last one hides the others.
+
+    The run says it once. Modes as it declares them, or one block, log all of it, and so do blocks of several steps.
+    """
+    signals = {"rollout": {"reward": ROWS, "kind": {**ROWS, "type": "text"}}}
+
+    def read(modes: Mapping[str, Any], *blocks: tuple[int, str, Sequence[float]]) -> Any:
+        config = profile({}, metrics, signals=signals, modes={"eval": {"prefix": prefix}, "train": {}, **modes})
+        folder = tmp_path / str(len(caplog.records))
+        caplog.clear()
+        with declog.start({**config, "sinks": ["jsonl"]}, output_dir=folder) as log:
+            for step, mode, batches in blocks:
+                with log.mode(mode, step=step):
+                    for reward in batches:
+                        log.observe(reward=[reward, reward], kind=["a", "a"])
+        return declog.read(folder)
+
+    read({}, (0, "eval", [1.0]), (0, "eval", [2.0]), (0, "eval", [3.0]), (1, "eval", [3.0]), (1, "eval", [4.0]))
+    (said,) = [record.getMessage() for record in caplog.records if "several log events" in record.getMessage()]
+    assert said.startswith("step 0 has several log events of the mode `eval`")
+    declared = yaml.safe_load(said.partition("a mode each: `")[2].partition("`")[0])["modes"]
+    assert declared == {"eval_math": {"prefix": f"{prefix[:-1]}_math{prefix[-1]}"}}
+    name = "all" if "all" in metrics else "r"
+    if metrics is not EVALUATED[1]:
+        run_of_two = read(declared, (0, "eval", [1.0, 2.0]), (0, "eval_math", [3.0]), (1, "eval", [4.0]))
+        assert run_of_two[f"{prefix}{name}"].values.tolist() == [1.5, 4.0]
+        assert run_of_two[f"{declared['eval_math']['prefix']}{name}"].values.tolist() == [3.0]
+        assert "several log events" not in caplog.text
+
+
+def test_a_mode_that_begins_with_anothers_name(tmp_path: Path) -> None:
+    """Class: a data set's own mode, such as `eval_aime`; its declaration comes first, as YAML and as an override."""
+    config = of_two_phases({"r": "mean(reward)"}, modes={"train": {}, "eval": {"prefix": "eval_"}})
+    for name in ("eval_aime", "eval/aime", "eval-aime"):
+
+        def body(log: Recorder, name: str = name) -> None:
+            with log.mode(name):
+                pass
+
+        use = "" if name == "eval_aime" else ', and `log.mode("eval_aime")`'
+        assert raised(config, body, tmp_path) == (
+            f"[DL510] the config `small` has no mode `{name}`\n  fix: declare it: `modes: {{eval_aime: {{prefix: "
+            f"eval_aime_}}}}`, as override `modes.eval_aime={{prefix: eval_aime_}}`{use}"
+        )
+
+
 # ---- rows of two phases
 
 
@@ -219,10 +279,67 @@ def test_ids_of_several_rows(tmp_path: Path) -> None:
 
     assert raised(of_two_phases({**JOINED, **same}, rollout=source, axes=IDS), body, tmp_path) == (
         "[DL511] 1 ids `row` stand for several rows of one batch of phase `rollout`, of which `reward` differs\n"
-        "  fix: give each completion an id of its own"
+        "  fix: give each completion an id of its own; rows that are parts of a completion, such as turns, come with "
+        "all that is read beside them, observed in `rollout`"
     )
     sink = run(of_two_phases(same, rollout=source, axes=IDS), body, tmp_path / "same")
     assert sink.scalars == {0: {"by/a": 6.0, "by/b": 1.0}}
+
+
+def test_turns_beside_values_of_the_update(tmp_path: Path) -> None:
+    """Class: a value of each turn is read with a row of a later phase; the plan refuses it, and its fix computes it.
+
+    Values that are equal within a completion make no difference.
+    """
+    signals = {"any": ROW, "rollout": {"reward": ROWS}, "turns": {"ok": ROWS}, "update": {"advantage": ROWS}}
+    metrics = {"good": {"expr": "ok", "where": "advantage > 0"}, "product": "mean(ok * advantage)"}
+    with pytest.raises(declog.ConfigError) as caught:
+        declog.plan(profile({}, metrics, signals=signals, axes=IDS))
+    fixes = {str(problem.fix) for problem in caught.value.problems}
+    assert len(caught.value.problems) == 2 and len(fixes) == 1
+    (declaration, where) = fixes.pop().split(", observed for each turn in the call of the others; read ")
+    assert where == "`turn_advantage` in place of `advantage`"
+    of_turns = {"turns": {**signals["turns"], **yaml.safe_load(declaration)["signals"]["turns"]}}
+    metrics = {"good": {"expr": "ok", "where": "turn_advantage > 0"}, "product": "mean(ok * turn_advantage)"}
+    rows, ok, advantages = np.array([0, 2, 2, 2, 1, 3]), np.array([1.0, 0, 0, 0, 5, 5]), np.array([1.0, -1, 1, -1])
+
+    def body(log: Recorder) -> None:
+        with log.step(0):
+            log.observe(row=range(4), reward=[0.0] * 4)
+            log.observe(row=rows, ok=ok, turn_advantage=advantages[rows])
+            log.observe(row=range(4), advantage=advantages)
+
+    sink = run(profile({}, metrics, signals={**signals, **of_turns}, axes=IDS), body, tmp_path)
+    assert sink.scalars == {0: {"good": ok[advantages[rows] > 0].mean(), "product": (ok * advantages[rows]).mean()}}
+
+
+def test_phases_on_different_ranks(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Class: one rank rolls out, and another one learns from the same rows. A packet brings the values to its rank."""
+    packets: queue.Queue[Any] = queue.Queue()
+
+    def body(comm: Comm, carried: bool) -> None:
+        folder, sinks = tmp_path / f"{carried}-{comm.rank}", [MemorySink()]
+        with declog.start({**config, "run": {"strict": False}}, sinks=sinks, output_dir=folder, comm=comm) as log:
+            for step in range(2):
+                rows = {"row": [2 * step, 2 * step + 1]}
+                with log.step(step):
+                    if comm.rank == 1 and carried:
+                        packets.put(declog.rows(reward=[1.0, 3.0], **rows))
+                    elif comm.rank == 1:
+                        log.observe(reward=[1.0, 3.0], **rows)
+                    else:
+                        if carried:
+                            log.observe(packets.get(timeout=30))
+                        log.observe(loss=[2.0, 1.0], **rows)
+        if comm.rank == 0:
+            logged[carried] = [records.scalars[0].value for _, records in sinks[0].events if records.scalars]
+
+    config, logged = of_two_phases(JOINED, axes=IDS), dict[bool, list[float]]()
+    run_ranks(2, lambda comm: body(comm, False))
+    said = "[DL511] rows of `update` came on rank 0, and those of `rollout` on rank 1: rows of different ranks are not"
+    assert sum(said in text and "finished" not in text for text in caplog.messages) == 1
+    run_ranks(2, lambda comm: body(comm, True))
+    assert logged == {False: [], True: [2.5, 2.5]}
 
 
 def test_update_before_rollout(tmp_path: Path) -> None:
