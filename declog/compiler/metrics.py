@@ -115,7 +115,8 @@ class _Metric:
         self.draft.window(self.spec.every, "metrics", self.id, "every")
         if self.spec.combine is not None and self.spec.pool == "window" and self.spec.smoothing is None:
             first = "`over: run_step`, or `over: step` for that of each window"
-            fix = first if self.spec.combine == "first" else "`over: batch`, or drop `combine`"
+            of_steps = "`over: step`, or " * (self.draft.window(self.spec.every) > 1)
+            fix = first if self.spec.combine == "first" else f"{of_steps}`over: batch`, or drop `combine`"
             fix = "over: run_step" if self.spec.cumulative else f"add {fix}"
             self.report("DL202.combine", "combine", fix=fix)
         args, reductions = self._expressions()

@@ -60,9 +60,10 @@ def _names(
     def filled(template: str, path: Path) -> str:
         if of_ranks and "{label}" not in template:
             template += "/rank{label}"
-        check_template(draft, template, path, family=family, labels=labels)
         if spec.formula is not None:
             template = re.sub(r"\{reduce\}[_/.-]?", "", template).rstrip("_/.-") or "{id}"  # a preset had reductions
+        by = "by" if spec.formula is None else "formula"
+        check_template(draft, template, path, family=family, labels=labels, by=by)
         return template.replace("{id}", id).replace("{reduce}", suffix or suffix_of(str(spec.reduce or "mean")))
 
     names = [NameOp(template=filled(spec.name or default, ("metrics", id, "name")))]
@@ -72,9 +73,19 @@ def _names(
 
 
 def check_template(
-    draft: Draft, template: str, path: Path, *, family: bool, labels: tuple[str, ...] = (), fields: Set[str] = FIELDS
+    draft: Draft,
+    template: str,
+    path: Path,
+    *,
+    family: bool,
+    labels: tuple[str, ...] = (),
+    by: str = "by",
+    fields: Set[str] = FIELDS,
 ) -> None:
-    """Report the mistakes in a template, which may have these ``fields`` and the names of its ``labels``."""
+    """Report the mistakes in a template, which may have these ``fields`` and the names of its ``labels``.
+
+    ``by`` is the key that the labels come from.
+    """
     try:
         used = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
     except ValueError as error:
@@ -100,10 +111,10 @@ def check_template(
     for name, there in wrong.items():
         field = f"{{{name}}}"
         if there:
-            what = "a family has one value per member" if name == "member" else "`by` gives one value per label"
-            by: tuple[Path, ...] = () if name == "member" else ((*path[:2], "by"),)
+            what = "a family has one value per member" if name == "member" else f"`{by}` gives one value per label"
+            source: tuple[Path, ...] = () if name == "member" else ((*path[:2], by),)
             draft.report(
-                "DL404.lacks", path, related=by, what=what, template=template, field=field, key=key, right=right
+                "DL404.lacks", path, related=source, what=what, template=template, field=field, key=key, right=right
             )
         else:
             why = "it is of no family" if name == "member" else "it has no `by`"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,8 @@ from declog.errors import Path, Problem, in_flow
 from declog.errors.elsewhere import SYNONYMS
 from declog.language.keys import keys
 from declog.language.mistakes import answered
-from declog.language.notation import SIGNS
+from declog.language.notation import SIGNS, bounds
+from declog.language.parser import body_of, names_in
 from declog.language.spec import AlertSpec
 from declog.language.tree import at
 
@@ -67,9 +69,22 @@ def _instead(problem: Problem, composed: Composed) -> Problem:
     said = {key: value for key, value in entry.items() if last and key in tops and tops[key].file == tops[last].file}
     if not last or {*SIGNS, "when"}.isdisjoint(entry.keys() - said.keys()):
         return problem
+    if alert[1] not in composed.data.get("metrics", {}) and (metric := _compared(entry.get("when"))) is not None:
+        rest = {key: value for key, value in said.items() if key not in (*SIGNS, "when")}
+        fix = in_flow({alert[1]: {"when": bounds(metric, said), **rest}})[1:-1]
+        return replace(problem, path=(*alert, last), fix=f"{fix}, of the metric of the preset's condition")
     instead = in_flow({**said, **dict.fromkeys(key for key in entry if key not in said)})
     fix = f"{alert[1]}: {instead}, in place of the preset's; another id has both"
     return replace(problem, path=(*alert, last), fix=fix)
+
+
+def _compared(when: Any) -> str | None:
+    """The metric that a condition compares with a number; None for another condition."""
+    match body_of(str(when)):
+        case ast.Compare(left=left, ops=[ast.Lt() | ast.LtE() | ast.Gt() | ast.GtE()], comparators=[right]):
+            metrics = [side for side in (left, right) if names_in(side)]
+            return ast.unparse(metrics[0]) if len(metrics) == 1 else None
+    return None
 
 
 def _layers(composed: Composed, path: Path) -> list[str]:

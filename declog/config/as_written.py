@@ -23,9 +23,9 @@ def as_written(
     key.
     """
     fix, where = problem.fix, problem.where
-    if fix is None or where is None or not problem.path:
+    if fix is None or not problem.path:
         return problem
-    file = file_of(problem.path) if where.override is None else None
+    file = file_of(problem.path) if where is not None and where.override is None else None
     if file is not None:
         fix = _without_layers_below(fix, problem.path, data, lambda path: file_of(path) != file)
     entry = entry_path(problem.path) if problem.path[0] in SECTIONS else problem.path[:1]
@@ -34,15 +34,44 @@ def as_written(
             key = r"\w+" if path == problem.path else re.escape(str(path[-1]))
             pair = re.compile(rf"\b({key}: ?){re.escape(in_flow(value))}(?=[,}}\]\s'`]|\Z)")
             fix = pair.sub(lambda match, text=text: f"{match[1]}{in_flow(text)}", fix)  # type: ignore[misc]
+            keys = value if isinstance(value, Mapping) else {"expr": value}  # of an entry in its short form
+            for said in (*keys.values(), f"{keys.get('reduce')}({keys.get('expr')})"):
+                fix = _with_interpolations(fix, text, str(said), re.sub(_OPEN, "", in_flow(at(written, entry))))
     return replace(problem, fix=fix)
 
 
 def _interpolations(written: Mapping[str, Any], entry: Path) -> Iterator[tuple[Path, str]]:
     """The texts of an entry that have an interpolation, with their paths."""
-    if isinstance(at(written, entry), Mapping):
+    if isinstance(text := at(written, entry), str) and "${" in text:
+        yield entry, text
+    elif isinstance(at(written, entry), Mapping):
         for path, node in tree_of(at(written, entry)).walk(entry):
             if isinstance(node.value, str) and "${" in node.value:
                 yield path, node.value
+
+
+def _with_interpolations(fix: str, text: str, value: str, rest: str) -> str:
+    """The fix, with the interpolations of ``text`` in its expressions in place of their values in ``value``.
+
+    A value that also stands in the ``rest`` of the entry, as it is written, stays.
+    """
+    pieces = re.split(rf"({_OPEN})", text)
+    values = re.fullmatch("".join("(.+?)" if piece[:2] == "${" else re.escape(piece) for piece in pieces), value)
+    for name, said in zip(pieces[1::2], values.groups() if values else (), strict=False):
+        word = re.compile(rf"(?<![\w.]){re.escape(said)}(?![\w.])")
+        if not word.search(rest):
+
+            def written(match: re.Match[str], word: re.Pattern[str] = word, name: str = name) -> str:
+                here = word.sub(lambda _: name, yaml.safe_load(match[2]) if match[2][0] == '"' else match[2])
+                return match[0] if not word.search(match[2]) else f"{match[1]}{in_flow(here)}"
+
+            fix = _EXPRESSION.sub(written, fix)
+            fix = re.sub(r"`[^`:]+`", lambda match, word=word, name=name: word.sub(lambda _: name, match[0]), fix)  # type: ignore[misc]
+    return fix
+
+
+_OPEN = r"\$\{[^{}]*\}"  # an interpolation
+_EXPRESSION = re.compile(r'\b((?:expr|formula|where|when|by): )("(?:[^"\\]|\\.)*"|[^"\s,{}][^,{}\n]*)')
 
 
 def _without_layers_below(fix: str, at_fault: Path, data: Mapping[str, Any], below: Callable[[Path], bool]) -> str:

@@ -26,7 +26,7 @@ from declog.config.files import chooses_config, text_of
 from declog.config.fold import Composition
 from declog.config.hydra import InCode, Loader, config_loader
 from declog.config.origin import Origin
-from declog.config.override_errors import problem_of
+from declog.config.override_errors import problem_of, without_colons
 from declog.config.overrides import ADDS, pasted, taken, with_equals, written
 from declog.config.project import config_dir as config_folder
 from declog.config.project import load_imports
@@ -231,6 +231,8 @@ def overridden(base: Origin, overrides: Sequence[str]) -> Origin:
             if chooses and not sign:
                 parts[len(lines)] = f"+{GROUP}/{added}={value}"
             key = f"{GROUP}/{added if sign else key}" if chooses else f"{GROUP}.{key}"
+        if (problem := without_colons(word, f"{sign}{key}", value)) is not None:
+            raise CompositionError([problem])
         lines.append(f"{sign}{key}{equals}{value if '/' in key else taken(value)}")
     base = replace(base, config_name=name)
     for index, added in parts.items():  # a group of which no file chooses an option needs a plus

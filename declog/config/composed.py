@@ -151,7 +151,8 @@ class Composed:
         """
         cleaned = type(error)([self._clean(problem) for problem in error.problems]) if self.secrets else error
         if not self.provenance.layers:  # a mapping has no places but its own keys
-            problems = (replace(problem, path=_written(self.tree, problem.path)) for problem in cleaned.problems)
+            shown = (as_written(problem, self.data, self.written, self._file) for problem in cleaned.problems)
+            problems = (replace(problem, path=_written(self.tree, problem.path)) for problem in shown)
             return type(error)(list(dict.fromkeys(problems)))
         placed = located(cleaned.problems, self.provenance, prefix=self.prefix)
         typed = (in_override_terms(problem, self.prefix) for problem in placed)

@@ -88,6 +88,13 @@ def _located(problem: Problem, provenance: Provenance, prefix: Path) -> Problem:
     key, layers = provenance.find((*prefix, *problem.path))
     if not layers:
         return problem
+    for path in problem.related:
+        later_key, later = provenance.find((*prefix, *path))
+        if path[:2] == problem.path[:2] and later and later[-1].rank > layers[-1].rank:
+            fix = f"{problem.fix}\nor another id than `{path[1]}`, which an earlier layer has"
+            problem = replace(problem, path=path, related=(problem.path,), fix=fix)
+            key, layers = later_key, later
+            break
     location = layers[-1].location
     if isinstance(location, FileLocation) and key == (*prefix, *problem.path):
         problem = _as_written(problem, location)

@@ -196,7 +196,7 @@ def self_first(config: Composed) -> Iterator[str]:
 
 
 def beside_the_node(config: Composed) -> Iterator[str]:
-    """A warning for each key of a config that stands beside its node in an application's configuration.
+    """A warning for the keys of a config that stand beside its node in an application's configuration.
 
     An application may have its own metrics and tables: a key in a file counts only if it reads as a part of a config.
     """
@@ -206,6 +206,7 @@ def beside_the_node(config: Composed) -> Iterator[str]:
     for path, layers in config.provenance.layers.items():
         if path[0] in ADDS:
             setters.setdefault(str(path[0]), []).extend(layer.location for layer in layers)
+    beside: list[str] = []
     for name, locations in setters.items():
         lines = dict.fromkeys(location.text for location in locations if isinstance(location, OverrideLocation))
         if all(isinstance(location, OverrideLocation) for location in locations):
@@ -214,10 +215,14 @@ def beside_the_node(config: Composed) -> Iterator[str]:
                 sign = "" if has(config.data, tuple(added.partition("=")[0].split(".")[1:])) else "+"
                 yield f"`{line}` is nothing to declog, whose keys are below `{GROUP}`: {pasted(sign + added)}"
         elif (node := config.merged.tree.at((name,))) is not None and _reads_as_config(name, node.plain):
-            yield (
-                f"`{name}` beside `{GROUP}:` is nothing to declog: in a config write `defaults: [grpo, _self_]`, "
-                f"in an application's file `{GROUP}: {{{name}: ...}}`"
-            )
+            beside.append(name)
+    if beside:
+        named, are = " and ".join(f"`{name}`" for name in beside), "are" if beside[1:] else "is"
+        shown = ", ".join(f"{name}: ..." for name in beside)
+        yield (
+            f"{named} beside `{GROUP}:` {are} nothing to declog: in a config write `defaults: [grpo, _self_]`, "
+            f"in an application's file `{GROUP}: {{{shown}}}`"
+        )
 
 
 def _reads_as_config(name: str, value: object) -> bool:

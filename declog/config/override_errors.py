@@ -11,13 +11,24 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
 from declog.config.override_fixes import choice_of, edit_of, keys_at
-from declog.config.overrides import ADDS, may_be_added, parsed, pasted, setting, taken, with_equals, written
+from declog.config.overrides import (
+    ADDS,
+    may_be_added,
+    parsed,
+    pasted,
+    setting,
+    taken,
+    with_colons,
+    with_equals,
+    written,
+)
 from declog.config.search_path import GROUP
 from declog.config.uses import old_names
 from declog.errors import Excerpt, Problem, Where, did_you_mean, elsewhere, in_flow, nearest, nested
 from declog.language import mistakes, wrong_forms
 from declog.language.keys import SECTIONS
 from declog.language.notation import SIGNS
+from declog.language.other_tools import named
 from declog.language.shorthand import signal_names
 from declog.language.tracker_names import id_of, metric_of, of_one_reduction, with_families
 from declog.language.tree import Node
@@ -92,9 +103,22 @@ def unreadable(line: str, tree: Node | None = None) -> Problem | None:
         return problem_of(line, "DL101.unclosed", behind=True, fix=pasted(fixed))
     if parsed(fixed) is None:
         return problem_of(line, "DL101.unreadable", behind=True, cause=_detail(line))
+    if (problem := without_colons(line, fixed.partition("=")[0], value)) is not None:
+        return problem
     if value[:1] in ("[", "{"):
         return problem_of(line, "DL101.quotes_inside", behind=True, fix=pasted(fixed))
     return problem_of(line, "DL101.quotes", behind=True, value=value, fix=pasted(fixed))
+
+
+def without_colons(line: str, key: str, value: str) -> Problem | None:
+    """The problem of ``=`` behind a key inside of a map; ``key`` is the override's key with its sign."""
+    if parsed(f"key={value}") is not None or (of_colons := with_colons(value)) == value:
+        return None
+    start = line.find("=") + 1
+    at = next((at for at, (one, other) in enumerate(zip(value, of_colons, strict=False)) if one != other), 0)
+    equals = start + value.find("=", at - 1)
+    fix = pasted(f"{key}={taken(of_colons)}")
+    return problem_of(line, "DL101.equals_inside", (equals, equals + 1), fix=fix)
 
 
 def _slashed(line: str, key: str, value: str, tree: Node | None) -> Problem:
@@ -132,7 +156,9 @@ def _slashed(line: str, key: str, value: str, tree: Node | None) -> Problem:
         call = re.fullmatch(r"(\w+)\(([\w\s.*/+-]+)\)", value.strip("'\""))
         inside = value[1:-1] if value[:1] == "{" else "expr: ..."
         inside = inside if call is None else f"expr: {call[2]}, reduce: {call[1]}"
-        fix = f"{'.'.join([*parts[:index], plain])}={{{inside}, name: {name}}}"
+        read = parsed(f"key={value}")
+        shown_as = written(named(name, None if read is None else read.value()))[1:-1]
+        fix = f"{'.'.join([*parts[:index], plain])}={{{inside}, {shown_as}}}"
     return problem_of(line, "DL101.slash", span, name=name, fix=pasted(f"{sign}{fix}"))
 
 

@@ -48,6 +48,15 @@ def with_equals(line: str) -> str | None:
     return f"{pair[1]}={pair[2]}" if pair else None
 
 
+def with_colons(value: str) -> str:
+    """The map that ``{expr: reward, log=true}`` is meant as, with a colon behind each key; any other text as it is."""
+    if value[:1] != "{" or value[-1:] != "}":
+        return value
+    parts = [re.sub(r"\A(\s*[a-z_]\w*) *=(?!=) *", r"\1: ", part) for part in _parts(value[1:-1])]
+    inside = (re.sub(r"(?s)(?<=: )\{.*\}\Z", lambda match: with_colons(match[0]), part) for part in parts)
+    return f"{{{','.join(inside)}}}"
+
+
 def setting(key: str, value: object) -> str:
     """The override ``key=value`` as one word of a shell; ``key`` has its sign."""
     return pasted(f"{key}={written(value)}")

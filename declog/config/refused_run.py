@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -46,11 +47,13 @@ def problems(words: Sequence[str], started_with: Sequence[tuple[str, str]]) -> l
         of_config = (line for line in lines if re.split(r"[^\w/]", line.lstrip("+~"))[0] in (GROUP, *ADDS))
         return [problem for line in of_config if (problem := unreadable(line)) is not None]
     folder, name = started_with[0]
-    lines = [line for line in lines if not (sweeps and _is_sweep(line))]
+    swept = {_first_of(line): line for line in lines if sweeps and _is_sweep(line)}
+    lines = [*(line for line in lines if line not in swept.values()), *swept]
     try:
         composed(Origin(name, tuple(lines), config_dir=Path(folder.removeprefix("file://")), application=True))
     except (CompositionError, ConfigError) as error:
-        return [problem for problem in error.problems if GROUP in problem.text()]
+        refused = [problem for problem in error.problems if GROUP in problem.text()]
+        return [_of_all_values(problem, swept) for problem in refused]
     return []
 
 
@@ -143,6 +146,22 @@ def _unreadable_sweep(line: str) -> Problem | None:
     if not ends or parsed(line) is not None or GROUP not in key or not _is_sweep(fix):
         return None
     return problem_of(line, "DL101.quotes", behind=True, value=value, fix=pasted(fix))
+
+
+def _first_of(line: str) -> str:
+    """The override of a sweep's first run."""
+    override = parsed(line)
+    assert override is not None
+    return f"{line.partition('=')[0]}={next(iter(override.sweep_string_iterator()), '')}"
+
+
+def _of_all_values(problem: Problem, swept: Mapping[str, str]) -> Problem:
+    """The problem of a sweep's first run, whose fix has all values of the sweep where it ends with the first."""
+    for first, line in swept.items():
+        value, values = first.partition("=")[2], line.partition("=")[2]
+        if first == problem.source and (fix := problem.fix) is not None and fix.endswith(f"={value}"):
+            return replace(problem, fix=fix.removesuffix(value) + values)
+    return problem
 
 
 def _is_sweep(line: str) -> bool:

@@ -18,11 +18,11 @@ from declog.language.modes import alert_of_mode, in_mode
 from declog.language.notation import SIGNS, condition
 from declog.language.parser import body_of
 from declog.language.spec import AlertSpec
-from declog.language.tracker_names import in_formula, metric_of
+from declog.language.tracker_names import Shown, in_formula, metric_of
 from declog.language.unparsable import BOUNDS, spelt, with_signs
 from declog.language.wrong_forms import of_prometheus
 
-_ABOUT = ("metric", "signal", "target", "monitor", "on", "expr")  # keys for the metric that an alert is about
+_ABOUT = ("metric", "metric_name", "signal", "target", "monitor", "on", "of", "expr")  # keys for an alert's metric
 _OPERATORS = ("op", "operator", "comparison", "cmp", "comparator", "direction", "condition", "rule", "trigger")
 _OUTSIDE = elsewhere.words("outside")
 _INSIDE = ("inside", "between", "within", "in", "in_range")
@@ -46,6 +46,9 @@ def moved(
         return f"level: {level}"
     if key in ("labels", "annotations"):
         return in_flow(dict([of_prometheus(key, entry[key])]))[1:-1]
+    if (of_metric := _bounds_of_metrics(name, entry, metrics)) and key in of_metric:
+        named = {word: value for word, value in entry.items() if word not in of_metric} | of_metric[key]
+        return moved("metric", name if len(of_metric) == 1 else f"{name}_{key}", named, metrics, modes)
     about = next((word for word in _ABOUT if word in entry), None)
     if about is not None and (alone := _of_metric(name, str(entry[about]))) is not None:
         return alone if key == about else None
@@ -95,6 +98,24 @@ def moved(
     if about is not None and mode is not None:
         return alert_of_mode(name, {"when": when, **rest}, metric, str(mode), metrics)
     return f"{name}: {in_flow({'when': when, **rest})}"
+
+
+def _bounds_of_metrics(name: str, entry: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The keys of an entry that are names of metrics, each with its `metric` and the bounds below it.
+
+    Examples are ``low: {reward: {below: 0.2}}`` and ``low: {reward: "< 0.2"}``.
+    """
+    bounded: dict[str, dict[str, Any]] = {}
+    for word in entry.keys() - {*keys(AlertSpec), name}:
+        shown = Shown(word) if word in metrics else metric_of(metrics, word)
+        if shown is not None:
+            metric = in_formula(word, metrics[word]) if word in metrics else shown.expression
+            inner = dict(entry[word]) if isinstance(entry[word], Mapping) else {"when": entry[word]}
+            if isinstance(when := inner.pop("when", None), str):
+                inner |= condition(spelt(when), metric)
+            if inner and not re.fullmatch(r"\w+", str(inner.get("when", ""))):
+                bounded[word] = {"metric": metric, **inner}
+    return bounded
 
 
 def of_keys_inside(text: str, metric: str) -> dict[str, Any] | None:

@@ -18,7 +18,7 @@ from declog.language.keys import SECTIONS, entries, entry_names, keys, keys_at, 
 from declog.language.labelled_rows import of_labelled_rows, of_labelled_table
 from declog.language.library_calls import SPANS, of_level_beside, per_second
 from declog.language.model import Scalar
-from declog.language.notation import OF_PARTS, is_reduction, of_parts, reduced
+from declog.language.notation import OF_PARTS, is_reduction, of_parts, reduced, signal_of
 from declog.language.other_tools import of_other_tools, of_verb
 from declog.language.smoothing import MOST, Smoothing
 from declog.language.spec import COMBINE, AboutSpec, LogSpec, MetricSpec, ProfileSpec, SignalSpec
@@ -47,6 +47,8 @@ def answered(problem: Problem, data: Mapping[str, Any]) -> Problem | None:
     if problem.code == "DL202":
         return _of_form(problem, data)
     fix = _of_unknown_key(problem, data) if problem.code == "DL201" else None
+    if problem.code == "DL203" and section == "signals" and "type" in (signal := at(data, problem.path)):
+        fix = f"{names[-1]}: {signal_of(signal)}"
     if len(problem.path) > 2 and re.fullmatch(r"about: \{.*\}", fix or ""):
         fix = f"{fix}, a section of its own"
     return problem if fix is None else replace(problem, fix=fix)
@@ -212,8 +214,10 @@ def _of_lost_sign(path: Path) -> str | None:
     """The fix for a section that is indented too far, and for a key without a colon before its value."""
     if len(path) > 2 and path[1] in SECTIONS:
         return f"move `{path[1]}:` to the left: it stands at the top, beside `{path[0]}:`"
-    word, _, value = str(path[-1]).partition(" ")
-    return f"{word}: {value}" if value and word in keys_at(path[:-1]) else None
+    said = re.fullmatch(r"(\w+)(?: *=(?!=)| ) *(.+)", str(path[-1]))
+    if said is None or said[1] not in keys_at(path[:-1]) or said[2].count("(") < said[2].count(")"):
+        return None
+    return f"{said[1]}: {said[2]}"
 
 
 def application(data: Mapping[str, Any]) -> Problem | None:
@@ -259,6 +263,8 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
     chosen = entry[key] if SYNONYMS.get(key) == "where" else None
     if isinstance(chosen, Mapping) and (where := chosen_rows.condition_of(chosen)) is not None:
         return _rewritten(name, entry, key, expr=entry.get("expr", name), where=where)
+    if (shares := _of_shares(key, name, entry)) is not None:
+        return shares
     if key == "label" and " " in str(entry[key]):
         return f"about: {{{name}: {{title: {in_flow(entry[key])}}}}}"
     if key in bins.WORDS | {bins.HISTOGRAM} and (histogram := bins.of_keys(name, entry)) is not None:
@@ -307,6 +313,23 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
         written = f"{key}({arguments})" if "reduce" not in call else f"{call['reduce']}({key}({arguments}))"
         return _rewritten(name, entry, key, expr=written)
     return None
+
+
+def _of_shares(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
+    """The metrics for the share of each label: ``{expr: count(reward), by: level, share: true}``, ``as: percent``."""
+    word = entry[key] if isinstance(entry[key], str) and key not in _SHARES else key
+    call = reduced(str(entry.get("expr"))) or entry
+    if "by" not in entry or word not in _SHARES or not entry[key] or call.get("reduce") not in ("count", "sum"):
+        return None
+    parts = {word: value for word, value in entry.items() if word in keys(MetricSpec) and word not in ("name", "tags")}
+    shown = {word: entry[word] for word in ("name", "tags") if word in entry}
+    percent = "100 * " * word.startswith(("percent", "pct"))
+    formula = f"{percent}{name}_1 / sum({name}_1, over=label)"
+    hidden = {"expr": name, **parts, "log": False}
+    return f"metrics: {in_flow({f'{name}_1': hidden, name: {'formula': formula, **shown}})}"
+
+
+_SHARES = elsewhere.words("shares")
 
 
 def _of_last_steps(key: str, name: str, entry: Mapping[str, Any]) -> str | None:

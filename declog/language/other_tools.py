@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Collection, Mapping
@@ -12,7 +13,8 @@ from declog.errors.elsewhere import SYNONYMS
 from declog.language.keys import entries, entry_names, keys, keys_at
 from declog.language.library_calls import weighing
 from declog.language.modes import of_one_mode, words_of_evaluations
-from declog.language.notation import SIGNS, WORD, both, bounds
+from declog.language.notation import SIGNS, WORD, both, bounds, reduced
+from declog.language.parser import body_of, names_in
 from declog.language.spec import IDENTIFIER, AboutSpec, AlertSpec
 from declog.language.tracker_names import id_of, in_formula, reductions_of
 from declog.language.tree import at, listed, map_at
@@ -38,13 +40,22 @@ def of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
         template = f"{edit}, which records {them} with the run; as {kind} only `wandb` has {them}"
     if template is None or (value is None and re.search("<(value|named|switched|profiled)>", template)):
         return None
+    if "<named>" in template and isinstance(value, Mapping) and not all(map(_is_name, value.values())):
+        template = "<defined>"  # `aliases: {w: exp(a - b)}`
     if template == "by: <value>" and _is_number(value, data):  # a number is no label: it names a tracker's section
         template = "name: <value>/<id>"
     if template == "columns: <value>" and isinstance(value, str):
         value = re.split(r"[\s,]+", value)
     id = "".join(ids[-1:] if section == "signals" else ids[:1])
-    expr = str(entry.get("expr", id)) if isinstance(entry, Mapping) else id
+    expr = str(entry.get("formula", entry.get("expr", id))) if isinstance(entry, Mapping) else id
+    is_computed = section == "metrics" and re.match("expr: .*<(expr|term)>", template) is not None
+    if is_computed:
+        if (computed := _computed(template, expr, value, data, formula="formula" in entry)) is None:
+            return None
+        template, expr = computed
     facts = {"key": key, "value": in_flow(value), "id": id, "expr": expr, "switched": switched(value)}
+    facts["rows"] = str((reduced(expr) or {"expr": expr})["expr"])
+    facts["term"] = expr if isinstance(body_of(expr), ast.Name | ast.Call) else f"({expr})"
     items = listed(value)
     if "<listed>" in template and not all(isinstance(item, str) for item in items):
         return None
@@ -65,9 +76,13 @@ def of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
         facts["in_one"] = of_one_mode(when, value, metrics)
         after = {"when": both(when, f"step >= {value}")}
         facts["after"] = in_flow({id: {**after, **rest}} if limit else after)[1:-1]
+    facts["defined"] = _defined(value, data)
     facts["profiled"] = in_flow({sink: {"profile": id} for sink in sinks_and_options(value)[0]})
     facts["named"], facts["metric"] = in_flow(_named_anew(value, metrics)), in_formula(id, metrics.get(id))
     fix = re.sub(rf"<({'|'.join(facts)})>", lambda match: facts[match[1]], template)
+    word, _, text = fix.partition(": ")
+    if is_computed and body_of(text) is not None:  # with quotes, where it has commas
+        return in_flow({word: text})[1:-1]
     if template.startswith("where: ") and isinstance(entry, Mapping) and entry.get("where") is not None:
         further = fix.removeprefix("where: ")
         further = json.loads(further) if further.startswith('"') else further
@@ -75,6 +90,31 @@ def of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     if section == "tables" and isinstance(entry, Mapping) and isinstance(named := entry.get("filter"), str):
         fix = fix.replace("filter: {", f"filter: {{from: {named}, ", 1) if IDENTIFIER.match(named) else fix
     return fix
+
+
+def _computed(
+    template: str, expr: str, value: Any, data: Mapping[str, Any], *, formula: bool
+) -> tuple[str, str] | None:
+    """The template of an edit that computes with the expression or the formula of a metric, and what it computes with.
+
+    An aggregate over an axis stands inside of a reduction, is of one value per completion, and no formula has one.
+    """
+    if " - mean(<expr>" in template and isinstance(value, str) and value not in _SCORES:  # `normalize: sequence`
+        template = elsewhere.keys().get(f"metrics.per_{value}", "")
+    if not template or (formula and "over=" in template):
+        return None
+    if "over=" not in template:
+        return template.replace("expr", "formula", 1) if formula else template, expr
+    call = reduced(expr) or {}
+    inside = str(call.get("expr", expr))
+    tokens = {path[-1] for path, signal in entries(data, "signals") if map_at({"": signal}, "").get("axis") == "token"}
+    if "over=completion" in template and (body := body_of(inside)) and not tokens.isdisjoint(names_in(body)):
+        inside = f"mean({inside}, over=token)"
+    template = template.removeprefix("expr: ")
+    return f"expr: {call['reduce']}({template})" if call else f"expr: {template}", inside
+
+
+_SCORES = ("batch", "group", "prompt", "standard", "std", "mean_std", "whiten", "zscore", "z_score", "z-score")
 
 
 def of_verb(section: str, word: str, data: Mapping[str, Any]) -> str | None:
@@ -110,7 +150,7 @@ def of_verb(section: str, word: str, data: Mapping[str, Any]) -> str | None:
             return None
         if said is not None and entry_key != word:
             entry = {said[1]: weighing(item) if said[2] else item if said[3] else said[4] == "true"}
-            entry = _named(item, ids.get(id_by_name[name])) if said[1] == "name" else entry
+            entry = named(str(item), ids.get(id_by_name[name])) if said[1] == "name" else entry
         elif entry_key is not None:
             entry = {entry_key: item}
         elif item is True and is_off({word: True}):
@@ -153,6 +193,28 @@ def _is_number(name: Any, data: Mapping[str, Any]) -> bool:
         return False
     signals = [entry for path, entry in entries(data, "signals") if path[-1] == name and isinstance(entry, Mapping)]
     return name in entry_names(data, "derived") or any(one.get("type", "float") == "float" for one in signals)
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"[A-Za-z_][\w/.{}-]*", value) is not None
+
+
+def _defined(value: Any, data: Mapping[str, Any]) -> str:
+    """The sections for a map of numbers and expressions; examples for any other value."""
+    if not isinstance(value, Mapping):
+        of_signals = "derived: {ratio: exp(logprobs - old_logprobs)}"
+        return f"of signals `{of_signals}`, of metrics `metrics: {{ratio: {{formula: kl / reward}}}}`"
+    of_rows = entry_names(data, "signals", "derived", "constants") | {*value}
+    sections: dict[str, dict[str, Any]] = {"constants": {}, "derived": {}, "metrics": {}}
+    for name, item in value.items():
+        body = body_of(item) if isinstance(item, str) else None
+        if body is None or isinstance(body, ast.Constant | ast.UnaryOp):
+            sections["constants"][name] = item
+        elif reduced(item) or not names_in(body) <= of_rows:
+            sections["metrics"][name] = item if reduced(item) else {"formula": item}
+        else:
+            sections["derived"][name] = item
+    return "\n".join(in_flow({section: named})[1:-1] for section, named in sections.items() if named)
 
 
 def _of_mode(key: str, value: Any) -> str | None:
@@ -201,11 +263,14 @@ def _named_anew(names: Any, metrics: Mapping[str, Any]) -> dict[str, Any]:
     """The entries of `metrics` for a map of metrics to new names; an example for any other value."""
     if not isinstance(names, Mapping):
         names = {next(iter(metrics), "reward"): "train/reward"}
-    ids = {id_of(str(name), metrics) or str(name): new for name, new in names.items()}
-    return {id: _named(new, metrics.get(id)) for id, new in ids.items()}
+    swapped = {name for name, new in names.items() if _is_name(new) and new in metrics and name not in metrics}
+    pairs = [(new, name) if name in swapped else (name, new) for name, new in names.items()]
+    ids = {id_of(str(name), metrics) or str(name): new for name, new in pairs}
+    return {id: named(str(new), metrics.get(id)) for id, new in ids.items()}
 
 
-def _named(name: Any, entry: Any) -> dict[str, Any]:
-    """The key `name` of a metric; each of several reductions needs a name of its own."""
-    several = len(reductions_of(entry)) > 1 and "{reduce}" not in str(name)
-    return {"name": f"{name}/{{reduce}}" if several else name}
+def named(name: str, entry: Any) -> dict[str, Any]:
+    """The key `name` of a metric; each of several reductions and each label needs a name of its own."""
+    labelled = isinstance(entry, Mapping) and bool(entry.get("by"))
+    fields = {"{reduce}": len(reductions_of(entry)) > 1, "{label}": labelled}
+    return {"name": "/".join([name, *(field for field, needed in fields.items() if needed and field not in name)])}

@@ -34,6 +34,7 @@ from declog.language.keys import (
 from declog.language.mistakes import answered, application
 from declog.language.modes import alert_of_mode, in_mode
 from declog.language.notation import SIGNS, bounds, condition, reduced
+from declog.language.other_tools import named
 from declog.language.shorthand import long
 from declog.language.spec import IDENTIFIER, LogSpec
 from declog.language.spec_of_tables import Length
@@ -118,7 +119,8 @@ def _cut(
             if isinstance(value, Mapping) and len(path) < 5:
                 yield from _cut(value, below(model, str(key)), signals, (*path, str(key)))
             continue
-        foreign = value is None and allowed is not None and key not in allowed
+        said = re.match(r"(\w+) *=(?!=)", str(key))  # `every=2` lacks a colon
+        foreign = value is None and allowed is not None and key not in allowed and not (said and said[1] in allowed)
         word = foreign and IDENTIFIER.match(str(key)) is not None
         misspelt = word and nearest(str(key), allowed or ()) is not None
         if word and parts and str(key) not in signals:
@@ -241,7 +243,7 @@ def _ids(data: Mapping[str, Any]) -> list[Problem]:
                 elif (shown := _changed(section, str(key), entry, data)) is not None:
                     fix = f"{shown}: {in_flow(entry)}"
                 elif section in ("metrics", "tables"):
-                    fix = f"{plain}: {{{_spelt_out(_with_ids(entry, data[section]))}, name: {in_flow(str(key))}}}"
+                    fix = f"{plain}: {_under_an_id(str(key), _with_ids(entry, data[section]))}"
                 problems.append(Problem.of("DL204.id", (*path[:-1], str(key)), key=key, fix=fix))
     return problems
 
@@ -301,16 +303,10 @@ def _with_ids(entry: Any, section: Mapping[Any, Any]) -> Any:
     return {**entry, "formula": formula}
 
 
-def _spelt_out(entry: Any) -> str:
-    """The keys of an entry as YAML without braces, to which a name can be added: `expr: reward, reduce: p50`."""
-    keys = reduced(entry) if isinstance(entry, str) else entry
-    if (
-        isinstance(keys, Mapping)
-        and keys.keys() - {"name"}
-        and all(isinstance(value, str | int | float) for value in keys.values())
-    ):
-        return in_flow({key: value for key, value in keys.items() if key != "name"})[1:-1]
-    return "..."
+def _under_an_id(name: str, entry: Any) -> str:
+    """The YAML of an entry with an id of its own and a `name`, which has a field for each reduction and each label."""
+    keys = (reduced(entry) or {"expr": entry}) if isinstance(entry, str) else entry
+    return in_flow({**keys, **named(name, keys)}) if isinstance(keys, Mapping) else f"{{..., name: {in_flow(name)}}}"
 
 
 def _problem(item: Any) -> Problem:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from declog.errors import Path, elsewhere, in_flow, nearest, nested
+from declog.errors.elsewhere import SYNONYMS
 from declog.language import bins, idioms, unparsable
 from declog.language.keys import entry_names, keys_at
 from declog.language.notation import is_reduction, reduced
@@ -151,8 +152,8 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
             return f"every: {steps}" + (f", and modes: {in_flow(rest)}" if rest else "")
         case ["filters", _, "within"], int():
             return f"drop it, and `every: {value}` of the table"
-        case ["schemas", _, column], str() if limit := re.fullmatch(r"(?:text|str|string)\W\D*(\d+)\W", value):
-            return f"{column}: {{max_chars: {limit[1]}}}"
+        case ["schemas", _, column], str() | {"type": str()} if (limited := _limited(column, value, data)) is not None:
+            return in_flow({column: limited})[1:-1]
         case ["tables", _, "filter"], [first, *_]:
             return f"filter: {in_flow(first)}, and a table of its own for each further filter"
         case ["schemas", name, key], str() | list() if key in _BASES and (
@@ -176,6 +177,15 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
             type_ = nearest(re.sub(r"[(\[].*", "", value), typing.get_args(ColumnType))
             return f"{key}: {type_}" if type_ else f"{key}: {{expr: {in_flow(value)}}}"
     return None
+
+
+def _limited(column: str, value: Any, data: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The keys of a column of texts whose type has a length, ``varchar(200)``; None for another type."""
+    rest = dict(value) if isinstance(value, Mapping) else {"type": value}
+    limit = re.fullmatch(r"(\w+)\W\D*(\d+)\W", rest.pop("type").strip().lower())
+    if limit is None or SYNONYMS.get(limit[1], limit[1]) != "text":
+        return None
+    return {**({} if _is_signal(column, data) else {"type": "text"}), **rest, "max_chars": int(limit[2])}
 
 
 _BASES = {*elsewhere.words("bases"), "defaults"}  # keys for what a schema is built on

@@ -199,3 +199,17 @@ def test_a_key_of_the_application_has_no_warning(line: str, tmp_path: Path) -> N
     file.write_text(file.read_text("utf-8") + "run: {name: x}\n", encoding="utf-8")
     done = forks.run(["train.py", line], cwd=tmp_path)
     assert (done.returncode, "nothing to declog" in done.stderr) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("line", "fix"),
+    [
+        ("declog.sink_options.wandb.every=2,3", "+declog.sink_options.wandb.every=2,3"),
+        ("declog.axes.group.sise=4,8", "declog.axes.group.size=4,8"),
+        ("declog.metrics.foo.every=2,3", "'+declog.metrics.foo={expr: reward, every: 2}'"),
+    ],
+)
+def test_a_sweep_over_an_unknown_key(line: str, fix: str, tmp_path: Path) -> None:
+    """Class: Hydra refuses a sweep over a key that no file has; the answer of the first run has all values."""
+    done = run(tmp_path, "-m", line)
+    assert done.returncode != 0 and done.stderr.rstrip().endswith(f"fix: {fix}")

@@ -207,3 +207,41 @@ def test_an_entry_that_is_a_key_of_metrics(tmp_path: Path) -> None:
     assert values["score"] == pytest.approx(REWARD.mean())
     assert values["words/max"] == LENGTH.max()
     assert "reward" not in values
+
+
+@pytest.mark.parametrize(
+    ("keys", "rows", "percent"),
+    [
+        ("count(reward), by: long, share: true", np.ones(4), 1),
+        ("reward, reduce: sum, by: long, normalize: true", REWARD, 1),
+        ("sum(length), by: long, as: percent", LENGTH, 100),
+    ],
+)
+def test_shares_of_labels(keys: str, rows: np.ndarray, percent: int, tmp_path: Path) -> None:
+    """Class: a key that asks for shares beside `by` is the share of each label in the rows, or in their sum."""
+    header = HEADER + "derived: {long: length > 4}\n"
+    text = f"metrics: {{s: {{expr: {keys}}}}}\n"
+    (problem,) = problems_of(text, tmp_path, header)
+    values = logged({**yaml.safe_load(header), **edit_of(problem)}, tmp_path)
+    for label in ("false", "true"):
+        of_label = rows[(LENGTH > 4) == (label == "true")]
+        assert values[f"s/{label}"] == pytest.approx(percent * of_label.sum() / rows.sum())
+
+
+@pytest.mark.parametrize(
+    ("keys", "number"),
+    [
+        ("expr: sum(length), divide: 12", LENGTH.sum() / 12),
+        ("expr: max(length - 1), multiply: 0.5", 0.5 * (LENGTH.max() - 1)),
+        ("expr: reward, reduce: max, subtract: 2", REWARD.max() - 2),
+        ("formula: reward + 1, scale: 3", 3 * (REWARD.mean() + 1)),
+    ],
+)
+def test_arithmetic_by_keys(keys: str, number: float, tmp_path: Path) -> None:
+    """Class: a key that divides, scales or shifts a metric computes with the metric's own expression or formula."""
+    text = f"metrics: {{s: {{{keys}}}}}\n"
+    (problem,) = problems_of(text, tmp_path, HEADER)
+    edit = yaml.safe_load(str(problem.fix))
+    entry = {key: value for key, value in yaml.safe_load(text)["metrics"]["s"].items() if key in ("reduce",)}
+    metrics = edit.get("metrics", {"s": {**entry, **edit}})
+    assert logged({**yaml.safe_load(HEADER), "metrics": metrics}, tmp_path)["s"] == pytest.approx(number)

@@ -216,14 +216,13 @@ def test_a_text_has_every_key_of_its_entry() -> None:
         (
             "signals: {any: {reward: float}}",
             ("signals.any.reward",
-             "`float` does not begin with what the signal has one value per: step, group, completion or token",
+             "a signal begins with its axis, step, group, completion or token, and `float` has none",
              "reward: completion float"),
         ),
         (
             "signals: {update: {a: step, kl: per_token required}}",
             ("signals.update.kl",
-             "`per_token required` does not begin with what the signal has one value per: step, group, completion or "
-             "token",
+             "a signal begins with its axis, step, group, completion or token, and `per_token required` has none",
              "kl: token required"),
         ),
         (

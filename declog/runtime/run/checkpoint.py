@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from declog.engine.frame import Frame
-from declog.errors import CommError, UsageError
+from declog.errors import CommError, UsageError, elsewhere
 from declog.plans.needs import judged
 from declog.plans.ops import Plan
 from declog.records import ResumePoint
@@ -186,10 +186,15 @@ def _keys(plan: Plan, periods: Collection[int]) -> frozenset[str]:
     return frozenset(outputs | tables | {f"alerts.{op.id}" for op in plan.alerts if judged(plan, op).issubset(periods)})
 
 
+_MODES = elsewhere.words("resumes")  # other loggers' values of `resume`
+
+
 def _read(
     plan: Plan, state: Mapping[str, Any], rank: int
 ) -> tuple[RecorderState, dict[str, Frame], dict[str, Any] | None]:
     """Return the content of a state; raises ``UsageError`` for anything else, and for another rank's state."""
+    if isinstance(state, bool) or (isinstance(state, str) and state.lower() in _MODES and not os.path.exists(state)):
+        raise UsageError.of("DL510.state_mode", came=state)
     if isinstance(state, str | os.PathLike):
         if os.path.isfile(state):
             raise UsageError.of("DL510.state_file", path=os.fspath(state))
