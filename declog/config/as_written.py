@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import yaml
@@ -60,18 +61,21 @@ def _with_interpolations(fix: str, text: str, value: str, rest: str) -> str:
     for name, said in zip(pieces[1::2], values.groups() if values else (), strict=False):
         word = re.compile(rf"(?<![\w.]){re.escape(said)}(?![\w.])")
         if not word.search(rest):
-
-            def written(match: re.Match[str], word: re.Pattern[str] = word, name: str = name) -> str:
-                here = word.sub(lambda _: name, yaml.safe_load(match[2]) if match[2][0] == '"' else match[2])
-                return match[0] if not word.search(match[2]) else f"{match[1]}{in_flow(here)}"
-
-            fix = _EXPRESSION.sub(written, fix)
-            fix = re.sub(r"`[^`:]+`", lambda match, word=word, name=name: word.sub(lambda _: name, match[0]), fix)  # type: ignore[misc]
+            fix = _EXPRESSION.sub(partial(_instead, word, name), fix)
     return fix
 
 
+def _instead(word: re.Pattern[str], name: str, shown: re.Match[str]) -> str:
+    """The part of a fix with an expression, which has ``name`` in place of a word."""
+    text = yaml.safe_load(shown["text"]) if shown["key"] and shown["text"][0] == '"' else shown["text"] or shown[0]
+    here = word.sub(lambda _: name, text)
+    return shown[0] if here == text else f"{shown['key']}{in_flow(here)}" if shown["key"] else here
+
+
 _OPEN = r"\$\{[^{}]*\}"  # an interpolation
-_EXPRESSION = re.compile(r'\b((?:expr|formula|where|when|by): )("(?:[^"\\]|\\.)*"|[^"\s,{}][^,{}\n]*)')
+_EXPRESSION = re.compile(
+    r'\b(?P<key>(?:expr|formula|where|when|by): )(?P<text>"(?:[^"\\]|\\.)*"|[^"\s,{}][^,{}\n]*)|`[^`:]+`'
+)
 
 
 def _without_layers_below(fix: str, at_fault: Path, data: Mapping[str, Any], below: Callable[[Path], bool]) -> str:
