@@ -109,7 +109,7 @@ class Compiler:
         if isinstance(problem, Problem) and problem.code == "DL306" and problem.fix is not None:
             plain = idioms.with_plain_calls(parse(self.text).body)
             return problem.fix if plain is None else f"write `{plain}`"
-        return wrong_calls.along(node, text, self.tried) or text
+        return wrong_calls.in_place(self.text, self.span(node), wrong_calls.along(node, text, self.tried) or text)
 
     def tried(self, text: str) -> Node | Problem:
         """The typed tree of another expression in the same scope, or the problem with it."""
@@ -289,7 +289,7 @@ class Compiler:
         of_metric = fix is not None and self.scope.noun == "metric" and bool(node.args)
         if of_metric and self.scope.of_tracker(self.part(node.args[0])) is None:
             self.visit(node.args[0])  # an unknown metric in the argument is reported first
-        return fix
+        return None if fix is None else wrong_calls.in_place(self.text, self.span(node), fix)
 
     def _bind(self, node: ast.Call, function: Function) -> tuple[list[Node], list[ast.expr], dict[str, Any]]:
         """The compiled arguments of a call, their syntax nodes, and the compile-time parameters by name."""

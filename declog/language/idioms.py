@@ -63,6 +63,9 @@ def with_plain_calls(tree: ast.expr) -> str | None:
             parts = with_plain_calls(tree.left), with_plain_calls(tree.right)
             named = [ast.Name(part) for part in parts if part is not None]
             return ast.unparse(ast.BinOp(named[0], tree.op, named[1])) if len(named) == 2 else None
+        case ast.UnaryOp():
+            part = with_plain_calls(tree.operand)
+            return None if part is None else ast.unparse(ast.UnaryOp(tree.op, ast.Name(part)))
         case ast.Call(func=ast.Attribute()):
             return of_call(tree)
         case ast.Constant():

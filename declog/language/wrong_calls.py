@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Callable
 
-from declog.errors import Problem, elsewhere
+from declog.errors import Entry, Problem, elsewhere
 from declog.language import bins, idioms, library_calls
 from declog.language.dtypes import Axis, DType
 from declog.language.functions import REQUIRED, Function
@@ -179,9 +179,16 @@ def instead(text: str, span: Span, fix: str) -> str:
     body = None if written is None else body_of(written[1])
     if written is None or body is None:
         return fix
-    start, end = span
-    operation = isinstance(body, ast.BinOp | ast.BoolOp) and span != (0, len(text))
-    return f"write `{text[:start]}{f'({written[1]})' if operation else written[1]}{text[end:]}`"
+    before, behind = text[: span[0]], text[span[1] :]
+    alone = not f"{before}{behind}".strip() or (re.search(r"[(,]\s*\Z", before) and re.match(r"\s*[),]", behind))
+    operation = isinstance(body, ast.BinOp | ast.BoolOp | ast.Compare | ast.IfExp | ast.UnaryOp) and not alone
+    return f"write `{before}{f'({written[1]})' if operation else written[1]}{behind}`"
+
+
+def in_place(text: str, span: Span, fix: str) -> str:
+    """Complete a fix that is an expression, ``sqrt(x)``, to the whole expression around it. Any other fix stays."""
+    part = bool(f"{text[: span[0]]}{text[span[1] :]}".strip()) and not isinstance(fix, Entry)
+    return instead(text, span, f"write `{fix}`") if part and body_of(fix) is not None else fix
 
 
 _ABSENT = frozenset({"none", "null", "nan", "nil"})  # words for no value

@@ -62,6 +62,7 @@ UNANSWERED = {
     "thirty_sixth_stranger": 0,
     "thirty_ninth_stranger": 0,
     "thirty_eighth_stranger": 0,
+    "thirty_seventh_stranger": 0,
 }
 
 
