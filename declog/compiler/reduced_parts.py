@@ -84,6 +84,12 @@ def of_spelt_out(draft: Draft, id: str, spec: MetricSpec, word: str, values: Seq
     return f"drop it, and define it: {fix}" if several else fix
 
 
+def of_texts(draft: Draft, id: str, spec: MetricSpec, word: str) -> str | None:
+    """The fix for ``reduce: value_counts`` of texts, such as the counts of their labels; None for another word."""
+    expr = str(spec.expr or id)
+    return library_calls.of_text(word, tree_of(expr).body) if _is(draft, expr, DType.TEXT) else None
+
+
 def of_quotient(draft: Draft, id: str, spec: MetricSpec, word: str) -> str | None:
     """The fix for ``reduce: ratio``: one sum divided by another, of two expressions or of one and the weight.
 
@@ -92,7 +98,7 @@ def of_quotient(draft: Draft, id: str, spec: MetricSpec, word: str) -> str | Non
     """
     exprs = [*map(str, listed(spec.expr or id))]
     values = [*exprs, *([] if spec.weight is None else [str(spec.weight)])]
-    if word not in _QUOTIENTS or (len(values) == 1 and _is_condition(draft, exprs[0])):
+    if word not in _QUOTIENTS or (len(values) == 1 and _is(draft, exprs[0], DType.BOOL)):
         return None
     several = isinstance(spec.reduce, list)
     divided = MetricSpec(**spec.model_dump(include=spec.model_fields_set - {"reduce", "weight", "expr"}, by_alias=True))
@@ -112,10 +118,10 @@ def of_quotient(draft: Draft, id: str, spec: MetricSpec, word: str) -> str | Non
     return f"{by_rows}; by `{other}`: {division}" if division else f"{by_rows}; by another signal, divide their sums"
 
 
-def _is_condition(draft: Draft, expr: str) -> bool:
-    """Whether an expression compiles to a bool."""
+def _is(draft: Draft, expr: str, dtype: DType) -> bool:
+    """Whether an expression compiles to a type."""
     node = tried(draft, expr)
-    return node is not None and node.type.dtype is DType.BOOL
+    return node is not None and node.type.dtype is dtype
 
 
 def of_tokens(draft: Draft, id: str, spec: MetricSpec, reduction: str, values: Sequence[Node]) -> str:

@@ -212,8 +212,7 @@ def entire(problem: Problem, id: str, spec: MetricSpec) -> Problem:
         start, end = problem.span or (0, 0)
         around = f"{(problem.source or '')[:start]}({{}}){(problem.source or '')[end:]}"
         formula = "{}" if problem.code == "DL301" or re.fullmatch(r"(\w+\()?\(\{\}\)\)?", around) else around
-        summed = {"expr": fix.keys["expr"], "reduce": "sum", **kept}
-        return replace(problem, fix=f"metrics: {in_flow(library_calls.per_second(id, summed, formula))}")
+        return replace(problem, fix=f"metrics: {in_flow(library_calls.as_rate(id, {**fix.keys, **kept}, formula))}")
     before, behind = fix.around
     if not kept and problem.code == "DL311":  # the entry has no such `reduce`
         return replace(problem, fix=f"{before}metrics: {{{id}: {fix.flow}}}{behind}")

@@ -32,10 +32,10 @@ def reads_earlier(node: ast.expr) -> bool:
     """Whether an expression is a call for the value of an earlier step, or ``x[-1]``."""
     if isinstance(node, ast.Subscript):
         return _steps(node.slice, sign=-1) is not None
-    return isinstance(node, ast.Call) and _plain(node)[0] in BEFORE | CHANGES | RATIOS
+    return isinstance(node, ast.Call) and plain(node)[0] in BEFORE | CHANGES | RATIOS
 
 
-def _plain(call: ast.Call) -> tuple[str, list[ast.expr]]:
+def plain(call: ast.Call) -> tuple[str, list[ast.expr]]:
     """The name and the arguments of a call. ``x.diff()`` and ``np.diff(x)`` give the same as ``diff(x)``."""
     if isinstance(call.func, ast.Attribute):
         of_module = isinstance(call.func.value, ast.Name) and call.func.value.id in MODULES
@@ -96,7 +96,7 @@ class _Steps(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         """Rewrite ``prev(x)``, ``delta(x)``, and a reduction of a value with one number per step."""
-        name, _ = _plain(node)
+        name, _ = plain(node)
         if (before := self.before(node)) is not None:
             lag = self._lag(*before)
             ratio = f"({before[0]}) / {lag} - 1"
@@ -121,7 +121,7 @@ class _Steps(ast.NodeTransformer):
             value, count = node.value, _steps(node.slice, sign=-1)
         else:
             assert isinstance(node, ast.Call)
-            name, arguments = _plain(node)
+            name, arguments = plain(node)
             value = arguments[0] if arguments else node
             further = [*arguments[1:2], *(item.value for item in node.keywords)]
             count = _steps(further[0]) if further else 1

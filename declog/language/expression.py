@@ -103,9 +103,9 @@ class Compiler:
 
     def _plain_call(self, node: ast.Call) -> str:
         """The fix for ``x.f()``: a plain call; inside of an expression a call that names its axis."""
-        text = wrong_calls.digitized(node, self.tried) or idioms.of_call(node)
-        inside = ast.unparse(node) != ast.unparse(parse(self.text).body)
-        problem = self.tried(text) if inside else None
+        known = wrong_calls.digitized(node, self.tried) or unknown_names.of_text(node, self.scope)
+        text = known or idioms.of_call(node)
+        problem = self.tried(text) if ast.unparse(node) != ast.unparse(parse(self.text).body) else None
         if isinstance(problem, Problem) and problem.code == "DL306" and problem.fix is not None:
             plain = idioms.with_plain_calls(parse(self.text).body)
             return problem.fix if plain is None else f"write `{plain}`"

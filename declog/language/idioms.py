@@ -56,6 +56,28 @@ def of_call(node: ast.Call) -> str:
     return of_library(name, arguments) or ast.unparse(call)
 
 
+_AT_K = re.compile(r"\b([A-Za-z]+)\s*([@^])\s*(\d+|[knKN])\s*\(((?:[^()]|\([^()]*\))*)\)")
+
+
+def at_k(text: str) -> str:
+    """Rewrite ``pass@4(correct)``, ``pass^4(correct)`` and ``maj@k(answer, k=4)`` as calls: `pass_at(correct, 4)`."""
+
+    def call(match: re.Match[str]) -> str:
+        word, sign, k, inside = match[1].lower(), match[2], match[3], re.sub(r"\b[kn]\s*=\s*", "", match[4])
+        name = "pass_all" if (word, sign) == ("pass", "^") else elsewhere.SYNONYMS.get(f"{word}_at", f"{word}_at")
+        if name not in ("pass_at", "pass_all", "best_at", "majority_at"):
+            return f"mean({inside})" if sign == "@" and reduction(word) == "mean" else match[0]
+        correct = ", correct" if name == "majority_at" and "," not in inside else ""
+        return f"{name}({inside}{correct}{f', {k}' if k.isdigit() else ''})"
+
+    return _AT_K.sub(call, text)
+
+
+def _of_matmul(node: ast.BinOp, text: str) -> str:
+    """The fix for ``@``, which may be that of ``maj@8(answer)``."""
+    return _OWN if at_k(text) == text else f"write `{at_k(text)}`"
+
+
 def with_plain_calls(tree: ast.expr) -> str | None:
     """Rewrite an expression of ``x.f()``, operators and constants with plain calls; None if it has other values."""
     match tree:
@@ -132,7 +154,7 @@ def without_thousands(text: str) -> str:
 # Constructs of Python that the language lacks, each with its name, and a fix or a function that returns the fix.
 _CONSTRUCTS: Mapping[type[ast.AST], tuple[str, str | Callable[[Any, str], str]]] = {
     ast.BitAnd: ("`&`", in_words), ast.BitOr: ("`|`", in_words), ast.Invert: ("`~`", "write `not`"),
-    ast.BitXor: ("`^`", lambda node, text: f"write `{text.replace('^', '**')}`"), ast.MatMult: ("`@`", _OWN),
+    ast.BitXor: ("`^`", lambda node, text: f"write `{text.replace('^', '**')}`"), ast.MatMult: ("`@`", _of_matmul),
     ast.LShift: ("`<<`", _OWN), ast.RShift: ("`>>`", _OWN), ast.NamedExpr: ("`:=`", _OWN),
     ast.Subscript: ("a subscript", _OWN), ast.Attribute: ("an attribute", _OWN),
     ast.Lambda: ("a lambda", "register a function with @declog.function"),

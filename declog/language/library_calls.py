@@ -29,12 +29,18 @@ _LOGPROBS = re.compile(r"(?:logprobs?|log_probs?|logps?)\Z")
 
 @cache
 def _templates() -> Mapping[tuple[str, int], tuple[list[str], str]]:
-    """The parameters and the template of each call of `calls.txt`, by its name and its number of arguments."""
+    """The parameters and the template of each call of `calls.txt`, by its name and its number of arguments.
+
+    A call of a text, with the parameter `text`, has the name ``share(text)``.
+    """
     return {
-        (name, call.count(",") + 1): (re.findall(r"\w+", call.partition("(")[2]), template.replace("<name>", name))
+        (f"{name}(text)" if behind == "text)" else name, behind.count(",") + 1): (
+            re.findall(r"\w+", behind), template.replace("<name>", name),
+        )
         for call, template in elsewhere.calls().items()
-        for name in call.partition("(")[0].split("|")
-    }
+        for names, _, behind in [call.partition("(")]
+        for name in names.split("|")
+    }  # fmt: skip
 
 
 def of_library(name: str, arguments: Sequence[ast.expr], *, of_metrics: bool = False) -> str | None:
@@ -56,7 +62,8 @@ def of_library(name: str, arguments: Sequence[ast.expr], *, of_metrics: bool = F
         steps = None
     elif name == "mean" or (of_metrics and name in ("max", "min") and steps >= WINDOW):
         name = "sma"  # `mean(reward, 100)`
-    if (call := _templates().get((name, len(arguments)))) is None:
+    templates = _templates()
+    if (call := templates.get((name, len(arguments))) or templates.get((name.lower(), len(arguments)))) is None:
         return None
     parameters, template = call
     if template.startswith("write"):
@@ -79,6 +86,11 @@ def of_library(name: str, arguments: Sequence[ast.expr], *, of_metrics: bool = F
     return Entry(dict(zip(re.findall(r"(\w+):", template), map(_data, body.values), strict=True)), bare=True)
 
 
+def of_text(name: str, text: ast.expr) -> str | None:
+    """Rewrite a call of another library of one text, such as ``value_counts(source)``; None if `calls.txt` lacks it."""
+    return of_library(f"{name}(text)", [text])
+
+
 def _data(item: ast.expr) -> Any:
     """The value of a key: the text of an expression, a constant, or a list of these."""
     if isinstance(item, ast.List):
@@ -97,8 +109,8 @@ def along_axis(name: str, call: ast.Call) -> str | None:
 
 
 def is_rate(fix: str | None) -> bool:
-    """Whether a fix is the entry of a value per second."""
-    return isinstance(fix, Entry) and fix.keys.get("per") == "second"
+    """Whether a fix is the entry of a value per second, or of the share of each label."""
+    return isinstance(fix, Entry) and "per" in fix.keys
 
 
 def of_yours(what: str) -> str:
@@ -115,11 +127,15 @@ def as_reducer(name: str, reduce: ast.expr, expr: ast.expr) -> str:
     return of_library(name, [expr, *steps]) or of_library(name, [expr]) or yours
 
 
-def per_second(name: str, entry: Mapping[str, Any], formula: str = "{}") -> dict[str, Any]:
-    """The two metrics for a value per second: a hidden one with the value, and a formula that divides by the time."""
+def as_rate(name: str, entry: Mapping[str, Any], formula: str = "{}") -> dict[str, Any]:
+    """The two metrics for a value `per: second` or `per: label`: a hidden one with the value, and a formula.
+
+    The formula divides by the time, or by the sum over the labels.
+    """
     named = {key: entry[key] for key in ("name", "tags") if key in entry}
-    value = {key: item for key, item in entry.items() if key not in named} | {"log": False}
-    return {f"{name}_1": value, name: {"formula": formula.format(f"{name}_1 / seconds"), **named}}
+    value = {key: item for key, item in entry.items() if key not in ("per", *named)} | {"log": False}
+    divisor = f"sum({name}_1, over=label)" if entry["per"] == "label" else "seconds"
+    return {f"{name}_1": value, name: {"formula": formula.format(f"{name}_1 / {divisor}"), **named}}
 
 
 def weighing(steps: object) -> str:

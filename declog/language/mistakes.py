@@ -16,7 +16,7 @@ from declog.language import alert_keys, best_so_far, bins, chosen_rows, idioms, 
 from declog.language.earlier_steps import BEFORE, CHANGES, RATIOS, SLOPES
 from declog.language.keys import SECTIONS, entries, entry_names, keys, keys_at, model_of, section_of, sections_with
 from declog.language.labelled_rows import of_labelled_rows, of_labelled_table
-from declog.language.library_calls import SPANS, of_level_beside, per_second
+from declog.language.library_calls import SPANS, as_rate, of_level_beside
 from declog.language.model import Scalar
 from declog.language.notation import OF_PARTS, is_reduction, of_parts, reduced, signal_of
 from declog.language.other_tools import of_other_tools, of_verb
@@ -278,7 +278,7 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
     if key == "per" and entry[key] in ("second", "sec", "s"):
         rest = {word: value for word, value in entry.items() if word in keys(MetricSpec)}
         summed = {"expr": name} if reduced(str(entry.get("expr"))) else {"expr": name, "reduce": "sum"}
-        return f"metrics: {in_flow(per_second(name, {**summed, **rest}))}"
+        return f"metrics: {in_flow(as_rate(name, {**summed, **rest, 'per': 'second'}))}"
     if key == "per" and entry[key] not in ("group", "prompt"):
         return f"by: {in_flow(entry[key])}"
     if key in ("per", "within", "per_group", "groupwise"):  # per group is an aggregate, per anything else a label

@@ -337,6 +337,8 @@ def of_library(node: ast.Call, name: str, text: str, scope: Scope) -> str | None
     """
     if name in bins.CALLS and (histogram := bins.of_library(node, name)) is not None:
         return histogram
+    if (of_texts := of_text(node, scope)) is not None:
+        return of_texts
     beside = [word.value for word in node.keywords if word.arg not in (*idioms.AXES, "min_periods", "center")]
     arguments, metrics = [*node.args, *beside], scope.metrics
     fix = library_calls.of_library(name, arguments, of_metrics=scope.of_alert is not None)
@@ -373,6 +375,15 @@ def of_library(node: ast.Call, name: str, text: str, scope: Scope) -> str | None
     return fix if scope.noun == "signal" else library_calls.with_metric(fix, node, text, metrics)
 
 
+def of_text(node: ast.Call, scope: Scope) -> str | None:
+    """The fix for ``value_counts(source)`` and ``source.value_counts()``, of a signal of texts; None for others."""
+    name, values = earlier_steps.plain(node)
+    value = scope.resolve(values[0].id) if len(values) == 1 and isinstance(values[0], ast.Name) else None
+    name = "share" if any(word.arg == "normalize" for word in node.keywords) else name
+    is_text = isinstance(value, Node) and value.type.dtype is DType.TEXT
+    return library_calls.of_text(name, values[0]) if is_text else None
+
+
 def _of_rate(node: ast.Call, fix: str | None, text: str, scope: Scope) -> str | None:
     """The fix for ``rate(x)``, a value per second. None if x is a condition: its rate is a mean.
 
@@ -383,7 +394,7 @@ def _of_rate(node: ast.Call, fix: str | None, text: str, scope: Scope) -> str | 
     if isinstance(of, ast.Compare | ast.BoolOp) or (isinstance(value, Node) and value.type.dtype is DType.BOOL):
         return None
     name = "_".join([*re.findall(r"[a-z_]\w*", ast.unparse(of)), "per_second"])
-    metrics = library_calls.per_second(name, {"expr": f"sum({ast.unparse(of)})"})
+    metrics = library_calls.as_rate(name, {"expr": f"sum({ast.unparse(of)})", "per": "second"})
     here = text.replace(source_of(text, node), name).strip()
     return fix if scope.noun == "signal" else library_calls.naming(metrics, here)
 

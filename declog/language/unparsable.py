@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 
 from declog.errors import Entry, elsewhere
-from declog.language.idioms import PIPE, REDUCTIONS, of_some_values, reduction
+from declog.language.idioms import PIPE, REDUCTIONS, at_k, of_some_values, reduction
 from declog.language.library_calls import of_library
 from declog.language.parser import body_of
 
@@ -250,7 +250,6 @@ _TEXTS: tuple[tuple[str, str | Callable[[re.Match[str]], str | None]], ...] = (
         lambda match: _by(match[1] or "mean", match[2].strip(), match[3])),  # `mean(x) by source`
     (r"\A\s*pass@(\d+)\s*\Z", r"write `pass_at(reward > 0.5, k=\1)`"),
     (r"(?i)\A\s*(\w+)\s+by\s*\((\w+)\)\s*\(?(\w+)\)?\s*\Z", lambda match: _by(match[1], match[3], match[2])),
-    (r"\A\s*pass@(\d+)\((\w+)\)\s*\Z", r"write `pass_at(\2 > 0.5, k=\1)`"),
     (r"\w\{\s*\w+\s*(?:=|!|not ~)[^{}]*\}", _of_selector),
     (r"\[\d+(?:ms|[smhdwy])\]", _of_range),
     (r"\A\s*(?:\w+\()?\s*([^()]+?)\s*\)?\s+over\s+(?:the\s+)?last\s+(\d+)\s*\w*\s*\Z",
@@ -319,12 +318,15 @@ def _completed(fix: str) -> str:
     return re.sub(r"write `([^`]+)`", written, fix)
 
 
+_DIVERGENCE = re.compile(r"(?i)(\b\w*(?:kl|div)\w*\([^()|]+?)\s*\|\|\s*(?=[^()|]+\))")  # `KL(p || q)`
+
+
 def fix_of(message: str, plain: str, marked: str) -> str:
     """The fix for a text that cannot be parsed.
 
     ``message`` is Python's, ``plain`` the text, and ``marked`` the part of it at which Python stopped.
     """
-    written = spelt(plain)
+    written = spelt(_DIVERGENCE.sub(r"\1, ", at_k(plain)))
     if written != plain.strip() and body_of(written) is not None:
         return f"write `{written}`"
     if (fix := of_text(written, marked)) is not None:

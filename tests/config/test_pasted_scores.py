@@ -1,0 +1,109 @@
+"""Edits for scores of groups, labels and first steps are pasted into the file, and compared with numpy."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+import declog
+from declog.testing import MemorySink
+from tests.config.test_pasted_answers import problems_of
+from tests.config.test_pasted_rows import edit_of
+
+HEADER = """\
+defaults: [grpo, _self_]
+axes: {group: {size: 4}}
+signals: {rollout: {answer: completion text, score: completion, correct: completion bool, stop: completion text}}
+"""
+STEPS, ROWS = 3, 8
+RANDOM = np.random.default_rng(7)
+REWARD, SCORE = RANDOM.random((STEPS, ROWS)), RANDOM.random((STEPS, ROWS))
+CORRECT = RANDOM.random((STEPS, ROWS)) < 0.5
+LENGTH = RANDOM.integers(1, 9, (STEPS, ROWS))
+ANSWER = RANDOM.choice(["A", "B"], (STEPS, ROWS), p=[0.7, 0.3])
+STOP = RANDOM.choice(["eos", "length", "tool"], (STEPS, ROWS))
+
+
+def pasted(entry: str, folder: Path) -> list[dict[str, float]]:
+    """The numbers of each step, by name, after the edit for the metric `m` is made. The edit has no mistake."""
+    text = f"metrics:\n  m: {entry}\n"
+    problem = problems_of(text, folder, HEADER)[0]
+    fix = str(problem.fix)
+    config = yaml.safe_load(HEADER + text)
+    if "metrics: {" in fix:
+        edit = re.search(r"metrics: \{.*", fix)
+        assert edit is not None
+        config["metrics"] |= edit_of(replace(problem, fix=edit[0]))["metrics"]
+        here = re.search("and `([^`]+)`", fix)
+        config["metrics"] |= {} if here is None else {"m": {"formula": here[1]}}
+    elif fix.startswith("{"):
+        config["metrics"]["m"] = edit_of(problem)
+    else:
+        written = re.search("`([^`]+)`", fix)
+        config["metrics"]["m"] = {"expr": fix if written is None else written[1]}
+    (folder / "declog" / "mine.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    sink = MemorySink()
+    with declog.start(declog.compose("mine", config_dir=folder), sinks=[sink]) as log:
+        for step in range(STEPS):
+            with log.step(step):
+                log.observe(reward=REWARD[step], score=SCORE[step], correct=CORRECT[step], length=LENGTH[step])
+                log.observe(answer=ANSWER[step].tolist(), stop=STOP[step].tolist())
+    return [dict(sink.scalars[step]) for step in range(STEPS)]
+
+
+def of_groups(values: np.ndarray) -> np.ndarray:
+    """The values by groups of four completions."""
+    return values.reshape(-1, 4)
+
+
+def majority(answers: np.ndarray) -> list[str]:
+    """The most frequent answer of each group; of equal ones the first."""
+    return [Counter(group.tolist()).most_common(1)[0][0] for group in of_groups(answers)]
+
+
+def pass_at(correct: np.ndarray, k: int) -> float:
+    """The mean over groups of the unbiased pass@k."""
+    counts = of_groups(correct).sum(1)
+    return float(np.mean([1 - math.comb(4 - count, k) / math.comb(4, k) for count in counts]))
+
+
+@pytest.mark.parametrize("call", ["share(stop)", "proportion(stop)", "stop.value_counts(normalize=True)"])
+def test_the_shares_of_labels(call: str, tmp_path: Path) -> None:
+    """Class: the share of each label of a text is a count by its labels, divided by the count of all."""
+    for step, values in enumerate(pasted(f'"{call}"', tmp_path)):
+        labels, counts = np.unique(STOP[step], return_counts=True)
+        shares = {f"m/{label}": count / ROWS for label, count in zip(labels, counts, strict=True)}
+        assert {name: value for name, value in values.items() if name.startswith("m/")} == pytest.approx(shares)
+
+
+@pytest.mark.parametrize("entry", ["{expr: stop, reduce: value_counts}", '"value_counts(stop)"'])
+def test_the_counts_of_labels(entry: str, tmp_path: Path) -> None:
+    """Class: how often each label of a text comes is a count of the rows by their labels."""
+    for step, values in enumerate(pasted(entry, tmp_path)):
+        labels, counts = np.unique(STOP[step], return_counts=True)
+        expected = {f"m/{label}": count for label, count in zip(labels, counts, strict=True)}
+        assert {name: value for name, value in values.items() if name.startswith("m/")} == expected
+
+
+@pytest.mark.parametrize("call", ["mode(answer, over=completion)", "most_common(answer)", "consensus(answer)"])
+def test_the_most_frequent_text(call: str, tmp_path: Path) -> None:
+    """Class: words for the most frequent text of a group are `majority`, with or without the axis."""
+    for step, values in enumerate(pasted(f"\"{call} == 'A'\"", tmp_path)):
+        assert values["m"] == np.mean([answer == "A" for answer in majority(ANSWER[step])])
+
+
+@pytest.mark.parametrize(
+    ("call", "k"), [("pass@4(correct)", 4), ("pass@k(correct, k=2)", 2), ("1 - pass@2(correct)", 2)]
+)
+def test_pass_at_k_with_its_sign(call: str, k: int, tmp_path: Path) -> None:
+    """Class: `@k` behind the name of a function is its number of draws."""
+    for step, values in enumerate(pasted(f'"{call}"', tmp_path)):
+        expected = pass_at(CORRECT[step], k)
+        assert values["m"] == pytest.approx(1 - expected if call.startswith("1 -") else expected)
