@@ -87,7 +87,7 @@ def of_spelt_out(draft: Draft, id: str, spec: MetricSpec, word: str, values: Seq
 def of_texts(draft: Draft, id: str, spec: MetricSpec, word: str) -> str | None:
     """The fix for ``reduce: value_counts`` of texts, such as the counts of their labels; None for another word."""
     expr = str(spec.expr or id)
-    return library_calls.of_text(word, tree_of(expr).body) if _is(draft, expr, DType.TEXT) else None
+    return library_calls.of_library(f"{word}(text)", [tree_of(expr).body]) if _is(draft, expr, DType.TEXT) else None
 
 
 def of_quotient(draft: Draft, id: str, spec: MetricSpec, word: str) -> str | None:

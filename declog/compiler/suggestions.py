@@ -14,7 +14,7 @@ from typing import Any
 from declog.compiler.draft import NAME, PREFERRED, Draft
 from declog.errors import Entry, Problem, in_flow, nearest
 from declog.errors.elsewhere import SYNONYMS
-from declog.language import idioms, library_calls, unknown_names, wrong_calls
+from declog.language import idioms, library_calls, unknown_names, wrong_calls, wrong_subscripts
 from declog.language.dtypes import Axis, DType
 from declog.language.earlier_steps import reads_earlier
 from declog.language.expression import Compiler
@@ -208,6 +208,8 @@ def entire(problem: Problem, id: str, spec: MetricSpec) -> Problem:
         return problem
     beside = {"expr"} if problem.code in ("DL301", "DL307") else {"expr", "reduce"}  # the keys in the fix
     kept = spec.model_dump(include=spec.model_fields_set - {*beside, *fix.keys}, by_alias=True)
+    if problem.path[-1] == "where" and "where" in fix.keys:  # a whole metric in place of a condition
+        return replace(problem, fix=f"write `{fix.keys['where']}`")
     if library_calls.is_rate(fix):
         start, end = problem.span or (0, 0)
         around = f"{(problem.source or '')[:start]}({{}}){(problem.source or '')[end:]}"
@@ -269,6 +271,9 @@ def clause(
     ``of_all`` gives the fix for ``var(x, ddof=0)``. None for an axis, and for a keyword that is nearly one that the
     reduction ``takes``.
     """
+    entire = ast.unparse(ast.Call(call.func, [tree_of(inside).body], call.keywords))
+    if (best := wrong_subscripts.of_best(tree_of(entire).body, entire, (0, len(entire)))) is not None:
+        return best
     if keyword.arg in library_calls.DIVISORS and reduction in ("std", "var"):
         if not library_calls.divides_by_n(call):
             return f"{reduction}({inside}), which divides by n-1"

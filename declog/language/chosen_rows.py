@@ -78,12 +78,28 @@ def _ordered(value: Any) -> dict[str, Any]:
     return {"key": field, **({"end": end} if end in _OTHER_END else {})}
 
 
+def best_of(key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a filter for `argmax: length` in a metric, or for `key: length, top: 1`; empty for other keys."""
+    end = {"argmax": "top", "argmin": "bottom"}.get(key)
+    if end is not None:
+        return {"key": entry[key], end: 1}
+    rows = {SYNONYMS.get(word, word): value for word, value in entry.items()}
+    if SYNONYMS.get(key, key) not in ("key", *_OTHER_END):
+        return {}
+    return {word: rows[word] for word in ("key", *_OTHER_END) if word in rows}
+
+
 def condition_of(chosen: Mapping[str, Any]) -> str | None:
-    """The `where` of a metric for `filter: {key: length, top: 1, within: group}`; None if no value is `group`."""
+    """The `where` of a metric for `filter: {key: length, top: 1}`: rows of each group. None without a key and a count.
+
+    The rows with the best value of their group are all chosen, unless the filter says `within: group`.
+    """
     of_group = any(value in ("group", "prompt") for value in chosen.values())
     order = next((chosen[word] for word in chosen if SYNONYMS.get(word, word) == "key" and type(word) is str), None)
-    if not of_group or not isinstance(order, str):
+    if not isinstance(order, str):
         return None
+    if not of_group and (end := next((end for end in _OTHER_END if chosen.get(end) == 1), None)) is not None:
+        return f"{order} == {'max' if end == 'top' else 'min'}({order}, over=completion)"
     ends = {"top": f"-{order}" if WORD.match(order) else f"-({order})", "bottom": order}
     ranked = [(f"rank({ends[end]}, within=group)", chosen[end]) for end in ends if chosen.get(end)]
     return " or ".join(f"{rank} <= {count}" if count != 1 else f"{rank} == 1" for rank, count in ranked) or None

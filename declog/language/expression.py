@@ -97,19 +97,10 @@ class Compiler:
                 return self._call(node)
         unknown_names.refuse_earlier_steps(node, self.text, self.span(node), self.scope)
         if isinstance(node, ast.Call):
-            self.fail(node, "DL307.call", fix=self._plain_call(node))
+            fix = wrong_subscripts.of_method(node, self.text, self.span(node), self.tried, self.scope.noun)
+            self.fail(node, "DL307.call", fix=fix)
         what, fix = wrong_subscripts.of_syntax(node, self.text, self.span(node), self.tried, self.scope.noun)
         self.fail(node, "DL307.syntax", what=what, fix=fix)
-
-    def _plain_call(self, node: ast.Call) -> str:
-        """The fix for ``x.f()``: a plain call; inside of an expression a call that names its axis."""
-        known = wrong_calls.digitized(node, self.tried) or unknown_names.of_text(node, self.scope)
-        text = known or idioms.of_call(node)
-        problem = self.tried(text) if ast.unparse(node) != ast.unparse(parse(self.text).body) else None
-        if isinstance(problem, Problem) and problem.code == "DL306" and problem.fix is not None:
-            plain = idioms.with_plain_calls(parse(self.text).body)
-            return problem.fix if plain is None else f"write `{plain}`"
-        return wrong_calls.in_place(self.text, self.span(node), wrong_calls.along(node, text, self.tried) or text)
 
     def tried(self, text: str) -> Node | Problem:
         """The typed tree of another expression in the same scope, or the problem with it."""
@@ -260,12 +251,12 @@ class Compiler:
         name = node.func.id
         if self.scope.noun == "metric" and (measured := self.scope.measured(name, node)) is not None:
             return measured
-        over = any(keyword.arg == "over" for keyword in node.keywords)  # `over=` may turn a reduction into an aggregate
-        function = self.registry.named(name) or (self.registry.get(name) if over else None)
+        named = {str(keyword.arg) for keyword in node.keywords}  # `over=` may turn a reduction into an aggregate
+        function = self.registry.named(name) or (self.registry.get(name) if "over" in named else None)
         if function is None or name in BUILTIN.names():
             unknown_names.refuse_reduction(node, self.text, self.span(node), self.scope)
-        spans = [keyword.arg for keyword in node.keywords if keyword.arg in library_calls.SPANS]
-        if (function is None or name in OPERATORS or spans) and (fix := self._of_library(node, name)) is not None:
+        foreign = function is None or name in OPERATORS or named & {*library_calls.SPANS}
+        if foreign and (fix := self._of_library(node, name)) is not None:
             if "combine: ema" in fix or "combine: rolling" in fix:
                 self.fail(node, "DL307.smooth", name=name, fix=fix)
             self.fail(node, "DL307.library", name=name, fix=fix)
@@ -285,7 +276,8 @@ class Compiler:
 
     def _of_library(self, node: ast.Call, name: str) -> str | None:
         """The fix for a call of another library's function; None for any other call."""
-        fix = wrong_calls.digitized(node, self.tried) or unknown_names.of_library(node, name, self.text, self.scope)
+        known = wrong_subscripts.of_values(node, self.text, self.span(node), self.tried, self.scope.noun)
+        fix = known or unknown_names.of_library(node, name, self.text, self.scope)
         of_metric = fix is not None and self.scope.noun == "metric" and bool(node.args)
         if of_metric and self.scope.of_tracker(self.part(node.args[0])) is None:
             self.visit(node.args[0])  # an unknown metric in the argument is reported first
@@ -337,6 +329,9 @@ class Compiler:
         for keyword in node.keywords:
             if keyword.arg is None or all(slot.name != keyword.arg for slot in slots):
                 names = [slot.name for slot in slots]
+                best = wrong_subscripts.of_values(node, self.text, self.span(node), self.tried, self.scope.noun)
+                if best is not None:
+                    self.fail(keyword, "DL304.clause", function=function.name, name=keyword.arg, fix=best)
                 if keyword.arg in idioms.AXES and {"over", "within"} & set(names):
                     inside = ", ".join(map(ast.unparse, node.args)) or "x"
                     of_tokens = bool(node.args) and self.visit(node.args[0]).type.axis is Axis.TOKEN
@@ -398,7 +393,10 @@ class Compiler:
 
         def fail(key: str, /, *, arg: int | None = None, **facts: object) -> NoReturn:
             facts |= library_calls.of_folded(node, self.text, args[0]) if key == "DL306.tokens_reduced" else {}
-            self.fail(node if arg is None else places[arg], key, **facts)
+            part = node if arg is None else places[arg]
+            if isinstance(fix := facts.get("fix"), str):
+                facts["fix"] = wrong_calls.instead(self.text, self.span(part), fix)
+            self.fail(part, key, **facts)
 
         scope, said = self.scope, self.graph.said
         result = function.rule(Call(name, args, params, scope.groups, scope.token_mask, self.registry, said, fail))

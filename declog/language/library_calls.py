@@ -86,11 +86,6 @@ def of_library(name: str, arguments: Sequence[ast.expr], *, of_metrics: bool = F
     return Entry(dict(zip(re.findall(r"(\w+):", template), map(_data, body.values), strict=True)), bare=True)
 
 
-def of_text(name: str, text: ast.expr) -> str | None:
-    """Rewrite a call of another library of one text, such as ``value_counts(source)``; None if `calls.txt` lacks it."""
-    return of_library(f"{name}(text)", [text])
-
-
 def _data(item: ast.expr) -> Any:
     """The value of a key: the text of an expression, a constant, or a list of these."""
     if isinstance(item, ast.List):

@@ -18,7 +18,7 @@ from declog.language.keys import SECTIONS, entries, entry_names, keys, keys_at, 
 from declog.language.labelled_rows import of_labelled_rows, of_labelled_table
 from declog.language.library_calls import SPANS, as_rate, of_level_beside
 from declog.language.model import Scalar
-from declog.language.notation import OF_PARTS, is_reduction, of_parts, reduced, signal_of
+from declog.language.notation import OF_PARTS, both, is_reduction, of_parts, reduced, signal_of
 from declog.language.other_tools import of_other_tools, of_verb
 from declog.language.smoothing import MOST, Smoothing
 from declog.language.spec import COMBINE, AboutSpec, LogSpec, MetricSpec, ProfileSpec, SignalSpec
@@ -260,8 +260,9 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
     if isinstance(inner, Mapping) and inner and foreign:
         named = {**inner, "name": f"{name}/{key}"}
         return f"sections of metrics are prefixes of names: metrics: {{{name}_{key}: {in_flow(named)}}}"
-    chosen = entry[key] if SYNONYMS.get(key) == "where" else None
+    chosen = entry[key] if SYNONYMS.get(key) == "where" else chosen_rows.best_of(key, entry)
     if isinstance(chosen, Mapping) and (where := chosen_rows.condition_of(chosen)) is not None:
+        where = both(str(entry["where"]), where) if "where" in entry else where
         return _rewritten(name, entry, key, expr=entry.get("expr", name), where=where)
     if (shares := _of_shares(key, name, entry)) is not None:
         return shares

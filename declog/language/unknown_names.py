@@ -337,8 +337,6 @@ def of_library(node: ast.Call, name: str, text: str, scope: Scope) -> str | None
     """
     if name in bins.CALLS and (histogram := bins.of_library(node, name)) is not None:
         return histogram
-    if (of_texts := of_text(node, scope)) is not None:
-        return of_texts
     beside = [word.value for word in node.keywords if word.arg not in (*idioms.AXES, "min_periods", "center")]
     arguments, metrics = [*node.args, *beside], scope.metrics
     fix = library_calls.of_library(name, arguments, of_metrics=scope.of_alert is not None)
@@ -373,15 +371,6 @@ def of_library(node: ast.Call, name: str, text: str, scope: Scope) -> str | None
             return f"a metric of its own, of a signal: {library_calls.of_library(name, [ast.Name('reward')])}"
         fix = Entry(best)
     return fix if scope.noun == "signal" else library_calls.with_metric(fix, node, text, metrics)
-
-
-def of_text(node: ast.Call, scope: Scope) -> str | None:
-    """The fix for ``value_counts(source)`` and ``source.value_counts()``, of a signal of texts; None for others."""
-    name, values = earlier_steps.plain(node)
-    value = scope.resolve(values[0].id) if len(values) == 1 and isinstance(values[0], ast.Name) else None
-    name = "share" if any(word.arg == "normalize" for word in node.keywords) else name
-    is_text = isinstance(value, Node) and value.type.dtype is DType.TEXT
-    return library_calls.of_text(name, values[0]) if is_text else None
 
 
 def _of_rate(node: ast.Call, fix: str | None, text: str, scope: Scope) -> str | None:

@@ -1,4 +1,4 @@
-"""Fixes for subscripts of Python, numpy and pandas: members, columns, and positions as conditions."""
+"""Fixes for subscripts and methods of Python, numpy and pandas: members, columns, positions and best scores."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import ast
 import re
 from collections.abc import Callable
 
-from declog.errors import Entry, Problem
+from declog.errors import Entry, Problem, elsewhere
 from declog.language import group_size, idioms
 from declog.language.dtypes import Axis, DType, Type
+from declog.language.earlier_steps import plain
 from declog.language.library_calls import YOURS, is_of_matrix, naming, of_library, of_matrix
 from declog.language.nodes import Node
 from declog.language.notation import is_reduction, reduced
 from declog.language.parser import called, source_of, tree_of
-from declog.language.wrong_calls import Span, instead
+from declog.language.wrong_calls import Span, along, digitized, in_place, instead
 
 Tried = Callable[[str], Node | Problem]  # compiles another text, or returns its problem
 
@@ -36,6 +37,17 @@ def of_syntax(node: ast.expr, text: str, span: Span, tried: Tried, noun: str) ->
     return what, instead(text, span, fix)
 
 
+def of_method(node: ast.Call, text: str, span: Span, tried: Tried, noun: str) -> str:
+    """The fix for ``x.f()``: a plain call; inside of an expression a call that names its axis."""
+    plain_call = of_values(node, text, span, tried, noun) or idioms.of_call(node)
+    body = tree_of(text.strip()).body
+    problem = tried(plain_call) if ast.unparse(node) != ast.unparse(body) else None
+    if isinstance(problem, Problem) and problem.code == "DL306" and problem.fix is not None:
+        whole = idioms.with_plain_calls(body)
+        return problem.fix if whole is None else f"write `{whole}`"
+    return in_place(text, span, along(node, plain_call, tried) or plain_call)
+
+
 def _of_metric(node: ast.Subscript, text: str, span: Span) -> str | None:
     """The fix for ``reward[topic == 'math'] < 0.1`` of metrics: a metric of those rows. None for other subscripts."""
     if not isinstance(node.slice, ast.Compare | ast.BoolOp | ast.Call) or not isinstance(node.value, ast.Name):
@@ -48,6 +60,8 @@ def _of_metric(node: ast.Subscript, text: str, span: Span) -> str | None:
 def _of_subscript(node: ast.Subscript, text: str, span: Span, tried: Tried) -> str:
     """The fix for a subscript: a member of a family, a column, or the `where` of a metric; a mean for ``E[x]``."""
     of, inside = _OF_FRAMES.sub("", ast.unparse(node.value)), node.slice
+    if (best := _of_place(inside)) is not None:
+        return _as_metric("which values count is a key", of, best, text, span)
     parts = inside.elts if isinstance(inside, ast.Tuple) else [inside]
     if of == "E" or re.fullmatch(idioms.REDUCTIONS, of):
         return f"write `{'mean' if of == 'E' else of}({ast.unparse(inside)})`"
@@ -72,6 +86,67 @@ def _of_subscript(node: ast.Subscript, text: str, span: Span, tried: Tried) -> s
         metric = {"expr": f"mean({tokens}, over=token)", "reduce": "mean", "where": places[0]}
         return Entry(metric, "the mean of each completion's tokens has its place: `", "`")
     return _as_metric("a place is a condition", of, " and ".join(filter(None, places)), text, span)
+
+
+_BEST = elsewhere.meanings("best_of")
+
+
+def of_values(call: ast.Call, text: str, span: Span, tried: Tried, noun: str) -> str | None:
+    """The fix for a call of another library that depends on its arguments; None for any other call."""
+    return digitized(call, tried) or _of_text(call, tried) or (of_best(call, text, span) if noun == "signal" else None)
+
+
+def _of_text(call: ast.Call, tried: Tried) -> str | None:
+    """The fix for ``value_counts(source)`` and ``source.value_counts()``, of a text; None for any other call."""
+    name, values = plain(call)
+    name = "share" if any(word.arg == "normalize" for word in call.keywords) else name
+    fix = of_library(f"{name}(text)", values) if len(values) == 1 else None
+    value = None if fix is None else tried(ast.unparse(values[0]))
+    return fix if isinstance(value, Node) and value.type.dtype is DType.TEXT else None
+
+
+def of_best(call: ast.expr, text: str, span: Span) -> str | None:
+    """The fix for the value of the completion with the best score of its group; None for any other call.
+
+    It is written ``take(x, argmax(s))``, ``argmax(s, x)``, ``max_by(x, s)``, ``first(x, over=completion, by=-s)`` or
+    ``max(x, key=s)``. ``argmax(s)`` alone is the place of that completion.
+    """
+    if not isinstance(call, ast.Call):
+        return None
+    name, values = plain(call)
+    order = next((word for word in call.keywords if _BEST.get(str(word.arg)) == "order"), None)
+    over = any(word.arg == "over" for word in call.keywords)
+    match _BEST.get(name), values:
+        case "take", [value, ast.Call() as place] if (best := _of_place(place)) is not None:
+            pass
+        case "place", [score, *further] if len(further) < 2:
+            value = further[0] if further else tree_of("index(completion)").body
+            best = _of_place(ast.Call(call.func, [score], call.keywords))
+        case "by", [value, score]:
+            best = _of_score(score, "min" if re.search("min|worst", name) else "max")
+        case _, [value] if (
+            order is not None and (over or order.arg != "by") and name in ("first", "last", "min", "max")
+        ):
+            best = _of_score(order.value, {"first": "min", "last": "max"}.get(name, name))
+        case _:
+            return None
+    return instead(text, span, _as_metric("which values count is a key", ast.unparse(value), str(best), text, span))
+
+
+def _of_place(node: ast.expr) -> str | None:
+    """The condition for ``argmax(s)``, ``s.argmax()`` and ``np.argmin(s)``; None for any other expression."""
+    name, values = plain(node) if isinstance(node, ast.Call) else ("", [])
+    if _BEST.get(name) != "place" or not values:
+        return None
+    axes = [ast.unparse(word.value) for word in getattr(node, "keywords", ()) if word.arg == "over"]
+    return _of_score(values[0], "min" if "min" in name else "max", *axes)
+
+
+def _of_score(score: ast.expr, best: str, axis: str = "completion") -> str:
+    """The condition that a score is the best of its group. The best of ``-s`` is the other end of ``s``."""
+    if isinstance(score, ast.UnaryOp) and isinstance(score.op, ast.USub):
+        return _of_score(score.operand, "min" if best == "max" else "max", axis)
+    return f"{ast.unparse(score)} == {best}({ast.unparse(score)}, over={axis})"
 
 
 def _is_column(of: str, name: str, tried: Tried) -> bool:

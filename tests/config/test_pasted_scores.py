@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,6 +46,10 @@ def pasted(entry: str, folder: Path) -> list[dict[str, float]]:
         config["metrics"] |= {} if here is None else {"m": {"formula": here[1]}}
     elif fix.startswith("{"):
         config["metrics"]["m"] = edit_of(problem)
+    elif fix.startswith("m: "):
+        config["metrics"] |= edit_of(replace(problem, fix=f"{{{fix}}}"))
+    elif problem.path[-1] == "where":
+        config["metrics"]["m"]["where"] = yaml.safe_load(fix.removeprefix("write ").strip("`"))
     else:
         written = re.search("`([^`]+)`", fix)
         config["metrics"]["m"] = {"expr": fix if written is None else written[1]}
@@ -107,3 +112,29 @@ def test_pass_at_k_with_its_sign(call: str, k: int, tmp_path: Path) -> None:
     for step, values in enumerate(pasted(f'"{call}"', tmp_path)):
         expected = pass_at(CORRECT[step], k)
         assert values["m"] == pytest.approx(1 - expected if call.startswith("1 -") else expected)
+
+
+@pytest.mark.parametrize(
+    ("entry", "of_best", "best"),
+    [
+        ('"first(reward, over=completion, by=-score)"', REWARD, np.argmax),
+        ('"last(reward, over=completion, by=score)"', REWARD, np.argmax),
+        ('"mean(correct[argmax(score, over=completion)])"', CORRECT, np.argmax),
+        ('"reward[score.argmin()]"', REWARD, np.argmin),
+        ('"1 - correct[argmax(score)]"', 1 - CORRECT, np.argmax),
+        ('"argmax(score, reward, over=completion)"', REWARD, np.argmax),
+        ('"np.take(reward, np.argmin(score))"', REWARD, np.argmin),
+        ('"2 * max_by(reward, score)"', 2 * REWARD, np.argmax),
+        ('"min(reward, key=score)"', REWARD, np.argmin),
+        ("{expr: reward, where: score == argmax(score)}", REWARD, np.argmax),
+        ('"argmax(score)"', np.tile(np.arange(ROWS) % 4, (STEPS, 1)), np.argmax),
+        ("{expr: reward, argmax: score}", REWARD, np.argmax),
+        ("{expr: correct, key: score, bottom: 1}", CORRECT, np.argmin),
+        ("{expr: reward, filter: {sort_by: score, top: 1}}", REWARD, np.argmax),
+    ],
+)
+def test_the_value_of_the_best_score(entry: str, of_best: np.ndarray, best: Any, tmp_path: Path) -> None:
+    """Class: the value of the completion of each group that is the best by another score is chosen by a condition."""
+    for step, values in enumerate(pasted(entry, tmp_path)):
+        places = best(of_groups(SCORE[step]), axis=1)
+        assert values["m"] == pytest.approx(of_groups(of_best[step])[np.arange(ROWS // 4), places].mean())

@@ -102,7 +102,7 @@ def of_type(node: Node, dtypes: Sequence[DType]) -> str | None:
             return f"{_OF_BOOLS[node.op]}{str(node).removeprefix(node.op)}"
         return f"compare it, such as `{node} > 0`"
     if node.type.dtype is DType.BOOL:
-        return f"write `(1 if {node} else 0)`" if DType.FLOAT in dtypes else None
+        return f"write `1 if {node} else 0`" if DType.FLOAT in dtypes else None
     if node.type.dtype is DType.TEXT and DType.FLOAT in dtypes:
         return f"count it, `len({node})`, or compare it, `(1 if {node} == ... else 0)`"
     if node.type.dtype is not DType.FLOAT or DType.INT not in dtypes:
