@@ -25,6 +25,7 @@ from declog.plans.ops import between
 
 _PATTERNS = ("matches", *SELECTIONS)  # functions whose text is a regular expression
 _ORDERED = {"lt": ">=", "le": ">", "gt": "<=", "ge": "<"}
+_EQUAL = {"eq": "!=", "ne": "=="}
 
 
 def expressions(draft: Draft) -> Iterator[tuple[Path, Node]]:
@@ -71,12 +72,13 @@ def surprises(draft: Draft) -> None:
         if path[0] == "metrics" and path[-1] == "expr":
             continue
         for node in walk(root):
-            if node.op == "not" and node.args[0].op in _ORDERED:
-                compared = node.args[0]
+            compared = node.args[0] if node.op == "not" else node
+            of_texts = node.op == "not" and all(side.type.dtype is DType.TEXT for side in compared.args)
+            if node.op == "not" and (compared.op in _ORDERED or (compared.op in _EQUAL and of_texts)):
                 one, two = compared.args
                 draft.warn(
                     f"{'.'.join(map(str, path))}: `{node}` is true where a value is missing; "
-                    f"`{one} {_ORDERED[compared.op]} {two}` is not"
+                    f"`{one} {(_ORDERED | _EQUAL)[compared.op]} {two}` is not"
                 )
 
 

@@ -279,6 +279,7 @@ def fits(draft: Draft, node: Node, path: Path, dtypes: Sequence[DType], axis: Ax
         ways = {"by": ["first"], "within": ["first"], "weight": ["sum"]}.get(key, ways)
         fix = _edits(path, [_of_each(node, way, axis) for way in ways])
         fix = f"{chosen}  or  {fix}" if (chosen := _of_chosen_rows(draft, path, node)) else fix
+        fix = _of_counted_labels(draft, path) or fix
         draft.report("DL310.finer", path, key=key, finer=per(type.axis), what=what, axis=per(axis), fix=fix)
     elif type.family:
         named = (str(inner.param("name")) for inner in walk(node) if inner.op == SIGNAL and inner.type.family)
@@ -305,6 +306,15 @@ def _of_chosen_rows(draft: Draft, path: Path, node: Node) -> str | None:
             entry = {"expr": of_chosen(call, tree_of(str(node)).body), **entry, "where": None}
             return in_flow({path[1]: entry})[1:-1]
     return None
+
+
+def _of_counted_labels(draft: Draft, path: Path) -> str | None:
+    """The metric for ``{expr: 1, reduce: sum, by: source}``, which counts the rows of each label; None for another."""
+    spec = draft.spec.metrics.get(str(path[1])) if path[0] == "metrics" and path[-1] in ("by", "where") else None
+    if spec is None or str(spec.expr) != "1" or spec.reduce not in ("sum", "count") or not isinstance(spec.by, str):
+        return None
+    entry = spec.model_dump(include=spec.model_fields_set - {"expr", "reduce"}, by_alias=True)
+    return in_flow({path[1]: {"expr": f"present({spec.by})", "reduce": "count", **entry}})[1:-1]
 
 
 def _of_each(node: Node, way: str, axis: Axis) -> str | list[str]:

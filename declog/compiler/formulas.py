@@ -12,7 +12,7 @@ from typing import Any
 from declog.compiler import labels
 from declog.compiler.draft import Draft, SwitchedOff, has_type
 from declog.compiler.names import of_output
-from declog.compiler.reduced_parts import in_metrics
+from declog.compiler.reduced_parts import in_metrics, of_share
 from declog.compiler.scopes import FACTS, MetricScope, tried
 from declog.errors import Path, in_flow
 from declog.language import earlier_steps, library_calls, unknown_names
@@ -200,12 +200,11 @@ def _refuse_rows(draft: Draft, compiler: Compiler, id: str, spec: MetricSpec | N
     entries = {name: {"reduce": metric.reduce} for name, metric in draft.spec.metrics.items()}
     several = {name: parse(in_formula(name, entry)).body for name, entry in entries.items() if reductions_of(entry)}
     parts = in_metrics(draft, id, body, {*entries, *FACTS}, {})
-    fix = None
-    if (
-        spec is not None and call is body and not library_calls.is_spelt_out(body, draft.registered)
-    ):  # the reduction is the whole formula
+    fix, share = None, None if spec is None else of_share(draft, body)
+    entire = call is body and not library_calls.is_spelt_out(body, draft.registered)  # a formula of one reduction
+    if spec is not None and (share or entire):
         said = spec.model_dump(exclude_unset=True, exclude={"formula"}, by_alias=True)
-        fix = f"{id}: {in_flow({'expr': compiler.text, **said})}"
+        fix = f"{id}: {in_flow({'expr': share or compiler.text, **said})}"
     elif parts is not None:
         written = ast.unparse(library_calls.Substitution(several).visit(parts[1]))
         said = {} if spec is None else spec.model_dump(exclude_unset=True, exclude={"formula"}, by_alias=True)

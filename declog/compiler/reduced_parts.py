@@ -38,6 +38,9 @@ def as_formula(draft: Draft, id: str, spec: MetricSpec, body: ast.expr, metrics:
     of_rows = {*OF_ROWS, "over", "combine"}
     further = spec.model_fields_set - of_rows - {"expr"}
     rows = {key: getattr(spec, key) for key in MetricSpec.model_fields if key in of_rows & spec.model_fields_set}
+    if (share := of_share(draft, body)) is not None:
+        said = spec.model_dump(include=rows.keys() | further, by_alias=True)
+        return f"metrics: {in_flow({id: {'expr': share, **said}})}"
     reduced = in_metrics(draft, id, body, metrics, rows)
     if reduced is None:
         return None
@@ -48,6 +51,21 @@ def as_formula(draft: Draft, id: str, spec: MetricSpec, body: ast.expr, metrics:
         return "a metric for each reduction, with the same keys as this one, and a `formula:` of those metrics"
     said = spec.model_dump(include=further, by_alias=True)
     return f"metrics: {in_flow({**entries, id: {'formula': ast.unparse(rest), **said}})}"
+
+
+def of_share(draft: Draft, body: ast.expr) -> str | None:
+    """The mean for ``count(length > 4) / count(length)``, or for a sum of the condition; None for anything else."""
+    match body:
+        case ast.BinOp(
+            ast.Call(ast.Name("count" | "sum"), [condition], []), ast.Div(), ast.Call(ast.Name("count"), rows, [])
+        ):
+            of_rows = all(isinstance(row, ast.Name) for row in rows)
+            return (
+                f"mean({ast.unparse(condition)})"
+                if of_rows and _is(draft, ast.unparse(condition), DType.BOOL)
+                else None
+            )
+    return None
 
 
 _LINEAR = re.compile(r"(sum|mean)$|(ema|rolling)\(")  # ways to combine that keep a sum the sum of its parts
@@ -211,6 +229,10 @@ def in_metrics(
             count += 1
         options = [item for item in call.keywords if item.arg != "where"]
         call = ast.Call(call.func, list(map(_Calls(once).visit, call.args)), call.keywords)
+        if name == "count" and not call.args and names_in(body):  # of all rows
+            call = ast.Call(call.func, [ast.Name(min(names_in(body)))], call.keywords)
+        if name == "count" and call.args and _is(draft, ast.unparse(call.args[0]), DType.BOOL):  # `count` counts both
+            call = ast.Call(ast.Name("sum"), call.args, call.keywords)
         text = ast.unparse(call)
         if len(options) < len(call.keywords):
             (condition,) = (ast.unparse(item.value) for item in call.keywords if item.arg == "where")

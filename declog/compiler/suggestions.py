@@ -208,7 +208,9 @@ def entire(problem: Problem, id: str, spec: MetricSpec) -> Problem:
         return problem
     beside = {"expr"} if problem.code in ("DL301", "DL307") else {"expr", "reduce"}  # the keys in the fix
     kept = spec.model_dump(include=spec.model_fields_set - {*beside, *fix.keys}, by_alias=True)
-    if problem.path[-1] == "where" and "where" in fix.keys:  # a whole metric in place of a condition
+    if (
+        problem.path[-1] == "where" and problem.code == "DL307" and "where" in fix.keys
+    ):  # a whole metric in place of a condition
         return replace(problem, fix=f"write `{fix.keys['where']}`")
     if library_calls.is_rate(fix):
         start, end = problem.span or (0, 0)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from statistics import NormalDist
 from typing import Any
 
-from declog.errors import elsewhere
+from declog.errors import Entry, elsewhere
 from declog.errors.elsewhere import SYNONYMS
-from declog.language.library_calls import MODULES
+from declog.language.library_calls import MODULES, of_library
 from declog.language.parser import names_in, tree_of
 from declog.language.smoothing import Reduction, Smoothing
 
@@ -41,6 +41,20 @@ def plain(call: ast.Call) -> tuple[str, list[ast.expr]]:
         of_module = isinstance(call.func.value, ast.Name) and call.func.value.id in MODULES
         return call.func.attr, [*([] if of_module else [call.func.value]), *call.args]
     return call.func.id if isinstance(call.func, ast.Name) else "", call.args
+
+
+def of_first_step(node: ast.expr) -> ast.Call | None:
+    """The call ``first_value(x)`` for ``first(x)``, ``start(x)``, ``x.first()`` and ``x[0]``; None for others."""
+    if isinstance(node, ast.Subscript) and ast.unparse(node.slice) == "0":
+        name, values = "first_value", [node.value]
+    elif isinstance(node, ast.Call) and not node.keywords:
+        name, values = plain(node)
+        name = "first_value" if name == "first" else name
+    else:
+        return None
+    meant = of_library(name, values) if len(values) == 1 else None
+    is_first = isinstance(meant, Entry) and meant.keys.get("combine") == "first"
+    return ast.copy_location(ast.Call(ast.Name("first_value"), values, []), node) if is_first else None
 
 
 def over_metrics(body: ast.expr, named: Named, of_steps: Named) -> tuple[dict[str, Any], str] | None:

@@ -276,12 +276,12 @@ class Compiler:
 
     def _of_library(self, node: ast.Call, name: str) -> str | None:
         """The fix for a call of another library's function; None for any other call."""
-        known = wrong_subscripts.of_values(node, self.text, self.span(node), self.tried, self.scope.noun)
-        fix = known or unknown_names.of_library(node, name, self.text, self.scope)
+        of_values = wrong_subscripts.of_values(node, self.text, self.span(node), self.tried, self.scope.noun)
+        fix = unknown_names.of_library(node, name, self.text, self.scope)
         of_metric = fix is not None and self.scope.noun == "metric" and bool(node.args)
         if of_metric and self.scope.of_tracker(self.part(node.args[0])) is None:
             self.visit(node.args[0])  # an unknown metric in the argument is reported first
-        return None if fix is None else wrong_calls.in_place(self.text, self.span(node), fix)
+        return of_values or (None if fix is None else wrong_calls.in_place(self.text, self.span(node), fix))
 
     def _bind(self, node: ast.Call, function: Function) -> tuple[list[Node], list[ast.expr], dict[str, Any]]:
         """The compiled arguments of a call, their syntax nodes, and the compile-time parameters by name."""

@@ -15,7 +15,7 @@ from declog.language.dtypes import AXES, MEMBER, DType
 from declog.language.modes import MODES, in_mode, of_one_mode, without_mode
 from declog.language.nodes import BUILTIN, LABEL, LABELLED, MODE, Node
 from declog.language.notation import SIGNS, WORD, both, bounds, is_reduction, reduced
-from declog.language.parser import body_of, called, source_of, tree_of
+from declog.language.parser import body_of, called, names_in, source_of, tree_of
 from declog.language.scope import Scope
 from declog.language.smoothing import Smoothing
 from declog.language.step_time import seconds_of
@@ -25,6 +25,7 @@ from declog.language.tracker_names import in_formula
 _NUMBER = re.compile(r"(signals: \{any: \{\w+: completion)\}\} for numbers, .*")  # the fix that declares a signal
 Span = tuple[int, int]  # a half-open character range of the expression
 _CONDITIONS = elsewhere.words("conditions")  # other tools' keys for the condition of an alert
+_PLACES = ("token", "completion", "group")  # axes with an index
 _POSITIONS = ("position", "token_position", "token_index", "token_idx")
 _CURVE = re.compile(
     r"(\w+?)_(?:ema|ewma|smooth|smoothed|running|"
@@ -40,7 +41,9 @@ def refuse_name(node: ast.Name, text: str, span: Span, scope: Scope) -> NoReturn
     """Refuse a name of the expression ``text`` that the scope does not have."""
     name = node.id
     if name in AXES or name == MEMBER:
-        refuse("DL302.axis", text, span, name=name, noun=scope.noun)
+        index = f"write `{text[: span[0]]}index({name}){text[span[1] :]}`"
+        fix = index if name in _PLACES and text != name and scope.noun == "signal" else f"use it as over={name}"
+        refuse("DL302.axis", text, span, name=name, noun=scope.noun, fix=fix)
     if name in (MODE, *MODES):
         condition = MODES.get(name, "").replace("eval", "validation" if "validation" in scope.modes else "eval")
         fix = f"write `{text[: span[0]]}{condition}{text[span[1] :]}`"
@@ -276,6 +279,10 @@ def refuse_earlier_steps(node: ast.expr, text: str, span: Span, scope: Scope) ->
     """
     if scope.noun == "signal":
         return
+    first = earlier_steps.of_first_step(node)
+    if first is not None and all(map(scope.of_tracker, names_in(first.args[0]))):
+        fix = of_library(first, called(first), text, scope)
+        refuse("DL310.before", text, span, name=text[slice(*span)], fix=fix)
     name = ast.unparse(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
     value = ast.unparse(node.args[0]) if isinstance(node, ast.Call) and node.args else ""
     again = len(re.findall(rf"\b{re.escape(value)}\b", text)) > 1 or SYNONYMS.get(name, name) in ("std", "var")
@@ -366,7 +373,7 @@ def of_library(node: ast.Call, name: str, text: str, scope: Scope) -> str | None
         written = ast.unparse(library_calls.Substitution(keys).visit(tree_of(ast.unparse(node.args[0])).body))
     combine = fix.keys["combine"]
     fix = Entry({"formula": written, "combine": combine}, bare=True)
-    if combine in ("min", "max"):
+    if combine in ("min", "max", "first"):
         if (best := best_of_steps(written, metrics, combine)) is None:
             return f"a metric of its own, of a signal: {library_calls.of_library(name, [ast.Name('reward')])}"
         fix = Entry(best)

@@ -186,9 +186,15 @@ def instead(text: str, span: Span, fix: str) -> str:
 
 
 def in_place(text: str, span: Span, fix: str) -> str:
-    """Complete a fix that is an expression, ``sqrt(x)``, to the whole expression around it. Any other fix stays."""
-    part = bool(f"{text[: span[0]]}{text[span[1] :]}".strip()) and not isinstance(fix, Entry)
-    return instead(text, span, f"write `{fix}`") if part and body_of(fix) is not None else fix
+    """Complete a fix for a part of an expression, such as ``sqrt(x)``, to the whole expression around it.
+
+    A metric inside of more than a reduction is a metric of its own. Any other fix stays.
+    """
+    around = f"{text[: span[0]]}{text[span[1] :]}".strip()
+    if isinstance(fix, Entry):
+        alone = re.fullmatch(r"(\w+\(\))?", around) or library_calls.is_rate(fix) or fix != fix.flow
+        return fix if alone else Entry(fix.keys, "a metric of its own, which a `formula:` reads: `", "`")
+    return instead(text, span, f"write `{fix}`") if around and body_of(fix) is not None else fix
 
 
 _ABSENT = frozenset({"none", "null", "nan", "nil"})  # words for no value

@@ -39,12 +39,14 @@ def of_syntax(node: ast.expr, text: str, span: Span, tried: Tried, noun: str) ->
 
 def of_method(node: ast.Call, text: str, span: Span, tried: Tried, noun: str) -> str:
     """The fix for ``x.f()``: a plain call; inside of an expression a call that names its axis."""
-    plain_call = of_values(node, text, span, tried, noun) or idioms.of_call(node)
+    if (fix := of_values(node, text, span, tried, noun)) is not None:
+        return fix
+    plain_call = idioms.of_call(node)
     body = tree_of(text.strip()).body
     problem = tried(plain_call) if ast.unparse(node) != ast.unparse(body) else None
     if isinstance(problem, Problem) and problem.code == "DL306" and problem.fix is not None:
-        whole = idioms.with_plain_calls(body)
-        return problem.fix if whole is None else f"write `{whole}`"
+        entire = idioms.with_plain_calls(body)
+        return problem.fix if entire is None else f"write `{entire}`"
     return in_place(text, span, along(node, plain_call, tried) or plain_call)
 
 
@@ -93,7 +95,9 @@ _BEST = elsewhere.meanings("best_of")
 
 def of_values(call: ast.Call, text: str, span: Span, tried: Tried, noun: str) -> str | None:
     """The fix for a call of another library that depends on its arguments; None for any other call."""
-    return digitized(call, tried) or _of_text(call, tried) or (of_best(call, text, span) if noun == "signal" else None)
+    if (fix := digitized(call, tried) or _of_text(call, tried)) is not None:
+        return in_place(text, span, fix)
+    return of_best(call, text, span) if noun == "signal" else None
 
 
 def _of_text(call: ast.Call, tried: Tried) -> str | None:

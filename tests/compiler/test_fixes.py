@@ -60,7 +60,8 @@ def pasted(profile: dict[str, Any], found: Problem, choice: int) -> dict[str, An
         return {**profile, "metrics": {**profile["metrics"], "m": profile["metrics"]["m"] | yaml.safe_load(fix)}}
     intended = re.search(r"`([^`]+)`", fix)
     text = fix if intended is None else intended[1]
-    start, end = found.span or (0, len(found.source or ""))
+    entire = found.code == "DL305" and fix.startswith("write ")  # the whole text
+    start, end = (0, len(found.source or "")) if entire or found.span is None else found.span
     if isinstance(profile["metrics"]["m"], str) and found.source is not None:  # a part of it, in its place
         whole = profile["metrics"]["m"]
         before = whole.find(found.source)

@@ -138,3 +138,42 @@ def test_the_value_of_the_best_score(entry: str, of_best: np.ndarray, best: Any,
     for step, values in enumerate(pasted(entry, tmp_path)):
         places = best(of_groups(SCORE[step]), axis=1)
         assert values["m"] == pytest.approx(of_groups(of_best[step])[np.arange(ROWS // 4), places].mean())
+
+
+@pytest.mark.parametrize(
+    "formula", ["reward - first(reward)", "reward - start(reward)", "reward - reward[0]", "reward - reward.first()"]
+)
+def test_the_value_of_the_first_step(formula: str, tmp_path: Path) -> None:
+    """Class: the first value of a metric is that of the run's first step, and no value of the same log event."""
+    changes = REWARD.mean(1) - REWARD[0].mean()
+    assert [one["m"] for one in pasted(f'{{formula: "{formula}"}}', tmp_path)] == pytest.approx(changes.tolist())
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        '"count(length > 4) / count()"',
+        '"count(length > 4) / count(length)"',
+        '{formula: "count(length > 4) / count(reward)"}',
+        '{formula: "sum(length > 4) / count(length)", tags: [core]}',
+    ],
+)
+def test_the_share_of_rows_with_a_condition(entry: str, tmp_path: Path) -> None:
+    """Class: a count of a condition, divided by that of the rows, is the condition's mean."""
+    assert [one["m"] for one in pasted(entry, tmp_path)] == pytest.approx((LENGTH > 4).mean(1).tolist())
+
+
+@pytest.mark.parametrize("entry", ["1 - count(length > 4) / count(length)", "1 - count(length > 4) / count()"])
+def test_a_count_of_a_condition_inside_a_formula(entry: str, tmp_path: Path) -> None:
+    """Class: `count` counts what is not missing; an edit that splits a formula sums a condition."""
+    assert [one["m"] for one in pasted(f'"{entry}"', tmp_path)] == pytest.approx((LENGTH <= 4).mean(1).tolist())
+
+
+@pytest.mark.parametrize("keys", ["expr: 1, reduce: sum, by: stop", "expr: 1, reduce: count, by: stop, where: correct"])
+def test_ones_by_label(keys: str, tmp_path: Path) -> None:
+    """Class: ones that are counted by a label are the rows of each label."""
+    for step, values in enumerate(pasted(f"{{{keys}}}", tmp_path)):
+        rows = STOP[step][CORRECT[step]] if "where" in keys else STOP[step]
+        labels, counts = np.unique(rows, return_counts=True)
+        expected = {f"m/{label}": count for label, count in zip(labels, counts, strict=True)}
+        assert {name: value for name, value in values.items() if name.startswith("m/")} == expected

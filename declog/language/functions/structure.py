@@ -140,7 +140,9 @@ def _ranked(call: Call) -> Type:
     need(call, *NUMERIC)
     within, node = call.params["within"], call.args[0]
     if node.type.axis is not Axis.COMPLETION or within not in (Axis.GROUP, Axis.STEP):
-        call.fail("DL306.rank", node=node, axis=per(node.type.axis))
+        inside = node if node.type.axis is not Axis.TOKEN else f"mean({node}, over=token)"
+        fix = f"write `{call.name}({inside}, within=group)`"
+        call.fail("DL306.rank", function=call.name, node=node, axis=per(node.type.axis), fix=fix)
     if within is Axis.GROUP and not call.groups:
         call.fail("DL306.group")
     return node.type.with_dtype(DType.INT)
