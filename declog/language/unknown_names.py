@@ -11,7 +11,7 @@ from declog.errors import Entry, did_you_mean, elsewhere, in_flow, nearest
 from declog.errors.elsewhere import SYNONYMS
 from declog.language import bins, earlier_steps, group_size, idioms, library_calls
 from declog.language.best_so_far import best_of_mode, best_of_steps, compared_with_itself, of_all_steps, so_far
-from declog.language.dtypes import AXES, MEMBER, DType
+from declog.language.dtypes import ABOVE, AXES, MEMBER, DType
 from declog.language.modes import MODES, in_mode, of_one_mode, without_mode
 from declog.language.nodes import BUILTIN, LABEL, LABELLED, MODE, Node
 from declog.language.notation import SIGNS, WORD, both, bounds, is_reduction, reduced
@@ -25,7 +25,6 @@ from declog.language.tracker_names import in_formula
 _NUMBER = re.compile(r"(signals: \{any: \{\w+: completion)\}\} for numbers, .*")  # the fix that declares a signal
 Span = tuple[int, int]  # a half-open character range of the expression
 _CONDITIONS = elsewhere.words("conditions")  # other tools' keys for the condition of an alert
-_PLACES = ("token", "completion", "group")  # axes with an index
 _POSITIONS = ("position", "token_position", "token_index", "token_idx")
 _CURVE = re.compile(
     r"(\w+?)_(?:ema|ewma|smooth|smoothed|running|"
@@ -42,7 +41,7 @@ def refuse_name(node: ast.Name, text: str, span: Span, scope: Scope) -> NoReturn
     name = node.id
     if name in AXES or name == MEMBER:
         index = f"write `{text[: span[0]]}index({name}){text[span[1] :]}`"
-        fix = index if name in _PLACES and text != name and scope.noun == "signal" else f"use it as over={name}"
+        fix = index if AXES.get(name) in ABOVE and text != name and scope.noun == "signal" else f"use it as over={name}"
         refuse("DL302.axis", text, span, name=name, noun=scope.noun, fix=fix)
     if name in (MODE, *MODES):
         condition = MODES.get(name, "").replace("eval", "validation" if "validation" in scope.modes else "eval")
