@@ -153,6 +153,8 @@ def edit_of(fix: str, path: Path, prefix: Path) -> tuple[str, Any, tuple[int, in
     except yaml.YAMLError:
         return None
     keys, key, span = [str(name) for name in path], match["key"], match.span()
+    if key is None and len(keys) > 2 and isinstance(data, dict) and keys[-1] in data:  # the entry, for one of its keys
+        keys.pop()
     beside = keys_at(keys[:-1]) if len(keys) > 1 else ()
     if key in beside or key == keys[-1] or (data is None and key not in (None, *keys_of(LogSpec))):
         keys[-1] = key

@@ -29,6 +29,8 @@ MISTAKES = [
     "metrics=[reward,kl]",
     "modes.test=true",
     "+metrics.p={expr: reward, redcue: max}",
+    '+metrics.p={expr: "ema(reward, 0.9)"}',
+    '+metrics.p={expr: "first(reward, over=completion, by=-length)"}',
     "+metrics.reward.reduction=mean",
     "+num_generations=4",
     "output_dir={path: x}",
