@@ -136,10 +136,10 @@ class Draft:
         if all(reported.path != path for reported in self.problems):
             self.problems.append(replace(problem, path=path))
 
-    def latest(self, phases: Iterable[str], nodes: Iterable[Node], path: Path) -> str:
-        """The last of these phases, which ``nodes`` read, and whose rows they have. Problems of phases are reported."""
+    def latest(self, phases: Iterable[str], path: Path) -> str:
+        """The last of these phases. A value that reads them all has its rows. Phases without an order are reported."""
         try:
-            return latest(phases, self.order, nodes)
+            return latest(phases, self.order)
         except ExpressionError as error:
             self.report_first(error.problem, path)
             return max(phases)

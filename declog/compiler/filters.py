@@ -81,10 +81,9 @@ def _visit(draft: Draft, name: str, above: tuple[str, ...]) -> FilterOp | None:
     words, label = _within(draft, name, spec, path)
     if len(draft.problems) > before or f"filters.{name}" in draft.inactive:
         return None
-    nodes = [node for node in (key_node, where, label) if node is not None]
-    phases = {node.type.phase for node in nodes if node.type.phase}
+    phases = {node.type.phase for node in (key_node, where, label) if node is not None and node.type.phase}
     draft.filters[name] = op_of(
-        FilterOp, spec, id=name, phase=draft.latest(phases, nodes, path) if phases else "", source=source, kind=kind,
+        FilterOp, spec, id=name, phase=draft.latest(phases, path) if phases else "", source=source, kind=kind,
         key=key_node, where=where, within=words, label=label, n=spec.first or spec.random or 0,
         fraction=spec.fraction or 0.0,
     )  # fmt: skip

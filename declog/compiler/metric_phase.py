@@ -26,7 +26,7 @@ def phase_of(draft: Draft, id: str, spec: MetricSpec, args: Sequence[Node], clau
         named = [phases for phases in named if phases]
         shared = [phase for phase in (named or [()])[0] if all(phase in phases for phases in named)]
         return (shared or [draft.default_phase])[0]
-    target = draft.latest(phases, nodes, ("metrics", id, "expr"))
+    target = draft.latest(phases, ("metrics", id, "expr"))
     for key, node in (*(("expr", arg) for arg in args), *clauses.items()):
         if node is not None and node.type.axis is Axis.TOKEN and node.type.phase not in (None, target):
             _refuse(draft, id, spec, key, node, target)

@@ -59,12 +59,11 @@ def of_share(draft: Draft, body: ast.expr) -> str | None:
         case ast.BinOp(
             ast.Call(ast.Name("count" | "sum"), [condition], []), ast.Div(), ast.Call(ast.Name("count"), rows, [])
         ):
-            of_rows = all(isinstance(row, ast.Name) for row in rows)
-            return (
-                f"mean({ast.unparse(condition)})"
-                if of_rows and _is(draft, ast.unparse(condition), DType.BOOL)
-                else None
-            )
+            chosen, counted = (tried(draft, ast.unparse(node)) for node in (condition, *rows, condition)[:2])
+            if all(isinstance(row, ast.Name) for row in rows) and chosen is not None and counted is not None:
+                same = (chosen.type.axis, chosen.type.phase) == (counted.type.axis, counted.type.phase)
+                if chosen.type.dtype is DType.BOOL and same and not (rows and counted.type.dtype is DType.BOOL):
+                    return f"mean({ast.unparse(condition)})"
     return None
 
 
@@ -231,7 +230,7 @@ def in_metrics(
         call = ast.Call(call.func, list(map(_Calls(once).visit, call.args)), call.keywords)
         if name == "count" and not call.args and names_in(body):  # of all rows
             call = ast.Call(call.func, [ast.Name(min(names_in(body)))], call.keywords)
-        if name == "count" and call.args and _is(draft, ast.unparse(call.args[0]), DType.BOOL):  # `count` counts both
+        elif name == "count" and call.args and _is(draft, ast.unparse(call.args[0]), DType.BOOL):  # `count` counts both
             call = ast.Call(ast.Name("sum"), call.args, call.keywords)
         text = ast.unparse(call)
         if len(options) < len(call.keywords):

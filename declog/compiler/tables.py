@@ -168,8 +168,7 @@ def _phase(draft: Draft, name: str, axis: Axis, columns: tuple[ColumnOp, ...], c
     for op in chain:
         readers.setdefault(op.phase, {})[f"the filter `{op.id}`"] = None
     readers.pop("", None)
-    nodes = [node for column in columns for node in column.nodes]
-    phase = draft.latest(readers, nodes, ("tables", name)) if readers else draft.default_phase
+    phase = draft.latest(readers, ("tables", name)) if readers else draft.default_phase
     fixed = axis is not Axis.COMPLETION or any(op.take == "group" for op in chain)
     if len(readers) > 1 and (fixed or tokens - {phase}):
         texts = {phase: ", ".join(names) for phase, names in sorted(readers.items())}

@@ -29,7 +29,7 @@ log = logging.getLogger("declog")
 GROUPS, METRICS, SIGNALS = 8, 4, 3  # how many reasons, metrics per reason and signals a message names
 WHICH = ", which "  # in a reason, before the call that gives a signal of a phase
 NEVER = " never came"
-APART = " came, and gave no value yet: observe all that it reads of the same rows, in one step"
+APART = " came, and gave no value yet: no row had all that it reads, or its condition held for none"
 NO_GROUPS = "nothing says what a group is: observe {ids}, or say `axes.group.size=N`"
 PLAIN = 4  # up to so many reasons that `_unobserved` finds are listed one by one
 RARE = 10  # a signal that came only once has stopped after so many batches of its phase

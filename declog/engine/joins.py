@@ -244,7 +244,8 @@ class Carryover:
         view = View(source, self._plan.function)
         values = view.picked(op.expr, Axis.COMPLETION, np.arange(source.count(Axis.COMPLETION)))
         places, doubles = self._places(source, target, op.expr)
-        if any(not _same(values[..., [one]], values[..., [other]]) for one, other in doubles):
+        of_parts = part_of(op.source) is not None  # rows of a turn are none of a completion, whatever they hold
+        if any(of_parts or not _same(values[..., [one]], values[..., [other]]) for one, other in doubles):
             count = len({one for one, _ in doubles})
             raise RuntimeFailure.of("DL511.twice", ids=self._plan.ids, phase=op.source, count=count, expr=op.expr)
         members = view.members(op.expr) if op.expr.type.family else ()

@@ -93,7 +93,8 @@ def moved(
         key not in (about, span, *bounds, *conditions, *_OPERATORS) or (about == "expr" and not conditions)
     ):
         return None
-    when = " or ".join(filter(None, [rest.pop("when", None), *conditions.values()]))
+    said_when = rest.pop("when", None)
+    when = " or ".join([*([said_when] if isinstance(said_when, str) else []), *conditions.values()])
     when = when or f"{metric} > 0.2"
     if about is not None and mode is not None:
         return alert_of_mode(name, {"when": when, **rest}, metric, str(mode), metrics)

@@ -416,7 +416,7 @@ class Compiler:
         if len(phases := {arg.type.phase for arg in args if arg.type.phase is not None}) < 2:
             return args
         try:
-            target = latest(phases, self.scope.phase_order, args)
+            target = latest(phases, self.scope.phase_order)
         except ExpressionError as error:
             raise ExpressionError(replace(error.problem, source=self.text, span=self.span(places[0]))) from None
         of_tokens = (arg for arg in args if arg.type.axis is Axis.TOKEN)

@@ -63,7 +63,9 @@ def at_k(text: str) -> str:
     """Rewrite ``pass@4(correct)``, ``pass^4(correct)`` and ``maj@k(answer, k=4)`` as calls: `pass_at(correct, 4)`."""
 
     def call(match: re.Match[str]) -> str:
-        word, sign, k, inside = match[1].lower(), match[2], match[3], re.sub(r"\b[kn]\s*=\s*", "", match[4])
+        word, sign, k, inside = match[1].lower(), match[2], match[3], re.sub(r",\s*[kn]\s*=\s*\d+", "", match[4])
+        said = re.search(r"\bk\s*=\s*(\d+)", match[4])
+        k = said[1] if said else k
         name = "pass_all" if (word, sign) == ("pass", "^") else elsewhere.SYNONYMS.get(f"{word}_at", f"{word}_at")
         if name not in ("pass_at", "pass_all", "best_at", "majority_at"):
             return f"mean({inside})" if sign == "@" and reduction(word) == "mean" else match[0]

@@ -49,11 +49,14 @@ def of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     id = "".join(ids[-1:] if section == "signals" else ids[:1])
     expr = str(entry.get("formula", entry.get("expr", id))) if isinstance(entry, Mapping) else id
     is_computed = section == "metrics" and re.match("expr: .*<(expr|term)>", template) is not None
+    shown = in_flow(value)
     if is_computed:
         if (computed := _computed(template, expr, value, data, formula="formula" in entry)) is None:
             return None
         template, expr = computed
-    facts = {"key": key, "value": in_flow(value), "id": id, "expr": expr, "switched": switched(value)}
+        operation = isinstance(value, str) and not isinstance(body_of(value), ast.Name | ast.Call | ast.Constant | None)
+        shown = f"({value})" if operation else shown
+    facts = {"key": key, "value": shown, "id": id, "expr": expr, "switched": switched(value)}
     facts["rows"] = str((reduced(expr) or {"expr": expr})["expr"])
     facts["term"] = expr if isinstance(body_of(expr), ast.Name | ast.Call) else f"({expr})"
     items = listed(value)
@@ -208,9 +211,9 @@ def _defined(value: Any, data: Mapping[str, Any]) -> str:
     sections: dict[str, dict[str, Any]] = {"constants": {}, "derived": {}, "metrics": {}}
     for name, item in value.items():
         body = body_of(item) if isinstance(item, str) else None
-        if body is None or isinstance(body, ast.Constant | ast.UnaryOp):
+        if body is None or not names_in(body):
             sections["constants"][name] = item
-        elif reduced(item) or not names_in(body) <= of_rows:
+        elif reduced(item) or not names_in(body) <= of_rows - sections["metrics"].keys():
             sections["metrics"][name] = item if reduced(item) else {"formula": item}
         else:
             sections["derived"][name] = item

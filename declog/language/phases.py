@@ -7,11 +7,10 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from declog.errors import Problem, in_flow
+from declog.errors import Problem
 from declog.language.absence import PRESENT, asks
 from declog.language.dtypes import AXES, Axis, DType, Type, finest
-from declog.language.nodes import COMBINED, JOIN, SIGNAL, WRITTEN, Graph, Node, walk
-from declog.language.notation import part_of
+from declog.language.nodes import COMBINED, JOIN, WRITTEN, Graph, Node
 from declog.language.parser import names_in
 from declog.language.syntax import ExpressionError
 
@@ -19,7 +18,7 @@ from declog.language.syntax import ExpressionError
 def labels(graph: Graph, nodes: Sequence[Node], order: Callable[[str], int]) -> Node:
     """Combine several values into one label: texts, ints, bools, or tags. Values of earlier phases are looked up."""
     phases = {node.type.phase for node in nodes if node.type.phase is not None}
-    phase = latest(phases, order, nodes) if phases else None
+    phase = latest(phases, order) if phases else None
     parts = []
     for node in nodes:
         part = join(graph, node, phase, order)
@@ -31,39 +30,15 @@ def labels(graph: Graph, nodes: Sequence[Node], order: Callable[[str], int]) -> 
     return graph.make(COMBINED, parts, type=type)
 
 
-def latest(phases: Iterable[str], order: Callable[[str], int], nodes: Iterable[Node]) -> str:
-    """The last of several phases, whose rows a value over all of them has; ``nodes`` are the values that it reads.
+def latest(phases: Iterable[str], order: Callable[[str], int]) -> str:
+    """The last of several phases, whose rows a value over all of them has.
 
-    Raises ``ExpressionError`` if the last two phases have no order, or if a row of the last one has several in another.
+    Raises ``ExpressionError`` if the last two phases have no order.
     """
     *_, before, last = sorted({*phases, ""}, key=lambda phase: (order(phase) if phase else -2, phase))
     if before and order(before) == order(last) >= 0:
         raise ExpressionError(Problem.of("DL313.order", first=before, second=last))
-    _refuse_parts([*nodes], last)
     return last
-
-
-def _refuse_parts(nodes: Sequence[Node], phase: str) -> None:
-    """Refuse a value of each turn, or of another part of a completion, beside rows of a later ``phase``.
-
-    A completion has several such rows, and none of them is the row that the later phase would look up.
-    """
-    for node in nodes:
-        source = node.type.phase
-        part = None if source in (None, phase) else part_of(str(source))
-        if part is not None and node.type.axis is Axis.COMPLETION and node.op != PRESENT:
-            later = {
-                str(leaf.param("name")): f"completion {leaf.type.dtype}" for leaf in walk(*nodes)
-                if leaf.op == SIGNAL and leaf.type.phase == phase
-            }  # fmt: skip
-            new = {f"{part}_{name}": words for name, words in later.items()}
-            names = [f"`{part}_{name}` in place of `{name}`" for name in later]
-            raise ExpressionError(
-                Problem.of(
-                    "DL313.parts", name=node, phase=source, target=phase, part=part.replace("_", " "),
-                    signals=in_flow({source: new}), names=", ".join(names),
-                )
-            )  # fmt: skip
 
 
 def join(graph: Graph, node: Node, phase: str | None, order: Callable[[str], int]) -> Node:

@@ -130,7 +130,7 @@ def _of_span(match: re.Match[str]) -> str:
     """The fix for ``reward > 1 after step 100``, here `reward > 1 and step >= 100`."""
     before, word, step, behind = match.groups(default="")
     of_steps = f"step {'<' if word.lower() in ('before', 'until') else '>='} {step}"
-    parts = [before.strip(), of_steps, behind.strip()]
+    parts = [f"({part})" if re.search(r"\bor\b", part) else part for part in (before.strip(), of_steps, behind.strip())]
     return f"write `{' and '.join(filter(None, parts))}`"
 
 

@@ -124,6 +124,7 @@ def of_best(call: ast.expr, text: str, span: Span) -> str | None:
         case "take", [value, ast.Call() as place] if (best := _of_place(place)) is not None:
             pass
         case "place", [score, *further] if len(further) < 2:
+            further = [] if further and isinstance(further[0], ast.Constant) else further  # numpy's axis
             value = further[0] if further else tree_of("index(completion)").body
             best = _of_place(ast.Call(call.func, [score], call.keywords))
         case "by", [value, score]:
@@ -185,6 +186,11 @@ def _counted(end: ast.expr, axis: str) -> str | None:
     return f"size({axis}) - {written[1:]}" if re.fullmatch(r"-\d+", written) else written if written.isdigit() else None
 
 
+def _names(text: str) -> list[str]:
+    """The names of an expression, each as often as it stands there."""
+    return [node.id for node in ast.walk(tree_of(text)) if isinstance(node, ast.Name)]
+
+
 def _as_metric(what: str, of: str, condition: str, text: str, span: Span) -> str:
     """The fix for a subscript with a condition: a metric with it as `where`, and the reduction around the subscript.
 
@@ -202,5 +208,11 @@ def _as_metric(what: str, of: str, condition: str, text: str, span: Span) -> str
     keys = reduced(call) or {"expr": call}
     if around and "reduce" not in keys:
         return f"write `({of} if {condition} else missing)`"
+    of_place = of.startswith("index(") and text[: span[0]].rstrip().endswith("==")  # `score == argmax(score)`
+    if (
+        not of_place and "==" in condition and len(_names(str(keys["expr"]))) > len(_names(of))
+    ):  # one value, beside those of all rows
+        axis = "token" if "(token)" in condition else "completion"
+        return f"write `max({of} if {condition} else missing, over={axis})`"
     words = ("", "") if call == here else (f"{what} of a metric of its own, which a formula reads: `", "`")
     return Entry({**keys, "where": condition}, *words)

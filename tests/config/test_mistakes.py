@@ -60,7 +60,6 @@ UNANSWERED = {
     "yaml": 0,
     "thirty_fourth_stranger": 0,
     "thirty_sixth_stranger": 0,
-    "thirty_ninth_stranger": 0,
     "thirty_eighth_stranger": 0,
     "thirty_seventh_stranger": 0,
 }

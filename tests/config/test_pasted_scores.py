@@ -114,6 +114,16 @@ def test_pass_at_k_with_its_sign(call: str, k: int, tmp_path: Path) -> None:
         assert values["m"] == pytest.approx(1 - expected if call.startswith("1 -") else expected)
 
 
+@pytest.mark.parametrize("call", ["max_by(reward, score)", "reward[argmax(score)]", "take(reward, argmax(score))"])
+def test_the_value_of_the_best_score_beside_each_row(call: str, tmp_path: Path) -> None:
+    """Class: one value of a group beside the values of all its rows is computed for each row, and chooses no rows."""
+    for step, values in enumerate(pasted(f'"mean(abs(reward - {call}))"', tmp_path)):
+        places = of_groups(SCORE[step]).argmax(1)[:, None]
+        rewards = of_groups(REWARD[step])
+        chosen = np.take_along_axis(rewards, places, 1)
+        assert values["m"] == pytest.approx(np.abs(rewards - chosen).mean())
+
+
 @pytest.mark.parametrize(
     ("entry", "of_best", "best"),
     [

@@ -344,7 +344,7 @@ def test_a_signal_that_comes_of_other_rows(tmp_path: Path, caplog: pytest.LogCap
                     log.observe(y=[1.0, 2.0], id=[2 * step - 2, 2 * step - 1])
 
     told, missing = run(LATE, body, tmp_path, caplog)
-    why = "x and y came, and gave no value yet: observe all that it reads of the same rows, in one step"
+    why = "x and y came, and gave no value yet: no row had all that it reads, or its condition held for none"
     assert missing == {"both": why, "filtered": why, "z": "z never came"}
     assert told[0].startswith("3 of 4 metrics are inactive:") and "(y never came)" in told[0]
     assert len(told) == 2 and told[1].startswith("`x`, `y` of phase `rollout` came in calls of one step of which")

@@ -225,7 +225,7 @@ def test_a_state_is_taken_between_steps_and_loaded_before_them(tmp_path: Path) -
     with declog.start(config, output_dir=tmp_path) as log:
         with pytest.raises(UsageError, match="no state of a recorder"):
             log.load_state_dict({"version": 1})
-        with pytest.raises(UsageError, match="True is no state of a recorder"):
+        with pytest.raises(UsageError, match="True is a word of other loggers"):
             declog.start(config, output_dir=tmp_path / "new", resume=True)  # type: ignore[arg-type]
         with pytest.raises(UsageError, match="given the state of rank 3"):
             log.load_state_dict({**state, "rank": 3})

@@ -141,7 +141,8 @@ def _ranked(call: Call) -> Type:
     within, node = call.params["within"], call.args[0]
     if node.type.axis is not Axis.COMPLETION or within not in (Axis.GROUP, Axis.STEP):
         inside = node if node.type.axis is not Axis.TOKEN else f"mean({node}, over=token)"
-        fix = f"write `{call.name}({inside}, within=group)`"
+        fix = f"write `{call.name}({inside}, within={'step' if within is Axis.STEP else 'group'})`"
+        fix = fix if node.type.axis in (Axis.COMPLETION, Axis.TOKEN) else "give it values per completion"
         call.fail("DL306.rank", function=call.name, node=node, axis=per(node.type.axis), fix=fix)
     if within is Axis.GROUP and not call.groups:
         call.fail("DL306.group")

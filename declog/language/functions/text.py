@@ -149,13 +149,14 @@ def _mean_distance(texts: Iterable[str]) -> float:
 
 
 _VOTE = (
-    "whether most completions of a group are right is `mean({node} > 0.5, over=completion) > 0.5`; a vote of their "
-    "answers, which are texts, is `majority_at(answer, {node} > 0.5)`"
+    "whether most completions of a group are right is `mean({right}, over=completion) > 0.5`; a vote of their "
+    "answers, which are texts, is `majority_at(answer, {right})`"
 )
 
 
 def _majority_rule(call: Call) -> Type:
-    need(call, DType.TEXT, fix=_VOTE)
+    right = "{node}" if call.args[0].type.dtype is DType.BOOL else "{node} > 0.5"
+    need(call, DType.TEXT, fix=_VOTE.replace("{right}", right))
     type = call.args[0].type
     if type.axis is not Axis.COMPLETION or not call.groups:
         call.fail("DL306.majority", axis=per(type.axis))

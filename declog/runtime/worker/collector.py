@@ -15,6 +15,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from declog.engine.evaluation import Evaluation, Frames
 from declog.engine.frame import GROUP_ID, merged
 from declog.engine.log_event import EventFacts, undone
@@ -136,7 +138,7 @@ class Collector:
         its missed log events are reported as a failure.
         """
         for one, skipped in self._skipped.items():
-            for rank in skipped - set(self._comm.absent(one)):
+            for rank in filter(self._comm.has_sent, skipped - set(self._comm.absent(one))):
                 skipped.discard(rank)
                 self._failures.report(CommError.of("DL603.no_window", rank=rank))
         if ranks and has_rows:
@@ -352,6 +354,6 @@ def _print(frames: Frames) -> int | None:
     for block in (block for frame in frames.values() for block in frame.blocks if block.axis is Axis.COMPLETION):
         if block.keys[0][0] != GROUP_ID:  # different ranks may sample the same prompts
             data = block.data
-            varies |= bool(((data != data[:, :1]) & (data == data)).any())  # NaN differs from itself
+            varies |= any(len(np.unique(column[column == column])) > 1 for column in data)  # NaN differs from itself
             checksum = zlib.crc32(data.tobytes(), checksum)
     return checksum if varies else None

@@ -278,7 +278,8 @@ def test_ids_of_several_rows(tmp_path: Path) -> None:
             log.observe(row=[8, 7, 7], loss=[1.0, 2.0, 4.0])
 
     assert raised(of_two_phases({**JOINED, **same}, rollout=source, axes=IDS), body, tmp_path) == (
-        "[DL511] 1 ids `row` stand for several rows of one batch of phase `rollout`, of which `reward` differs\n"
+        "[DL511] 1 ids `row` stand for several rows of one batch of phase `rollout`, and one value of `reward` is "
+        "needed\n"
         "  fix: give each completion an id of its own; rows that are parts of a completion, such as turns, come with "
         "all that is read beside them, observed in `rollout`"
     )
@@ -286,22 +287,15 @@ def test_ids_of_several_rows(tmp_path: Path) -> None:
     assert sink.scalars == {0: {"by/a": 6.0, "by/b": 1.0}}
 
 
-def test_turns_beside_values_of_the_update(tmp_path: Path) -> None:
-    """Class: a value of each turn is read with a row of a later phase; the plan refuses it, and its fix computes it.
+@pytest.mark.parametrize("ok", [[1.0, 0, 1, 0, 5, 5], [1.0, 0, 0, 0, 5, 5]])
+def test_turns_beside_values_of_the_update(ok: list[float], tmp_path: Path) -> None:
+    """Class: a value of each turn is read with a row of a later phase, which has one row for all turns.
 
-    Values that are equal within a completion make no difference.
+    It is refused, also where the turns of a completion have one value; observed with the turns it is right.
     """
     signals = {"any": ROW, "rollout": {"reward": ROWS}, "turns": {"ok": ROWS}, "update": {"advantage": ROWS}}
     metrics = {"good": {"expr": "ok", "where": "advantage > 0"}, "product": "mean(ok * advantage)"}
-    with pytest.raises(declog.ConfigError) as caught:
-        declog.plan(profile({}, metrics, signals=signals, axes=IDS))
-    fixes = {str(problem.fix) for problem in caught.value.problems}
-    assert len(caught.value.problems) == 2 and len(fixes) == 1
-    (declaration, where) = fixes.pop().split(", observed for each turn in the call of the others; read ")
-    assert where == "`turn_advantage` in place of `advantage`"
-    of_turns = {"turns": {**signals["turns"], **yaml.safe_load(declaration)["signals"]["turns"]}}
-    metrics = {"good": {"expr": "ok", "where": "turn_advantage > 0"}, "product": "mean(ok * turn_advantage)"}
-    rows, ok, advantages = np.array([0, 2, 2, 2, 1, 3]), np.array([1.0, 0, 0, 0, 5, 5]), np.array([1.0, -1, 1, -1])
+    rows, advantages = np.array([0, 2, 2, 2, 1, 3]), np.array([1.0, -1, 1, -1])
 
     def body(log: Recorder) -> None:
         with log.step(0):
@@ -309,8 +303,26 @@ def test_turns_beside_values_of_the_update(tmp_path: Path) -> None:
             log.observe(row=rows, ok=ok, turn_advantage=advantages[rows])
             log.observe(row=range(4), advantage=advantages)
 
-    sink = run(profile({}, metrics, signals={**signals, **of_turns}, axes=IDS), body, tmp_path)
-    assert sink.scalars == {0: {"good": ok[advantages[rows] > 0].mean(), "product": (ok * advantages[rows]).mean()}}
+    of_turns = {**signals, "turns": {"ok": ROWS, "turn_advantage": ROWS}}
+    error = raised(profile({}, metrics, signals=of_turns, axes=IDS), body, tmp_path / "joined")
+    assert "[DL511] 1 ids `row` stand for several rows of one batch of phase `turns`" in error
+    metrics = {"good": {"expr": "ok", "where": "turn_advantage > 0"}, "product": "mean(ok * turn_advantage)"}
+    sink = run(profile({}, metrics, signals=of_turns, axes=IDS), body, tmp_path / "beside")
+    here = np.array(ok)
+    assert sink.scalars == {0: {"good": here[advantages[rows] > 0].mean(), "product": (here * advantages[rows]).mean()}}
+
+
+def test_turns_with_ids_of_their_own(tmp_path: Path) -> None:
+    """Class: each turn is a row of the update, too; then a row reads its turn."""
+    signals = {"any": ROW, "turns": {"ok": ROWS}, "update": {"loss": ROWS}}
+
+    def body(log: Recorder) -> None:
+        with log.step(0):
+            log.observe(row=range(4), ok=[1.0, 2.0, 3.0, 4.0])
+            log.observe(row=[3, 2, 1, 0], loss=[1.0, 10.0, 100.0, 1000.0])
+
+    sink = run(profile({}, {"m": "sum(ok * loss)"}, signals=signals, axes=IDS), body, tmp_path)
+    assert sink.scalars == {0: {"m": 4.0 + 30.0 + 200.0 + 1000.0}}
 
 
 def test_phases_on_different_ranks(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -347,7 +359,8 @@ def test_update_before_rollout(tmp_path: Path) -> None:
     batches = {"row": [0], "loss": [1.0]}, {"row": [0], "reward": [1.0]}
 
     assert joined(*batches, folder=tmp_path) == (
-        "[DL511] a batch of phase `update` came before any of `rollout`\n  fix: observe `rollout` first"
+        "[DL511] a batch of phase `update` came before any of `rollout`\n"
+        "  fix: observe `rollout` first in each step; else rows are those of the step before, by their ids"
     )
 
 
