@@ -6,7 +6,8 @@ joined columns that metrics read.
 
 from __future__ import annotations
 
-from collections import deque
+import logging
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -21,7 +22,7 @@ from declog.engine.evaluator import View
 from declog.engine.frame import EARLIER_GROUP, GROUP_ID, Frame, parted
 from declog.engine.layout import KIND
 from declog.engine.reduce import Report, failure
-from declog.engine.row_ids import Search, candidates, has_ids
+from declog.engine.row_ids import Search, candidates, has_ids, overtaken
 from declog.errors import RuntimeFailure, in_flow
 from declog.errors.messages import listed
 from declog.language.absence import absent, either
@@ -33,6 +34,8 @@ from declog.plans.fingerprint import expressions
 from declog.plans.needs import IDS_OF_ROWS, ROW_ID, needs_of_joins, stand_ins
 from declog.plans.ops import JoinOp, Plan, PreviousOp
 
+log = logging.getLogger("declog")
+LOOKS = 4  # the first log events in which the order of phases is looked at
 KEPT = 4096  # the most steps by which a run can go back
 
 
@@ -53,6 +56,7 @@ class Carryover:
             if phase.groups_of is not None and phase.groups_of in plan.phases
         ]  # fmt: skip
         # pairs of phases: rows of the later one, the target, are looked up in the source
+        self._looks = Counter[str]()  # by joined column: for how many log events the order of phases was looked at
         self._pairs = {*self._groups, *((op.source, op.target) for op in plan.joins)}
         self._previous: dict[str, dict[int, deque[tuple[int, float]]]] = {op.name: {} for op in plan.previous}
 
@@ -248,6 +252,7 @@ class Carryover:
         if any(of_parts or not _same(values[..., [one]], values[..., [other]]) for one, other in doubles):
             count = len({one for one, _ in doubles})
             raise RuntimeFailure.of("DL511.twice", ids=self._plan.ids, phase=op.source, count=count, expr=op.expr)
+        self._tell_of_order(op, source, target)
         members = view.members(op.expr) if op.expr.type.family else ()
         if op.expr.type.family and not members:
             return target  # the family never came
@@ -255,6 +260,20 @@ class Carryover:
         kind = view.kind(op.expr, Axis.COMPLETION)
         kind = kind if isinstance(kind, bool) else kind[..., places]
         return target.with_column(op.name, Axis.COMPLETION, values, op.expr.type.dtype, members, kind=kind)
+
+    def _tell_of_order(self, op: JoinOp, source: Frame, target: Frame) -> None:
+        """Warn once of rows that read the step before, because they are observed before those of their own step."""
+        ids, pair = self._plan.ids, f"{op.source} {op.target}"
+        self._looks[op.name] += 1
+        if ids is None or self._looks[op.name] > LOOKS or self._looks[pair]:
+            return
+        if (step := overtaken(source, target, ids)) is not None:
+            self._looks[pair] += 1
+            log.warning(
+                "step %d: `%s` came before `%s`, so its rows read those of the step before, by their `%s`. If those of"
+                " the same step are meant, observe `%s` first; ids that no two steps share leave no doubt",
+                step, op.target, op.source, ids, op.source,
+            )  # fmt: skip
 
     def _places(self, source: Frame, target: Frame, expr: Node) -> tuple[NDArray[np.int64], set[tuple[int, int]]]:
         """Find the source row of each target row: by id, or by an unambiguous position in batches without ids.

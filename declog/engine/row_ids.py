@@ -45,6 +45,24 @@ def candidates(source: Batches, target: Batches, batch: int) -> NDArray[np.int64
     return np.flatnonzero(before)
 
 
+def overtaken(source: Frame, target: Frame, ids: str) -> int | None:
+    """The first step in which rows of the target read an earlier step of the source, which has their ids later.
+
+    So it is where the target is observed first in each step, and ids come again in each step. None without such a step.
+    """
+    here, asked, end = source.batches, target.batches, 0
+    source_ids, target_ids = (frame.column(ids, exact=True) for frame in (source, target))
+    for batch, (step, rank) in enumerate(zip(asked.step.tolist(), asked.rank.tolist(), strict=True)):
+        rows = slice(end, end := end + int(asked.rows[batch]))
+        of_step = np.flatnonzero((here.rank == rank) & (here.step == step))
+        if not len(of_step) or (here.order[of_step] < asked.order[batch]).any() or target_ids is None:
+            continue
+        later = set() if source_ids is None else {*keys_of(source_ids[ranges(here.rows, of_step)])}
+        if len(candidates(here, asked, batch)) and later.intersection(keys_of(target_ids[rows])) - {None}:
+            return int(step)
+    return None
+
+
 def has_ids(ids: Array | None, rows: slice | NDArray[np.int64]) -> bool:
     """Whether any of some rows has an id."""
     return ids is not None and any(item is not None for item in ids[rows])

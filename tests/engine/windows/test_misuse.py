@@ -325,6 +325,36 @@ def test_turns_with_ids_of_their_own(tmp_path: Path) -> None:
     assert sink.scalars == {0: {"m": 4.0 + 30.0 + 200.0 + 1000.0}}
 
 
+@pytest.mark.parametrize("first", ["rollout", "update"])
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_phase_that_is_observed_before_the_rows_that_it_reads(
+    first: str, shared: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Class: tool calls while episodes run, or the update on the rows of the step before. The order decides.
+
+    It is told of where ids come again in each step, so that either could be meant.
+    """
+
+    def body(log: Recorder) -> None:
+        for step in range(6):
+            rows = {name: {"row": [at if shared else 2 * of + at for at in range(2)]} for name, of in steps(step)}
+            calls = {"rollout": {"reward": [float(step), 0.0]}, "update": {"loss": [1.0, 1.0]}}
+            with log.step(step):
+                for phase in (first, "update" if first == "rollout" else "rollout"):
+                    if rows[phase]["row"][0] >= 0:
+                        log.observe(**calls[phase], **rows[phase])
+
+    def steps(step: int) -> list[tuple[str, int]]:
+        return [("rollout", step), ("update", step - (first == "update" and not shared))]
+
+    config = {**of_two_phases(JOINED, axes=IDS), "run": {"strict": False}}
+    values = {step: logged.get("late") for step, logged in run(config, body, tmp_path).scalars.items()}
+    behind = first == "update"
+    assert [values[step] for step in range(1, 6)] == [(step - behind) / 2 for step in range(1, 6)]
+    told = [record.getMessage() for record in caplog.records if "came before `rollout`, so" in record.getMessage()]
+    assert len(told) == (behind and shared)
+
+
 def test_phases_on_different_ranks(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Class: one rank rolls out, and another one learns from the same rows. A packet brings the values to its rank."""
     packets: queue.Queue[Any] = queue.Queue()
