@@ -209,18 +209,7 @@ def entire(problem: Problem, id: str, spec: MetricSpec) -> Problem:
     beside = {"expr"} if problem.code in ("DL301", "DL307") else {"expr", "reduce"}  # the keys in the fix
     kept = spec.model_dump(include=spec.model_fields_set - {*beside, *fix.keys}, by_alias=True)
     if problem.path[-1] == "where" and problem.code == "DL307":  # a whole metric in place of a condition
-        if (chosen := fix.keys.get("where")) is None:
-            return replace(problem, fix="it is the value of a metric of its own, and no condition of rows")
-        (start, end), text = problem.span or (0, 0), problem.source or ""
-        of_place = "index(" in str(fix.keys["expr"]) and text[:start].rstrip().endswith(
-            "=="
-        )  # `score == argmax(score)`
-        if not text[end:].strip() and (of_place or not start):
-            return replace(problem, fix=f"write `{chosen}`")
-        of_group = f"max(x if {chosen} else missing, over=completion)"
-        return replace(
-            problem, fix=f"`{chosen}` is true in the row; a value of the row, for its group, is `{of_group}`"
-        )
+        return replace(problem, fix=_as_condition(problem, fix))
     if library_calls.is_rate(fix):
         start, end = problem.span or (0, 0)
         around = f"{(problem.source or '')[:start]}({{}}){(problem.source or '')[end:]}"
@@ -231,6 +220,19 @@ def entire(problem: Problem, id: str, spec: MetricSpec) -> Problem:
         return replace(problem, fix=f"{before}metrics: {{{id}: {fix.flow}}}{behind}")
     written = f"{before}metrics: {{{id}: {fix.flow[:-1]}, {in_flow(kept)[1:]}}}{behind}"
     return replace(problem, fix=written) if kept else problem
+
+
+def _as_condition(problem: Problem, fix: Entry) -> str:
+    """The fix for a condition of rows in which a part is the value of a metric with the entry ``fix``."""
+    if (chosen := fix.keys.get("where")) is None:
+        return "it is the value of a metric of its own, and no condition of rows"
+    (start, end), text = problem.span or (0, 0), problem.source or ""
+    before, behind = text[:start].rstrip(), text[end:].strip()
+    of_place = "index(" in str(fix.keys["expr"]) and before.endswith("==")  # `score == argmax(score)`
+    if not behind and (of_place or not before):
+        return f"write `{chosen}`"
+    of_group = f"max(x if {chosen} else missing, over=completion)"
+    return f"`{chosen}` is true in the row; a value of the row, for its group, is `{of_group}`"
 
 
 def of_condition(draft: Draft, id: str, spec: MetricSpec, per_token: bool, problem: Problem) -> Problem:

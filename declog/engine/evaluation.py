@@ -22,7 +22,7 @@ from declog.engine.row_numbers import RowNumbers
 from declog.engine.split_groups import SplitGroups
 from declog.engine.window_state import WindowState
 from declog.plans.ops import NO_SINK, Plan
-from declog.records import SELF, Beside
+from declog.records import Beside
 
 log = logging.getLogger("declog")
 Frames = dict[str, Frame]
@@ -93,7 +93,7 @@ class Evaluation:
             elif any(before.values()):
                 event, due = replace(event, step=event.back), before
         logged = self._dispatcher.dispatch(event, due, figures=figures(), beside=beside)
-        self._repeated.judge(event.mode, event.step, {name for name in logged if not name.startswith(SELF)})
+        self._repeated.judge(event.mode, event.step, logged)
         return logged
 
     def rewind(self, step: int) -> None:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from declog.engine.evaluator import View
 from declog.engine.frame import EARLIER_GROUP, GROUP_ID, Frame, parted
 from declog.engine.layout import KIND
 from declog.engine.reduce import Report, failure
-from declog.engine.row_ids import Search, candidates, has_ids, overtaken
+from declog.engine.row_ids import Search, candidates, has_ids, spans
 from declog.errors import RuntimeFailure, in_flow
 from declog.errors.messages import listed
 from declog.language.absence import absent, either
@@ -35,7 +34,7 @@ from declog.plans.needs import IDS_OF_ROWS, ROW_ID, needs_of_joins, stand_ins
 from declog.plans.ops import JoinOp, Plan, PreviousOp
 
 log = logging.getLogger("declog")
-LOOKS = 4  # the first log events in which the order of phases is looked at
+LOOKS = 4  # how often the order of two phases is looked at
 KEPT = 4096  # the most steps by which a run can go back
 
 
@@ -56,8 +55,8 @@ class Carryover:
             if phase.groups_of is not None and phase.groups_of in plan.phases
         ]  # fmt: skip
         # pairs of phases: rows of the later one, the target, are looked up in the source
-        self._looks = Counter[str]()  # by joined column: for how many log events the order of phases was looked at
         self._pairs = {*self._groups, *((op.source, op.target) for op in plan.joins)}
+        self._looks = Counter[tuple[str, str]]()  # by pair of phases: how often their order was looked at
         self._previous: dict[str, dict[int, deque[tuple[int, float]]]] = {op.name: {} for op in plan.previous}
 
     def state(self) -> tuple[dict[str, Frame], dict[str, Any]]:
@@ -225,7 +224,7 @@ class Carryover:
         there = np.full(target.count(Axis.COMPLETION), ids is not None)
         ids, places = np.zeros(len(there), np.int64) if ids is None else ids, np.full(len(there), -1, np.int64)
         search = Search(source, target, self._plan.ids)
-        for batch, span in enumerate(_spans(target)):
+        for batch, span in enumerate(spans(target)):
             if target.has(GROUP_ID) and not (source.has(GROUP_ID) and has_ids(search.target_ids, span)):
                 continue
             with suppress(RuntimeFailure):
@@ -247,12 +246,13 @@ class Carryover:
             raise RuntimeFailure.of("DL511.nothing", source=op.source, target=op.target, expr=op.expr)
         view = View(source, self._plan.function)
         values = view.picked(op.expr, Axis.COMPLETION, np.arange(source.count(Axis.COMPLETION)))
-        places, doubles = self._places(source, target, op.expr)
+        search = Search(source, target, self._plan.ids)
+        places, doubles = self._places(search, op.expr)
         of_parts = part_of(op.source) is not None  # rows of a turn are none of a completion, whatever they hold
         if any(of_parts or not _same(values[..., [one]], values[..., [other]]) for one, other in doubles):
             count = len({one for one, _ in doubles})
             raise RuntimeFailure.of("DL511.twice", ids=self._plan.ids, phase=op.source, count=count, expr=op.expr)
-        self._tell_of_order(op, source, target)
+        self._tell_of_order(search)
         members = view.members(op.expr) if op.expr.type.family else ()
         if op.expr.type.family and not members:
             return target  # the family never came
@@ -261,29 +261,29 @@ class Carryover:
         kind = kind if isinstance(kind, bool) else kind[..., places]
         return target.with_column(op.name, Axis.COMPLETION, values, op.expr.type.dtype, members, kind=kind)
 
-    def _tell_of_order(self, op: JoinOp, source: Frame, target: Frame) -> None:
+    def _tell_of_order(self, search: Search) -> None:
         """Warn once of rows that read the step before, because they are observed before those of their own step."""
-        ids, pair = self._plan.ids, f"{op.source} {op.target}"
-        self._looks[op.name] += 1
-        if ids is None or self._looks[op.name] > LOOKS or self._looks[pair]:
+        pair = source, target = search.source.phase, search.target.phase
+        if self._looks[pair] >= LOOKS:
             return
-        if (step := overtaken(source, target, ids)) is not None:
-            self._looks[pair] += 1
+        self._looks[pair] += 1
+        if (step := search.overtaken()) is not None:
+            self._looks[pair] = LOOKS
             log.warning(
                 "step %d: `%s` came before `%s`, so its rows read those of the step before, by their `%s`. If those of"
                 " the same step are meant, observe `%s` first; ids that no two steps share leave no doubt",
-                step, op.target, op.source, ids, op.source,
+                step, target, source, self._plan.ids, source,
             )  # fmt: skip
 
-    def _places(self, source: Frame, target: Frame, expr: Node) -> tuple[NDArray[np.int64], set[tuple[int, int]]]:
+    def _places(self, search: Search, expr: Node) -> tuple[NDArray[np.int64], set[tuple[int, int]]]:
         """Find the source row of each target row: by id, or by an unambiguous position in batches without ids.
 
         Also returns the pairs of source rows in one batch that share an id which the target asks for. Raises DL511 if a
         row has no source row, whose value of ``expr`` is needed.
         """
+        source, target, doubles = search.source, search.target, set[tuple[int, int]]()
         places = np.full(target.count(Axis.COMPLETION), -1, np.int64)
-        doubles, search = set[tuple[int, int]](), Search(source, target, self._plan.ids)
-        for batch, span in enumerate(_spans(target)):
+        for batch, span in enumerate(spans(target)):
             places[span], doubled = self._matched(search, batch, span)
             doubles |= doubled
         if (places < 0).any():
@@ -325,12 +325,6 @@ class Carryover:
         places, doubled = of_source.rows_of(search.target_ids[span])
         batch_of = source.parts(Axis.COMPLETION, Axis.STEP).index
         return places, {(one, other) for one, other in doubled if batch_of[one] == batch_of[other]}
-
-
-def _spans(frame: Frame) -> Iterator[slice]:
-    """The rows of each batch."""
-    ends = np.cumsum(frame.batches.rows).tolist()
-    return (slice(begin, end) for begin, end in pairwise([0, *ends]))
 
 
 def _earlier_groups(frame: Frame) -> Array | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Set
+from collections.abc import Collection, Set
 
 from declog.errors.messages import listed
 from declog.plans.modes import one_more
 from declog.plans.ops import Plan
+from declog.records import SELF
 
 log = logging.getLogger("declog")
 
@@ -20,10 +21,11 @@ class RepeatedModes:
         self._modes = {mode for mode, op in plan.modes.items() if mode != "train" and not op.every}
         self._logged: dict[str, tuple[int, Set[str]]] = {}
 
-    def judge(self, mode: str, step: int, names: Set[str]) -> None:
-        """Note the names of a log event, and warn of those that the mode has in this step already."""
+    def judge(self, mode: str, step: int, logged: Collection[str]) -> None:
+        """Note the names that a log event logged, and warn of those that the mode has in this step already."""
         if mode not in self._modes:
             return
+        names = {name for name in logged if not name.startswith(SELF)}
         at, before = self._logged.get(mode, (step, frozenset()))
         before = before if at == step else frozenset()
         self._logged[mode] = step, before | names

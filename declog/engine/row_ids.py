@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import pairwise
 from types import NoneType
 from typing import Any
 
@@ -33,6 +35,31 @@ class Search:
             self._latest = key, rows, RowsById(ids, rows) if ids is not None and has_ids(ids, slice(None)) else None
         return batches, *self._latest[1:]
 
+    def overtaken(self) -> int | None:
+        """The first step in which rows of the target read an earlier step of the source, which has their ids later.
+
+        So it is where the target is observed first in each step, and ids come again in each step. None without such a
+        step.
+        """
+        here, asked = self.source.batches, self.target.batches
+        if self.source_ids is None or self.target_ids is None:
+            return None
+        for batch, span in enumerate(spans(self.target)):
+            of_step = np.flatnonzero((here.rank == asked.rank[batch]) & (here.step == asked.step[batch]))
+            first = len(of_step) and (here.order[of_step] > asked.order[batch]).all()
+            if not first or not len(candidates(here, asked, batch)):
+                continue
+            later = keys_of(self.source_ids[ranges(here.rows, of_step)])
+            if {*later}.intersection(keys_of(self.target_ids[span])) - {None}:
+                return int(asked.step[batch])
+        return None
+
+
+def spans(frame: Frame) -> Iterator[slice]:
+    """The rows of each batch."""
+    ends = np.cumsum(frame.batches.rows).tolist()
+    return (slice(begin, end) for begin, end in pairwise([0, *ends]))
+
 
 def candidates(source: Batches, target: Batches, batch: int) -> NDArray[np.int64]:
     """The source batches in which a target batch looks up its rows: its rank's, of the latest step before it."""
@@ -43,24 +70,6 @@ def candidates(source: Batches, target: Batches, batch: int) -> NDArray[np.int64
     if before.any():
         before &= source.step == source.step[before].max()
     return np.flatnonzero(before)
-
-
-def overtaken(source: Frame, target: Frame, ids: str) -> int | None:
-    """The first step in which rows of the target read an earlier step of the source, which has their ids later.
-
-    So it is where the target is observed first in each step, and ids come again in each step. None without such a step.
-    """
-    here, asked, end = source.batches, target.batches, 0
-    source_ids, target_ids = (frame.column(ids, exact=True) for frame in (source, target))
-    for batch, (step, rank) in enumerate(zip(asked.step.tolist(), asked.rank.tolist(), strict=True)):
-        rows = slice(end, end := end + int(asked.rows[batch]))
-        of_step = np.flatnonzero((here.rank == rank) & (here.step == step))
-        if not len(of_step) or (here.order[of_step] < asked.order[batch]).any() or target_ids is None:
-            continue
-        later = set() if source_ids is None else {*keys_of(source_ids[ranges(here.rows, of_step)])}
-        if len(candidates(here, asked, batch)) and later.intersection(keys_of(target_ids[rows])) - {None}:
-            return int(step)
-    return None
 
 
 def has_ids(ids: Array | None, rows: slice | NDArray[np.int64]) -> bool:

@@ -95,18 +95,15 @@ def condition_of(chosen: Mapping[str, Any]) -> str | None:
     The rows with the best value of their group are all chosen, unless the filter says `within: group`.
     """
     of_group = any(value in ("group", "prompt") for value in chosen.values())
-    within = next((value for word, value in chosen.items() if word == "within" and not of_group), "group")
-    if within not in ("group", "step"):
+    within = "group" if of_group else chosen.get("within")
+    if within not in (None, "group", "step"):
         return None
     order = next((chosen[word] for word in chosen if SYNONYMS.get(word, word) == "key" and type(word) is str), None)
     if not isinstance(order, str):
         return None
-    if (
-        not of_group
-        and within == "group"
-        and (end := next((end for end in _OTHER_END if chosen.get(end) == 1), None)) is not None
-    ):
+    end = next((end for end in _OTHER_END if chosen.get(end) == 1), None)
+    if within is None and end is not None:
         return f"{order} == {'max' if end == 'top' else 'min'}({order}, over=completion)"
     ends = {"top": f"-{order}" if WORD.match(order) else f"-({order})", "bottom": order}
-    ranked = [(f"rank({ends[end]}, within={within})", chosen[end]) for end in ends if chosen.get(end)]
+    ranked = [(f"rank({ends[end]}, within={within or 'group'})", chosen[end]) for end in ends if chosen.get(end)]
     return " or ".join(f"{rank} <= {count}" if count != 1 else f"{rank} == 1" for rank, count in ranked) or None

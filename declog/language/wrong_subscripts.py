@@ -209,9 +209,8 @@ def _as_metric(what: str, of: str, condition: str, text: str, span: Span) -> str
     if around and "reduce" not in keys:
         return f"write `({of} if {condition} else missing)`"
     of_place = of.startswith("index(") and text[: span[0]].rstrip().endswith("==")  # `score == argmax(score)`
-    if (
-        not of_place and "==" in condition and len(_names(str(keys["expr"]))) > len(_names(of))
-    ):  # one value, beside those of all rows
+    beside = len(_names(str(keys["expr"]))) > len(_names(of))  # values of all rows stand beside the chosen one
+    if beside and not of_place and "==" in condition:
         axis = "token" if "(token)" in condition else "completion"
         return f"write `max({of} if {condition} else missing, over={axis})`"
     words = ("", "") if call == here else (f"{what} of a metric of its own, which a formula reads: `", "`")

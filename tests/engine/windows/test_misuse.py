@@ -254,13 +254,13 @@ def test_rows_of_a_replay_buffer(tmp_path: Path) -> None:
             with log.step(step):
                 log.observe(row=[2 * step, 2 * step + 1], reward=drawn)
                 if step == 2:
-                    log.observe(row=[0, 1], loss=losses, **({"own_reward": rewards[0]} if own else {}))
+                    log.observe(row=[0, 1], loss=losses, **({"own_reward": rewards[0]} if carried else {}))
 
-    own = False
+    carried = False
     assert "signals: {update: {own_reward: completion float}}" in raised(
         of_two_phases(JOINED, axes=IDS), body, tmp_path / "refused"
     )
-    own = True
+    carried = True
     mended = of_two_phases({"late": "mean(own_reward * loss)", "reward": "mean"}, axes=IDS)
     mended["signals"]["update"] = {**mended["signals"]["update"], "own_reward": "completion float"}
     logged = run(mended, body, tmp_path / "mended").scalars
