@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Literal, Never
 from weakref import ref
 
 from declog.compiler import captures, compile
-from declog.config.alerts_of_presets import without_presets
 from declog.config.compose import application_directory, compose, imports_of, working_directory
 from declog.config.composed import Composed
-from declog.config.fix_trials import about, with_right_declarations, with_tried_fixes, without
 from declog.config.interpolation import beside
 from declog.config.lint import beside_the_node, lint, self_first
 from declog.config.presets import declared, fitting
+from declog.config.problems.alerts_of_presets import without_presets
+from declog.config.problems.fix_trials import about, with_right_declarations, with_tried_fixes, without
 from declog.config.search_path import GROUP
 from declog.config.source_map import FileLocation, shown_path
 from declog.config.upgrades import deprecated, explained, renamed

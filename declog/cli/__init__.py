@@ -90,7 +90,7 @@ def _run(words: list[str]) -> int:
     except ConfigError as error:
         if "format" not in args or args.format != "json":
             raise
-        from declog.config.diagnostics import as_dict
+        from declog.config.problems.diagnostics import as_dict
 
         write_json({"ok": False, "problems": [as_dict(problem) for problem in error.problems]})
         return UNCOMPOSED if isinstance(error, CompositionError) else INVALID

@@ -12,7 +12,7 @@ from typing import Any
 from declog.compiler import ranges
 from declog.compiler.draft import Draft
 from declog.compiler.filters import specs_of
-from declog.compiler.tensor_code import as_tensors
+from declog.compiler.fixes.tensor_code import as_tensors
 from declog.errors import Path, Problem, RuntimeFailure, error_text
 from declog.language.dtypes import Axis, DType
 from declog.language.functions import Function

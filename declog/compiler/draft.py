@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 from declog.errors import Path, Problem, UsageError, in_flow
 from declog.language.dtypes import AXES, NUMERIC, Axis, DType, Type, any_of, per
+from declog.language.fixes.tracker_names import Shown, metric_of
+from declog.language.fixes.wrong_calls import of_chosen
 from declog.language.functions import Functions
 from declog.language.functions.rules import of_quotient, of_text, of_type
 from declog.language.model import Model
@@ -22,8 +24,6 @@ from declog.language.reductions import Reductions
 from declog.language.row_functions import RowFunctions
 from declog.language.spec import DerivedSpec, LogSpec, Observed
 from declog.language.syntax import ExpressionError
-from declog.language.tracker_names import Shown, metric_of
-from declog.language.wrong_calls import of_chosen
 from declog.plans import ops
 
 Constant = bool | int | float | str

@@ -10,13 +10,13 @@ from typing import get_args
 from declog.compiler.draft import Draft, fits, op_of
 from declog.compiler.scopes import typed
 from declog.errors import Path, Problem, in_flow, nearest
-from declog.language import unparsable
 from declog.language.dtypes import NUMERIC, Axis, DType
+from declog.language.fixes import unparsable
+from declog.language.fixes.unknown_names import as_label
+from declog.language.fixes.wrong_forms import in_one_way
 from declog.language.nodes import Node
 from declog.language.phases import labels
 from declog.language.spec_of_tables import FilterSpec, Within
-from declog.language.unknown_names import as_label
-from declog.language.wrong_forms import in_one_way
 from declog.plans.ops import FilterOp
 
 # The keys that choose rows, by the kind of filter; a filter without any of them takes all rows.

@@ -11,13 +11,14 @@ from typing import Any
 
 from declog.compiler import labels
 from declog.compiler.draft import Draft, SwitchedOff, has_type
+from declog.compiler.fixes.reduced_parts import in_metrics, of_share
 from declog.compiler.names import of_output
-from declog.compiler.reduced_parts import in_metrics, of_share
 from declog.compiler.scopes import FACTS, MetricScope, tried
 from declog.errors import Path, in_flow
-from declog.language import earlier_steps, library_calls, unknown_names
 from declog.language.dtypes import DType
 from declog.language.expression import Compiler
+from declog.language.fixes import earlier_steps, library_calls, unknown_names
+from declog.language.fixes.tracker_names import in_formula, reductions_of
 from declog.language.moments import FORMULAS
 from declog.language.nodes import BUILTIN, LABEL, METRIC, Node, walk
 from declog.language.notation import is_reduction, reduced
@@ -26,7 +27,6 @@ from declog.language.scope import BUILTINS
 from declog.language.shorthand import OF_ROWS
 from declog.language.spec import MetricSpec
 from declog.language.syntax import ExpressionError, parse, refuse
-from declog.language.tracker_names import in_formula, reductions_of
 from declog.plans.modes import ModesOfMetrics
 from declog.plans.needs import needs, ordered, read, read_by_label, sources
 from declog.plans.ops import FormulaOp, MetricOp

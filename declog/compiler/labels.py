@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 from declog.compiler.draft import Draft, SwitchedOff
 from declog.language.dtypes import DType
 from declog.language.expression import Compiler
+from declog.language.fixes.tracker_names import Shown
 from declog.language.functions.text import bucket_labels
 from declog.language.nodes import LABEL, Node, members_of, walk
 from declog.language.notation import is_reduction
 from declog.language.scope import Scope
 from declog.language.syntax import refuse
-from declog.language.tracker_names import Shown
 from declog.plans.ops import FormulaOp, MetricOp
 
 _METRIC = re.compile(r"'[^']*'|\"[^\"]*\"|(?<![\w.])([a-z_]\w*)(?=([/.][a-z_]\w*)?[/.\[])")  # quoted texts are skipped

@@ -9,16 +9,18 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from declog.compiler import metrics_of_metrics, reduced_parts, suggestions, token_labels
-from declog.compiler.axis_labels import refuse_axis
+from declog.compiler import token_labels
 from declog.compiler.draft import PREFERRED, Draft, fits
+from declog.compiler.fixes import metrics_of_metrics, reduced_parts, suggestions
+from declog.compiler.fixes.axis_labels import refuse_axis
 from declog.compiler.metric_phase import phase_of
 from declog.compiler.names import RANK, of_output
 from declog.compiler.scopes import FACTS, SignalScope, typed
 from declog.errors import Entry, Path, Problem, nearest
-from declog.language import bins, idioms, library_calls
 from declog.language.dtypes import NUMERIC, Axis, DType
 from declog.language.expression import Compiler
+from declog.language.fixes import bins, idioms, library_calls
+from declog.language.fixes.tracker_names import suffix_of
 from declog.language.functions import REQUIRED
 from declog.language.nodes import LOGGED, PLAIN, Node, walk
 from declog.language.notation import SEVERAL
@@ -26,7 +28,6 @@ from declog.language.phases import labels
 from declog.language.reductions import Reduction, out_of_range, quantile_level
 from declog.language.spec import MetricSpec
 from declog.language.syntax import ExpressionError, Parsed, parse, refuse
-from declog.language.tracker_names import suffix_of
 from declog.language.tree import listed
 from declog.plans.ops import MetricOp
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from declog.compiler.draft import Draft, op_of
 from declog.errors import Path, did_you_mean, in_flow, nearest
-from declog.language import idioms
+from declog.language.fixes import idioms
+from declog.language.fixes.tracker_names import in_formula, suffix_of
 from declog.language.nodes import LOGGED
 from declog.language.spec import AboutSpec, MetricSpec
-from declog.language.tracker_names import in_formula, suffix_of
 from declog.plans.ops import AboutOp, NameOp
 
 RANK = "rank"  # the label that `axes.rank: each` gives

@@ -13,15 +13,15 @@ from functools import cache
 from pathlib import PurePosixPath
 
 from declog import sinks
-from declog.compiler import suggestions
 from declog.compiler.draft import PREFERRED, Draft, op_of
+from declog.compiler.fixes import suggestions
 from declog.compiler.formulas import condition
 from declog.compiler.scopes import FACTS
 from declog.errors import Path, Problem, SinkError, did_you_mean, elsewhere, in_flow
-from declog.language import other_tools
+from declog.language.fixes import other_tools
+from declog.language.fixes.wrong_forms import selector_of
 from declog.language.nodes import Node, members_of
 from declog.language.spec import ProfileSpec, SelectorSpec, SinkSpec
-from declog.language.wrong_forms import selector_of
 from declog.plans.needs import inputs, read
 from declog.plans.ops import FormulaOp, MetricOp, ProfileOp, SinkOp
 

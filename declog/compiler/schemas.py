@@ -11,8 +11,9 @@ from declog.compiler.draft import Draft, SwitchedOff, fits, needs_axis
 from declog.compiler.names import check_template
 from declog.compiler.scopes import SignalScope, call_of, typed
 from declog.errors import Path, in_flow
-from declog.language import library_calls, patterns
+from declog.language import patterns
 from declog.language.dtypes import ABOVE, NUMERIC, Axis, DType, per
+from declog.language.fixes import library_calls
 from declog.language.functions.rules import of_text
 from declog.language.nodes import MODE, Node
 from declog.language.row_functions import RowFunction

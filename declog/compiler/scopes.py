@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from declog.compiler import labels, names, suggestions
+from declog.compiler import labels, names
 from declog.compiler.draft import Draft, SwitchedOff
+from declog.compiler.fixes import suggestions
 from declog.errors import Path, Problem, elsewhere, in_flow, nearest
-from declog.language import step_time
-from declog.language.best_so_far import so_far
 from declog.language.dtypes import AXES, Axis, DType, Type
 from declog.language.expression import compile_expression
+from declog.language.fixes import best_so_far, step_time
 from declog.language.nodes import ALONE, BUILTIN, LABEL, LABELLED, LEAVES, METRIC, SIGNAL, Node
 from declog.language.notation import reduced
 from declog.language.parser import names_in, tree_of
@@ -194,7 +194,7 @@ class MetricScope(ConstantScope):
         when = str(draft.spec.alerts[self.of_alert].when) if self.of_alert in draft.spec.alerts else ""
         if re.search(rf"[<>=] *{re.escape(name)}\b", when) is None:
             return None
-        if so_far(name, when, self) is not None:
+        if best_so_far.so_far(name, when, self) is not None:
             return None
         near = nearest(name, self.names())
         fix = f"a number, such as 0.5; or constants: {{{name}: 0.5}}" + (f"; or did you mean `{near}`?" if near else "")

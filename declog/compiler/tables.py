@@ -7,20 +7,22 @@ import string
 from collections.abc import Iterable
 from dataclasses import replace
 
-from declog.compiler import labels, names, suggestions
+from declog.compiler import labels, names
 from declog.compiler.draft import Draft, SwitchedOff, has_type, needs_axis, op_of
 from declog.compiler.filters import filter_of
+from declog.compiler.fixes import suggestions
 from declog.compiler.formulas import over_metrics
 from declog.compiler.schemas import coarser, columns, of_schema, of_table
 from declog.compiler.scopes import MetricScope
 from declog.errors import Problem, did_you_mean, in_flow, nearest
-from declog.language import alert_keys, notation, unparsable
+from declog.language import notation
 from declog.language.dtypes import AXES, NUMERIC, Axis, DType, per
-from declog.language.modes import alert_of_mode, in_mode
+from declog.language.fixes import alert_keys, unparsable
+from declog.language.fixes.modes import alert_of_mode, in_mode
+from declog.language.fixes.unknown_names import says_reward
 from declog.language.nodes import CONST, LABEL, LABELLED, METRIC, Node, label_of, reads_other_ranks, walk
 from declog.language.notation import SIGNS, bounds
 from declog.language.spec_of_tables import TableSpec
-from declog.language.unknown_names import says_reward
 from declog.plans.needs import read
 from declog.plans.ops import NAME, AlertOp, ColumnOp, FilterOp, TableOp
 from declog.sinks import known_kinds

@@ -20,14 +20,14 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from declog.config.composed import Composed, is_plain, node_of, of_config, of_node, wrapped
-from declog.config.composition_errors import composition_error, unknown_preset
-from declog.config.file_errors import lost
 from declog.config.files import chooses_config, text_of
 from declog.config.fold import Composition
 from declog.config.hydra import InCode, Loader, config_loader
 from declog.config.origin import Origin
-from declog.config.override_errors import problem_of, without_colons
 from declog.config.overrides import ADDS, pasted, taken, with_equals, written
+from declog.config.problems.composition_errors import composition_error, unknown_preset
+from declog.config.problems.file_errors import lost
+from declog.config.problems.override_errors import problem_of, without_colons
 from declog.config.project import config_dir as config_folder
 from declog.config.project import load_imports
 from declog.config.quoting import depths

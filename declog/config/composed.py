@@ -19,16 +19,16 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException, UnsupportedValueType
 
-from declog.config.as_written import as_written
-from declog.config.diagnostics import located
-from declog.config.file_errors import first_line
 from declog.config.files import application_with
 from declog.config.fold import Composition
 from declog.config.hydra import jobs, running_loader
 from declog.config.interpolation import Resolved, key_path, masked
 from declog.config.long_form import without_nulls
 from declog.config.origin import Origin
-from declog.config.override_fixes import in_override_terms
+from declog.config.problems.as_written import as_written
+from declog.config.problems.diagnostics import located
+from declog.config.problems.file_errors import first_line
+from declog.config.problems.override_fixes import in_override_terms
 from declog.config.search_path import GROUP, HYDRA_ERRORS, PROVIDER, package_of, provider_of
 from declog.config.source_map import Layer, Provenance, shown_path
 from declog.distribution import NAME

@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from declog.config.files import defaults_of, of_file, source_file
 from declog.config.hydra import Defaults, Files, InCode, file_of, source_of
-from declog.config.override_errors import Refused, problem_of, refusal
+from declog.config.problems.override_errors import Refused, problem_of, refusal
 from declog.config.search_path import GROUP
 from declog.config.source_map import CodeLocation, FileLocation, Layer, OverrideLocation, Provenance, StoreLocation
 from declog.errors import Path, Problem

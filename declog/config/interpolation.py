@@ -21,8 +21,8 @@ from omegaconf import DictConfig, ListConfig, Node, OmegaConf
 from omegaconf.basecontainer import BaseContainer
 from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
-from declog.config.composition_errors import nearest_key
-from declog.config.file_errors import first_line
+from declog.config.problems.composition_errors import nearest_key
+from declog.config.problems.file_errors import first_line
 from declog.config.search_path import GROUP
 from declog.errors import Path, Problem, in_flow
 from declog.language.keys import keys as keys_of

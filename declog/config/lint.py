@@ -13,23 +13,23 @@ from hydra.plugins.config_source import ConfigSource
 
 from declog.config.compose import PACKAGE
 from declog.config.composed import Composed
-from declog.config.diagnostics import in_file
 from declog.config.files import defaults_of, source_path
 from declog.config.fold import choice_of
 from declog.config.hydra import Files, read_by
 from declog.config.origin import Origin
 from declog.config.overrides import ADDS, pasted
 from declog.config.presets import home_of
+from declog.config.problems.diagnostics import in_file
 from declog.config.search_path import GROUP, PROVIDER, teams
 from declog.config.source_map import FileLocation, Layer, Location, OverrideLocation, shown_path
 from declog.config.uses import declared
 from declog.config.yaml_lint import surprise, suspicious
 from declog.errors import ConfigError, Path, Problem, Where, in_flow, nested
+from declog.language.fixes.tracker_names import id_of
+from declog.language.fixes.wrong_forms import without_sink
 from declog.language.keys import SECTIONS
-from declog.language.tracker_names import id_of
 from declog.language.tree import at, has, map_at
 from declog.language.validation import validate
-from declog.language.wrong_forms import without_sink
 
 # Keys of entries. None of them is the name of an entry: beside an empty entry, such a key has lost its indentation.
 _KEYS_OF_ENTRIES = frozenset({"expr", "where", "reduce", "formula", "axis", "kind", "above", "below", "schema"})

@@ -113,7 +113,7 @@ def _explain(words: Sequence[str], folders: Sequence[str], mains: Sequence[str])
     imported = GROUP in vars(sys.modules["__main__"])
     if jobs or not (folders or imported or started_with or any(GROUP in word for word in words)):
         return
-    from declog.config.refused_run import answers, primary  # no run pays for it
+    from declog.config.problems.refused_run import answers, primary  # no run pays for it
 
     names = option(words, "--config-name", "-cn")
     for problem in answers(words, mains if imported else (), started_with or primary(folders, names)):

@@ -24,16 +24,16 @@ from hydra.plugins.config_source import ConfigSource
 from declog.config.compose import presets, project_folder
 from declog.config.composed import Composed
 from declog.config.files import YamlLoader, source_path
-from declog.config.fix_trials import Check
 from declog.config.hydra import config_loader, groups_of
 from declog.config.overrides import pasted
+from declog.config.problems.fix_trials import Check
 from declog.config.search_path import GROUP, PROVIDER, ROOT, preset_folders, provider_of
 from declog.distribution import NAME, VERSION
 from declog.errors import Path, Problem, in_flow
+from declog.language.fixes.unknown_names import as_label
 from declog.language.keys import entries
 from declog.language.shorthand import long, signal_names
 from declog.language.tree import Node, has, listed, over, tree_of
-from declog.language.unknown_names import as_label
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The locations of composed keys: plain data between the composer and the error renderer.
 
-``fold.py`` fills it, and ``diagnostics.py`` shows it.
+``fold.py`` fills it, and ``problems/diagnostics.py`` shows it.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ from declog.config.overrides import parsed, setting
 from declog.config.search_path import package_of, provider_of
 from declog.config.uses import Use, declared, old_names, uses
 from declog.errors import Path, Problem, in_flow, nearest, nested
+from declog.language.fixes.tracker_names import id_of
 from declog.language.keys import NAMED, SECTIONS, entries, entry_path, is_entry, sections_with
-from declog.language.tracker_names import id_of
 from declog.language.tree import at, map_at
 
 LOCK = "declog.lock"

@@ -18,8 +18,9 @@ import numpy as np
 
 from declog.errors import Problem, did_you_mean, nearest
 from declog.errors.elsewhere import same_signal
-from declog.language import idioms, library_calls, notation, unknown_names, wrong_calls, wrong_subscripts
+from declog.language import notation
 from declog.language.dtypes import AXES, MEMBER, Axis, DType, Type
+from declog.language.fixes import idioms, library_calls, unknown_names, wrong_calls, wrong_subscripts
 from declog.language.functions import BUILTIN, REQUIRED, Function, Functions, Param
 from declog.language.functions.rules import Call, of_type
 from declog.language.nodes import COMBINED, CONST, LABEL, METRIC, SAID, WRITTEN, Graph, Node

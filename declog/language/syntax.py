@@ -9,8 +9,8 @@ from functools import lru_cache
 from typing import Any, NoReturn
 
 from declog.errors import Problem
+from declog.language.fixes.unparsable import fix_of
 from declog.language.parser import called, plain_words, tree_of
-from declog.language.unparsable import fix_of
 
 MAX_LENGTH = 4_000  # characters
 MAX_NODES = 600

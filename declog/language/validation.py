@@ -17,6 +17,13 @@ from pydantic import ValidationError
 from declog.distribution import NAME
 from declog.errors import ConfigError, Path, Problem, Where, did_you_mean, in_flow, nearest
 from declog.errors.nesting import nesting
+from declog.language.fixes.mistakes import answered, application
+from declog.language.fixes.modes import alert_of_mode, in_mode
+from declog.language.fixes.other_tools import named
+from declog.language.fixes.tracker_names import Shown, id_of, metric_of, of_one_reduction, with_families
+from declog.language.fixes.unparsable import of_filter, spelt
+from declog.language.fixes.wrong_forms import as_profile, counted, of_actions, selector_of
+from declog.language.fixes.wrong_types import of_type
 from declog.language.keys import (
     SECTIONS,
     atoms,
@@ -31,19 +38,12 @@ from declog.language.keys import (
     sections_with,
     values,
 )  # fmt: skip
-from declog.language.mistakes import answered, application
-from declog.language.modes import alert_of_mode, in_mode
 from declog.language.notation import SIGNS, bounds, condition, reduced
-from declog.language.other_tools import named
 from declog.language.shorthand import long
 from declog.language.spec import IDENTIFIER, LogSpec
 from declog.language.spec_of_tables import Length
 from declog.language.spec_of_tests import TestSpec
-from declog.language.tracker_names import Shown, id_of, metric_of, of_one_reduction, with_families
 from declog.language.tree import map_at, tree_of
-from declog.language.unparsable import of_filter, spelt
-from declog.language.wrong_forms import as_profile, counted, of_actions, selector_of
-from declog.language.wrong_types import of_type
 
 
 def validate(data: Mapping[str, Any]) -> LogSpec:

@@ -15,10 +15,10 @@ from typing import Any
 
 import yaml
 
-from declog.config.diagnostics import in_file, in_override
-from declog.config.file_errors import not_yaml
 from declog.config.files import YamlLoader, of_file
 from declog.config.overrides import parsed, written
+from declog.config.problems.diagnostics import in_file, in_override
+from declog.config.problems.file_errors import not_yaml
 from declog.errors import CompositionError, ConfigError, Problem, Where, in_flow
 
 _KEY = r"\+*declog\.metrics\.\w+="

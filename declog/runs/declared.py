@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from declog.errors import in_flow
-from declog.language.tracker_names import metric_of
+from declog.language.fixes.tracker_names import metric_of
 from declog.runs.frame import Frame
 from declog.runs.series import LoggedName
 

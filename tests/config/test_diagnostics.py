@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from declog.config.compose import compose
-from declog.config.diagnostics import as_dict, located
+from declog.config.problems.diagnostics import as_dict, located
 from declog.config.source_map import Provenance
 from declog.errors import CompositionError, ConfigError, Problem
 from tests.conftest import WritePreset

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from declog.config.fold import overridden
-from declog.config.override_errors import refusal
+from declog.config.problems.override_errors import refusal
 from declog.language.tree import Node, over, said, tree_of
 from tests.conftest import examples
 

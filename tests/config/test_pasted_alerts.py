@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import declog
-from declog.config.refused_run import problems
+from declog.config.problems.refused_run import problems
 from declog.errors import Problem
 from tests.config.test_pasted_answers import problems_of
 

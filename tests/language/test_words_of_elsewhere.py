@@ -16,7 +16,8 @@ import yaml
 import declog
 from declog.errors import Problem, elsewhere
 from declog.errors.elsewhere import calls
-from declog.language import reductions, unparsable
+from declog.language import reductions
+from declog.language.fixes import unparsable
 from declog.language.functions import BUILTIN as FUNCTIONS
 from declog.language.functions import Functions
 from declog.language.keys import below, keys, model_of

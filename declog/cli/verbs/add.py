@@ -133,7 +133,7 @@ def _metrics(word: str) -> tuple[dict[str, str], Path | None]:
 def _of_file(path: Path) -> Iterator[tuple[str, str]]:
     import yaml
 
-    from declog.config.file_errors import not_yaml
+    from declog.config.problems.file_errors import not_yaml
     from declog.errors import CompositionError
 
     try:

@@ -259,7 +259,7 @@ def _lines(result: Checked, plan: Plan, args: argparse.Namespace, *, several: bo
 
 
 def _as_dict(result: Checked, *, timings: bool) -> dict[str, Any]:
-    from declog.config.diagnostics import as_dict
+    from declog.config.problems.diagnostics import as_dict
 
     plan = result.plan
     data: dict[str, Any] = {"ok": plan is not None, "words": list(result.words)}

@@ -9,18 +9,18 @@ from typing import Any, NoReturn
 
 from declog.errors import Entry, did_you_mean, elsewhere, in_flow, nearest
 from declog.errors.elsewhere import SYNONYMS
-from declog.language import bins, earlier_steps, group_size, idioms, library_calls
-from declog.language.best_so_far import best_of_mode, best_of_steps, compared_with_itself, of_all_steps, so_far
 from declog.language.dtypes import ABOVE, AXES, MEMBER, DType
-from declog.language.modes import MODES, in_mode, of_one_mode, without_mode
+from declog.language.fixes import bins, earlier_steps, group_size, idioms, library_calls
+from declog.language.fixes.best_so_far import best_of_mode, best_of_steps, compared_with_itself, of_all_steps, so_far
+from declog.language.fixes.modes import MODES, in_mode, of_one_mode, without_mode
+from declog.language.fixes.step_time import seconds_of
+from declog.language.fixes.tracker_names import in_formula
 from declog.language.nodes import BUILTIN, LABEL, LABELLED, MODE, Node
 from declog.language.notation import SIGNS, WORD, both, bounds, is_reduction, reduced
 from declog.language.parser import body_of, called, names_in, source_of, tree_of
 from declog.language.scope import Scope
 from declog.language.smoothing import Smoothing
-from declog.language.step_time import seconds_of
 from declog.language.syntax import parse, refuse
-from declog.language.tracker_names import in_formula
 
 _NUMBER = re.compile(r"(signals: \{any: \{\w+: completion)\}\} for numbers, .*")  # the fix that declares a signal
 Span = tuple[int, int]  # a half-open character range of the expression

@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from declog.errors import Entry, elsewhere, in_flow
+from declog.language.fixes.library_calls import naming, of_library
+from declog.language.fixes.tracker_names import in_formula, reductions_of
 from declog.language.keys import keys
-from declog.language.library_calls import naming, of_library
 from declog.language.notation import both
 from declog.language.parser import body_of
 from declog.language.scope import Scope
 from declog.language.smoothing import MOST
 from declog.language.spec import MetricSpec
 from declog.language.syntax import parse
-from declog.language.tracker_names import in_formula, reductions_of
 
 
 def so_far(name: str, text: str, scope: Scope) -> dict[str, Any] | None:

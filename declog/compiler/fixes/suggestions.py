@@ -14,10 +14,11 @@ from typing import Any
 from declog.compiler.draft import NAME, PREFERRED, Draft
 from declog.errors import Entry, Problem, in_flow, nearest
 from declog.errors.elsewhere import SYNONYMS
-from declog.language import idioms, library_calls, unknown_names, wrong_calls, wrong_subscripts
 from declog.language.dtypes import Axis, DType
-from declog.language.earlier_steps import reads_earlier
 from declog.language.expression import Compiler
+from declog.language.fixes import idioms, library_calls, unknown_names, wrong_calls, wrong_subscripts
+from declog.language.fixes.earlier_steps import reads_earlier
+from declog.language.fixes.wrong_forms import of_calls, of_expressions
 from declog.language.nodes import SIGNAL, Node
 from declog.language.notation import both, is_reduction, reduced
 from declog.language.parser import body_of, called, conjuncts, names_in, tree_of
@@ -26,7 +27,6 @@ from declog.language.smoothing import Smoothing
 from declog.language.spec import MetricSpec, Observed
 from declog.language.syntax import ExpressionError
 from declog.language.tree import listed
-from declog.language.wrong_forms import of_calls, of_expressions
 from declog.plans.ops import MetricOp
 
 

@@ -15,14 +15,14 @@ from declog.compiler.draft import Draft
 from declog.compiler.scopes import tried
 from declog.errors import Problem, in_flow, misspelt
 from declog.errors.elsewhere import SYNONYMS
-from declog.language import earlier_steps, library_calls, step_time, wrong_calls
 from declog.language.dtypes import Axis, DType
+from declog.language.fixes import earlier_steps, library_calls, step_time, wrong_calls
+from declog.language.fixes.tracker_names import in_formula, reductions_of
 from declog.language.nodes import Node
 from declog.language.notation import SEVERAL, both
 from declog.language.parser import called, names_in, tree_of
 from declog.language.reductions import BUILTIN, quantile_level
 from declog.language.spec import MetricSpec
-from declog.language.tracker_names import in_formula, reductions_of
 from declog.language.tree import listed
 
 _PLAIN = frozenset({"name", "tags", "log"})  # keys that a formula has, too

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from declog.language import idioms
+from declog.language.fixes import idioms
 from declog.language.keys import entries
 from declog.language.nodes import LOGGED
 from declog.language.notation import SEVERAL

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from declog.config.override_fixes import edit_of
+from declog.config.problems.override_fixes import edit_of
 from declog.config.quoting import is_expression
 from declog.errors import DeclogError, Entry, Path, Problem, in_flow, keys, nested
 from declog.language.keys import entry_path, keys_at

@@ -12,19 +12,19 @@ from typing import Any
 
 from declog.errors import Path, Problem, elsewhere, in_flow, nearest, nested
 from declog.errors.elsewhere import SYNONYMS
-from declog.language import alert_keys, best_so_far, bins, chosen_rows, idioms, wrong_forms
-from declog.language.earlier_steps import BEFORE, CHANGES, RATIOS, SLOPES
+from declog.language.fixes import alert_keys, best_so_far, bins, chosen_rows, idioms, wrong_forms
+from declog.language.fixes.earlier_steps import BEFORE, CHANGES, RATIOS, SLOPES
+from declog.language.fixes.labelled_rows import of_labelled_rows, of_labelled_table
+from declog.language.fixes.library_calls import SPANS, as_rate, of_level_beside
+from declog.language.fixes.other_tools import of_other_tools, of_verb
+from declog.language.fixes.unknown_names import of_fewer_values
+from declog.language.fixes.wrong_types import bucketed, edges_of
 from declog.language.keys import SECTIONS, entries, entry_names, keys, keys_at, model_of, section_of, sections_with
-from declog.language.labelled_rows import of_labelled_rows, of_labelled_table
-from declog.language.library_calls import SPANS, as_rate, of_level_beside
 from declog.language.model import Scalar
 from declog.language.notation import OF_PARTS, both, is_reduction, of_parts, reduced, signal_of
-from declog.language.other_tools import of_other_tools, of_verb
 from declog.language.smoothing import MOST, Smoothing
 from declog.language.spec import COMBINE, AboutSpec, LogSpec, MetricSpec, ProfileSpec, SignalSpec
 from declog.language.tree import at, listed, map_at
-from declog.language.unknown_names import of_fewer_values
-from declog.language.wrong_types import bucketed, edges_of
 
 EXTENDS = elsewhere.words("bases")  # words for the defaults list
 

@@ -10,15 +10,15 @@ from typing import Any
 
 from declog.errors import Path, elsewhere, in_flow
 from declog.errors.elsewhere import SYNONYMS
+from declog.language.fixes.library_calls import weighing
+from declog.language.fixes.modes import of_one_mode, words_of_evaluations
+from declog.language.fixes.tracker_names import id_of, in_formula, reductions_of
+from declog.language.fixes.wrong_forms import is_off, sinks_and_options, switched, without_sink
 from declog.language.keys import entries, entry_names, keys, keys_at
-from declog.language.library_calls import weighing
-from declog.language.modes import of_one_mode, words_of_evaluations
 from declog.language.notation import SIGNS, WORD, both, bounds, reduced
 from declog.language.parser import body_of, names_in
 from declog.language.spec import IDENTIFIER, AboutSpec, AlertSpec
-from declog.language.tracker_names import id_of, in_formula, reductions_of
 from declog.language.tree import at, listed, map_at
-from declog.language.wrong_forms import is_off, sinks_and_options, switched, without_sink
 
 
 def of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:

@@ -7,14 +7,14 @@ import re
 from collections.abc import Callable
 
 from declog.errors import Entry, Problem, elsewhere
-from declog.language import group_size, idioms
 from declog.language.dtypes import Axis, DType, Type
-from declog.language.earlier_steps import plain
-from declog.language.library_calls import YOURS, is_of_matrix, naming, of_library, of_matrix
+from declog.language.fixes import group_size, idioms
+from declog.language.fixes.earlier_steps import plain
+from declog.language.fixes.library_calls import YOURS, is_of_matrix, naming, of_library, of_matrix
+from declog.language.fixes.wrong_calls import Span, along, digitized, in_place, instead
 from declog.language.nodes import Node
 from declog.language.notation import is_reduction, reduced
 from declog.language.parser import called, source_of, tree_of
-from declog.language.wrong_calls import Span, along, digitized, in_place, instead
 
 Tried = Callable[[str], Node | Problem]  # compiles another text, or returns its problem
 

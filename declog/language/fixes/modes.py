@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from declog.errors import in_flow
+from declog.language.fixes.tracker_names import reductions_of
 from declog.language.nodes import MODE
 from declog.language.notation import SIGNS, both, bounds
 from declog.language.parser import body_of, conjuncts, tree_of
-from declog.language.tracker_names import reductions_of
 
 MODES = {
     "is_train": "mode == 'train'", "is_training": "mode == 'train'", "training": "mode == 'train'",

@@ -13,7 +13,7 @@ from typing import Any
 
 from declog.errors import Entry, elsewhere
 from declog.errors.elsewhere import SYNONYMS
-from declog.language.library_calls import MODULES, of_library
+from declog.language.fixes.library_calls import MODULES, of_library
 from declog.language.parser import names_in, tree_of
 from declog.language.smoothing import Reduction, Smoothing
 

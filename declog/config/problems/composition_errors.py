@@ -17,12 +17,12 @@ from typing import Any
 import yaml
 from hydra.core.override_parser.types import Override
 
-from declog.config.file_errors import file_problem, first_line
 from declog.config.hydra import Loader, groups_of
 from declog.config.origin import Origin
-from declog.config.override_errors import Refused, problem_of, unreadable
 from declog.config.overrides import ADDS, parsed, pasted, quoted
 from declog.config.packages import files_named, known_presets, notes
+from declog.config.problems.file_errors import file_problem, first_line
+from declog.config.problems.override_errors import Refused, problem_of, unreadable
 from declog.config.search_path import GROUP, HYDRA_ERRORS
 from declog.errors import CompositionError, Problem, Where, did_you_mean, elsewhere, nearest
 from declog.language.keys import atoms, below, keys

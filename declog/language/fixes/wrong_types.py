@@ -9,9 +9,9 @@ from typing import Any
 
 from declog.errors import in_flow
 from declog.errors.elsewhere import SYNONYMS
+from declog.language.fixes.unparsable import spelt
 from declog.language.model import Scalar
 from declog.language.tree import listed
-from declog.language.unparsable import spelt
 
 
 def of_type(noun: str, example: str, key: str, value: Any, depth: int) -> str:
@@ -127,6 +127,6 @@ def _numbers(edges: Any) -> Sequence[int | float]:
 
 def edges_of(label: str) -> str:
     """A note on the labels that the edges of a `bucket` make; empty without edges."""
-    from declog.language.wrong_calls import edges  # imports numpy, which composing alone does not need
+    from declog.language.fixes.wrong_calls import edges  # imports numpy, which composing alone does not need
 
     return edges("bucket", label).removeprefix("; ")

@@ -11,8 +11,8 @@ import yaml
 from declog.config.composed import Composed
 from declog.errors import Path, Problem, in_flow
 from declog.errors.elsewhere import SYNONYMS
+from declog.language.fixes.mistakes import answered
 from declog.language.keys import keys
-from declog.language.mistakes import answered
 from declog.language.notation import SIGNS, bounds
 from declog.language.parser import body_of, names_in
 from declog.language.spec import AlertSpec

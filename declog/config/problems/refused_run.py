@@ -18,8 +18,8 @@ import yaml
 from declog.config.compose import composed, presets
 from declog.config.files import Choice, defaults_of, is_application
 from declog.config.origin import Origin
-from declog.config.override_errors import problem_of, unreadable
 from declog.config.overrides import ADDS, parsed, pasted, taken
+from declog.config.problems.override_errors import problem_of, unreadable
 from declog.config.quoting import depths
 from declog.config.search_path import GROUP
 from declog.errors import CompositionError, ConfigError, Problem

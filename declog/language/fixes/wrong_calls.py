@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable
 
 from declog.errors import Entry, Problem, elsewhere
-from declog.language import bins, idioms, library_calls
 from declog.language.dtypes import Axis, DType
+from declog.language.fixes import bins, idioms, library_calls
 from declog.language.functions import REQUIRED, Function
 from declog.language.functions.text import bucket_labels
 from declog.language.nodes import Node

@@ -12,12 +12,12 @@ from typing import Any
 
 from declog.errors import Path, elsewhere, in_flow, nearest, nested
 from declog.errors.elsewhere import SYNONYMS
-from declog.language import bins, idioms, unparsable
+from declog.language.fixes import bins, idioms, unparsable
+from declog.language.fixes.wrong_types import of_labels
 from declog.language.keys import entry_names, keys_at
 from declog.language.notation import is_reduction, reduced
 from declog.language.spec_of_tables import ColumnType
 from declog.language.tree import at, listed
-from declog.language.wrong_types import of_labels
 
 AXES_OF_METRICS = frozenset({"token", "completion", "group", "prompt", "tokens", "completions", "groups", "prompts"})
 

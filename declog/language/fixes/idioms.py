@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from declog.errors import Entry, elsewhere
-from declog.language import bins
-from declog.language.bitwise import in_words
-from declog.language.library_calls import divides_by_n, is_of_module, of_library, quantile
+from declog.language.fixes import bins
+from declog.language.fixes.bitwise import in_words
+from declog.language.fixes.library_calls import divides_by_n, is_of_module, of_library, quantile
 
 AXES = frozenset({"axis", "dim", "dims", "keepdim", "keepdims", "by", "per", "group_by", "groupby"})
 _CONVERSIONS = elsewhere.words("conversions")

@@ -15,21 +15,21 @@ import yaml
 from hydra.errors import MissingConfigException
 from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
-from declog.config.diagnostics import in_file, where_of
 from declog.config.files import defaults_of, of_file
 from declog.config.fold import Composition, ListOverMap, choice_of
 from declog.config.hydra import Loader, file_of, groups_of
 from declog.config.origin import Origin
 from declog.config.packages import known_presets, notes
+from declog.config.problems.diagnostics import in_file, where_of
+from declog.config.problems.twice import of_twice
 from declog.config.quoting import depths, value_end
 from declog.config.search_path import GROUP, ROOT, preset_folders
 from declog.config.source_map import LINE_BREAK, FileLocation, shown_path
-from declog.config.twice import of_twice
 from declog.errors import Excerpt, Path, Problem, Where, did_you_mean, in_flow, nearest
-from declog.language.alert_keys import of_list
+from declog.language.fixes.alert_keys import of_list
+from declog.language.fixes.wrong_forms import as_map, as_profile, as_sinks
 from declog.language.keys import keys, models
 from declog.language.notation import is_reduction, of_axes
-from declog.language.wrong_forms import as_map, as_profile, as_sinks
 
 
 def first_line(error: Exception) -> str:

@@ -12,15 +12,15 @@ from typing import Any
 
 from declog.errors import elsewhere, in_flow, nearest
 from declog.errors.elsewhere import SYNONYMS
+from declog.language.fixes.library_calls import SPANS
+from declog.language.fixes.modes import alert_of_mode, in_mode
+from declog.language.fixes.tracker_names import Shown, in_formula, metric_of
+from declog.language.fixes.unparsable import BOUNDS, spelt, with_signs
+from declog.language.fixes.wrong_forms import of_prometheus
 from declog.language.keys import keys
-from declog.language.library_calls import SPANS
-from declog.language.modes import alert_of_mode, in_mode
 from declog.language.notation import SIGNS, condition
 from declog.language.parser import body_of
 from declog.language.spec import AlertSpec
-from declog.language.tracker_names import Shown, in_formula, metric_of
-from declog.language.unparsable import BOUNDS, spelt, with_signs
-from declog.language.wrong_forms import of_prometheus
 
 _ABOUT = ("metric", "metric_name", "signal", "target", "monitor", "on", "of", "expr")  # keys for an alert's metric
 _OPERATORS = ("op", "operator", "comparison", "cmp", "comparator", "direction", "condition", "rule", "trigger")

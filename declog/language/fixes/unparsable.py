@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable
 
 from declog.errors import Entry, elsewhere
-from declog.language.idioms import PIPE, REDUCTIONS, at_k, of_some_values, reduction
-from declog.language.library_calls import of_library
+from declog.language.fixes.idioms import PIPE, REDUCTIONS, at_k, of_some_values, reduction
+from declog.language.fixes.library_calls import of_library
 from declog.language.parser import body_of
 
 _SPELLINGS = {

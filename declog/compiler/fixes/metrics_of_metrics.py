@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from declog.compiler import reduced_parts
 from declog.compiler.draft import Draft
+from declog.compiler.fixes import reduced_parts
 from declog.compiler.scopes import FACTS
 from declog.errors import in_flow
+from declog.language.fixes.tracker_names import reductions_of
 from declog.language.notation import both, reduced
 from declog.language.parser import names_in, tree_of
 from declog.language.spec import MetricSpec
-from declog.language.tracker_names import reductions_of
 
 _OF_FORMULAS = frozenset({"name", "alias", "tags", "log", "empty", "when"})  # keys that a formula has, too
 _OF_ROWS = frozenset({"where", "by", "weight", "nan", "ranks", "max_labels"})  # keys that choose or weight rows

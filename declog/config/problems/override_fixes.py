@@ -12,10 +12,10 @@ import yaml
 from declog.config.overrides import parsed, pasted, setting
 from declog.config.search_path import GROUP
 from declog.errors import FLOW_MAP, Path, Problem, nearest
+from declog.language.fixes.mistakes import EXTENDS
 from declog.language.keys import SECTIONS, entry_path
 from declog.language.keys import keys as keys_of
 from declog.language.keys import keys_at as keys_below
-from declog.language.mistakes import EXTENDS
 from declog.language.spec import LogSpec
 from declog.language.tree import listed
 

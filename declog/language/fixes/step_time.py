@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Container
 
-from declog.language.library_calls import Substitution
+from declog.language.fixes.library_calls import Substitution
 from declog.language.syntax import parse
 
 _TIMES = re.compile(r"(?:(?:step|iter|iteration|wall|train|elapsed)_?)?(?:time|secs|duration)(?:_s)?|dt|step_seconds")

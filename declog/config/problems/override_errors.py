@@ -10,7 +10,6 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
-from declog.config.override_fixes import choice_of, edit_of, keys_at
 from declog.config.overrides import (
     ADDS,
     may_be_added,
@@ -22,17 +21,18 @@ from declog.config.overrides import (
     with_equals,
     written,
 )
+from declog.config.problems.override_fixes import choice_of, edit_of, keys_at
 from declog.config.search_path import GROUP
 from declog.config.uses import old_names
 from declog.errors import Excerpt, Problem, Where, did_you_mean, elsewhere, in_flow, nearest, nested
-from declog.language import mistakes, wrong_forms
+from declog.language.fixes import mistakes, wrong_forms
+from declog.language.fixes.other_tools import named
+from declog.language.fixes.tracker_names import id_of, metric_of, of_one_reduction, with_families
+from declog.language.fixes.wrong_forms import sinks_and_options
 from declog.language.keys import SECTIONS
 from declog.language.notation import SIGNS
-from declog.language.other_tools import named
 from declog.language.shorthand import signal_names
-from declog.language.tracker_names import id_of, metric_of, of_one_reduction, with_families
 from declog.language.tree import Node
-from declog.language.wrong_forms import sinks_and_options
 
 CURLY = ("\u2018", "\u2019", "\u201c", "\u201d")
 CURLY_TO_PLAIN = str.maketrans({mark: "'" if mark < "\u201c" else '"' for mark in CURLY})

@@ -1,0 +1,1 @@
+"""What to write in place of an expression that parses and does not compile."""
