@@ -200,7 +200,7 @@ def start(
     ``on_sigterm="close"`` closes the recorder when the process gets SIGTERM, before the process ends as it would have.
     It works in the main thread only.
     """
-    from declog.engine.token_texts import with_texts
+    from declog.engine.tables.token_texts import with_texts
     from declog.runtime.run import opening
     from declog.runtime.run.sigterm import close_on_sigterm
 

@@ -14,12 +14,12 @@ from declog.engine.cells import MetricValues
 from declog.engine.frame import GROUP_ID, Frame, of_mode
 from declog.engine.joins import Carryover
 from declog.engine.log_event import RESTART, EventFacts
-from declog.engine.mixed_groups import MixedGroups
 from declog.engine.publish import Dispatcher
 from declog.engine.reduce import Report
-from declog.engine.repeated_modes import RepeatedModes
-from declog.engine.row_numbers import RowNumbers
-from declog.engine.split_groups import SplitGroups
+from declog.engine.warnings.mixed_groups import MixedGroups
+from declog.engine.warnings.repeated_modes import RepeatedModes
+from declog.engine.warnings.row_numbers import RowNumbers
+from declog.engine.warnings.split_groups import SplitGroups
 from declog.engine.window_state import WindowState
 from declog.plans.ops import NO_SINK, Plan
 from declog.records import Beside

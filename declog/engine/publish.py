@@ -12,17 +12,17 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from declog.engine import formulas
-from declog.engine.cell_values import row_bytes
 from declog.engine.cells import Cells, MetricValues
 from declog.engine.evaluator import View
-from declog.engine.inactive import Inactive
 from declog.engine.joins import KEPT
 from declog.engine.log_event import EventFacts
 from declog.engine.metrics import Metrics
 from declog.engine.naming import Named, Naming, Output, shown_name
 from declog.engine.reduce import Report
-from declog.engine.tables import Tables
-from declog.engine.unseen_labels import UnseenLabels
+from declog.engine.tables.cell_values import row_bytes
+from declog.engine.tables.table import Tables
+from declog.engine.warnings.inactive import Inactive
+from declog.engine.warnings.unseen_labels import UnseenLabels
 from declog.engine.window_state import WindowState
 from declog.errors import RuntimeFailure
 from declog.errors.messages import listed

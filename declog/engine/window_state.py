@@ -23,7 +23,7 @@ from declog.engine.layout import Layout
 from declog.engine.log_event import EventFacts
 from declog.engine.partials import State, aligned, source
 from declog.engine.reduce import Reductions, Report, failure
-from declog.engine.tables import EXTRA
+from declog.engine.tables.table import EXTRA
 from declog.language.dtypes import Axis
 from declog.language.nodes import LEAVES, Node, walk
 from declog.plans.fingerprint import expressions

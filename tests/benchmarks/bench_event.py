@@ -22,11 +22,11 @@ import torch
 
 import declog
 from declog.engine.evaluation import Evaluation
-from declog.engine.inactive import Inactive
 from declog.engine.metrics import Metrics
 from declog.engine.naming import Naming
 from declog.engine.publish import Dispatcher
 from declog.engine.reduce import Reductions
+from declog.engine.warnings.inactive import Inactive
 from declog.runtime.ranks.log_event import LogEvent
 from declog.runtime.ranks.sender import Sender
 from declog.runtime.worker.row_keeper import RowKeeper

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from declog.engine.blocks import Batches, Block, Key, batches_of, texts_of
 from declog.engine.frame import GROUP_ID, Frame, Projection, of_mode
-from declog.engine.tables import _places
+from declog.engine.tables.table import _places
 from declog.errors import RuntimeFailure
 from declog.language.absence import ABSENT, HERE
 from declog.language.dtypes import Axis

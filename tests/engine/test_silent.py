@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import declog
-from declog.engine.silent import Silent
+from declog.engine.warnings.silent import Silent
 from declog.testing import MemorySink, run_ranks
 
 METRICS = {

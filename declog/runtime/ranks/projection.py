@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from declog.engine import filters
 from declog.engine.evaluator import View
 from declog.engine.frame import Frame
-from declog.engine.tables import EXTRA
+from declog.engine.tables.table import EXTRA
 from declog.language.dtypes import Axis
 from declog.language.segmented import NOTHING
 from declog.plans.ops import Plan, TableOp

@@ -7,7 +7,7 @@ from functools import reduce
 from itertools import groupby
 
 from declog.engine.spans import PHASE, Span
-from declog.engine.tables import EXTRA
+from declog.engine.tables.table import EXTRA
 from declog.plans.ops import PhaseOp
 from declog.runtime.rows.window import Window
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence, Set
 from functools import cache
 from itertools import combinations
 
-from declog.engine.inactive import METRICS
+from declog.engine.warnings.inactive import METRICS
 from declog.errors.messages import listed
 from declog.language.dtypes import Axis
 from declog.plans.needs import Clauses, Need, marks, signals_of, tables_of, values_of

@@ -14,7 +14,7 @@ from declog.engine.evaluator import View
 from declog.engine.frame import Frame
 from declog.engine.publish import Route, prefixed, submit
 from declog.engine.reduce import Report
-from declog.engine.tables import Tables
+from declog.engine.tables.table import Tables
 from declog.plans.ops import Plan
 from declog.records import Records
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import declog
-from declog.engine.cell_values import cut
+from declog.engine.tables.cell_values import cut
 from declog.records import Places, Table
 from declog.runtime.ranks.comm import Comm
 from declog.testing import MemorySink, run_ranks

@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import declog
-from declog.engine.token_cells import cell, redacted
-from declog.engine.token_texts import pieces_of
+from declog.engine.tables.token_cells import cell, redacted
+from declog.engine.tables.token_texts import pieces_of
 from declog.errors import UsageError
 from declog.language.dtypes import DType
 from declog.plans.ops import ColumnOp, TokensOp

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from declog.engine import token_cells
-from declog.engine.cell_values import row_bytes, shortened
 from declog.engine.evaluator import View
 from declog.engine.filters import Rows, Selection, reasons, select
 from declog.engine.frame import Frame
 from declog.engine.reduce import Report, failure
+from declog.engine.tables import token_cells
+from declog.engine.tables.cell_values import row_bytes, shortened
 from declog.errors import RuntimeFailure, error_text
 from declog.language.dtypes import Axis, DType
 from declog.language.plain_values import CONVERT, fits, natural, plain, returned

@@ -13,9 +13,9 @@ from functools import cache, partial
 from declog.engine.cells import MetricValues
 from declog.engine.frame import GROUP_ID, Frame
 from declog.engine.log_event import EventFacts
-from declog.engine.silent import Silent, SilentColumns
 from declog.engine.spans import PHASE, Arrivals, ModeState, Span
-from declog.engine.tables import EXTRA
+from declog.engine.tables.table import EXTRA
+from declog.engine.warnings.silent import Silent, SilentColumns
 from declog.errors import MissingSignalError
 from declog.errors.messages import listed
 from declog.language.dtypes import Axis

@@ -1,0 +1,1 @@
+"""Tables: the rows that filters select, and the values of their cells."""
