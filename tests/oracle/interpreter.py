@@ -254,16 +254,7 @@ class World:
         What is computed is one value per its own axis, of the latest event that it reads: whatever reads it, it is the
         same.
         """
-        if id(tree) not in self._facts:
-            self._facts[id(tree)] = (tree, self.event_of(tree), axis_of(tree, self.signals))
-        _, event, axis = self._facts[id(tree)]
-        at = self.moved(at, event)
-        if axis == "step" and not at.reader and self.reads_rows(tree):  # a value per step beside one of rows
-            at = at._replace(reader="row")
-        if axis == "token" and at.reader:  # what a token reads per completion is folded with it
-            at = at._replace(reader="token")
-        if axis == "group":
-            at = self.group(at)[0]._replace(member=at.member)
+        at = self.read_at(tree, at)
         key = (id(tree), at)
         if key not in self._known:
             before, self.scale = self.scale, 0.0
@@ -275,6 +266,20 @@ class World:
         found, peak = self._known[key]
         self.scale = max(self.scale, peak)
         return found
+
+    def read_at(self, tree: Tree, at: Point) -> Point:
+        """The point at which a tree is read for a row: of its own event and axis, and who reads its values per step."""
+        if id(tree) not in self._facts:
+            self._facts[id(tree)] = (tree, self.event_of(tree), axis_of(tree, self.signals))
+        _, event, axis = self._facts[id(tree)]
+        at = self.moved(at, event)
+        if axis == "step" and not at.reader and self.reads_rows(tree):  # a value per step beside one of rows
+            at = at._replace(reader="row")
+        if axis == "token" and at.reader:  # what a token reads per completion is folded with it
+            at = at._replace(reader="token")
+        if axis == "group":
+            at = self.group(at)[0]._replace(member=at.member)
+        return at
 
     def _value(self, tree: Tree, at: Point) -> Any:
         op, *args = tree
@@ -361,9 +366,9 @@ class World:
     def undecided(self, tree: Tree, at: Point) -> bool:
         """Whether a bool is neither true nor false, since something that it compares is missing.
 
-        As its value it is of the latest event that it reads: a signal of several events is read there.
+        It is read where its value is: at the latest event, by the same reader of values per step.
         """
-        at = self.moved(at, self.event_of(tree))
+        at = self.read_at(tree, at)
         op, *args = tree
         if op in ASKED:
             return any(self.value(item, at) is None for item in args if isinstance(item, tuple))
