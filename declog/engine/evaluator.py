@@ -22,7 +22,7 @@ from declog.engine.user_functions import by_rows, by_tensors
 from declog.errors import RuntimeFailure
 from declog.language import segmented
 from declog.language.absence import ABSENT, MISSING, PRESENT, QUESTIONS, Kind, absent, either, elementwise
-from declog.language.dtypes import MEMBER, Axis, DType
+from declog.language.dtypes import ABOVE, MEMBER, Axis, DType
 from declog.language.functions import DEFAULT, Function, FunctionOf
 from declog.language.functions.structure import SELECTIONS, selected
 from declog.language.moments import AGGREGATES, FORMULAS
@@ -226,8 +226,8 @@ class View:
             return _counting(node, arg.type.dtype, *self._evaluated(arg))
         where = self.absent(arg)
         begun: Kind = False
-        if node.over is Axis.GROUP:  # a step in which no group begins has no values per group
-            empty = self.frame.parts(Axis.GROUP, Axis.ALL).counts == 0
+        if node.type.axis is Axis.ALL and isinstance(node.over, Axis):  # a step without rows, or where no group begins
+            empty = self.frame.parts(Axis.GROUP if node.over is Axis.GROUP else Axis.COMPLETION, Axis.ALL).counts == 0
             begun = empty if empty.any() else False
         if where is True or where is False:
             return either(begun, where)
@@ -262,8 +262,8 @@ class View:
         if least < 2 or not np.ndim(self.value(node.args[-1])):
             return False
         arg, over = node.args[-1], node.over or Axis.COMPLETION
-        coarse = Axis.GROUP if over is Axis.COMPLETION else Axis.ALL
-        parts = None if over == MEMBER or arg.type.axis is None else self.frame.parts(arg.type.axis, coarse)
+        fine = arg.type.axis
+        parts = self.frame.parts(fine, ABOVE[over]) if fine is not None and isinstance(over, Axis) else None
         return groups.too_few(self._all_rows(arg, self._counted(arg)), parts, least)
 
     # -- a selection of rows
@@ -301,9 +301,9 @@ class View:
         if node.op in COLUMNS:
             values = self.frame.column(node.param("name"), exact=True)
             return self.value(node) if values is None else values
-        if node.op in ("first", "last") and node.over is Axis.COMPLETION:
+        if node.op in ("first", "last") and node.over in (Axis.COMPLETION, Axis.STEP):
             values = self._exact(node.args[0])
-            groups = self.frame.parts(Axis.COMPLETION, Axis.GROUP)
+            groups = self.frame.parts(Axis.COMPLETION, ABOVE[node.over])
             exact = values.astype(object) if values.dtype.kind == "i" else values
             return segmented.aggregate(AGGREGATES[node.op], exact, groups) if values.ndim else values
         return self.value(node)
@@ -327,8 +327,7 @@ class View:
             self._members[node.index] = self.members(arg)
         fine = arg.type.axis
         assert isinstance(over, Axis) and fine is not None
-        coarse = {Axis.COMPLETION: Axis.GROUP, Axis.GROUP: Axis.ALL}[over]
-        return segmented.aggregate(run, values, self.frame.parts(fine, coarse))
+        return segmented.aggregate(run, values, self.frame.parts(fine, ABOVE[over]))
 
     def _order(self, node: Node) -> dict[int, list[int]]:
         """The order that brings the members of each family into the order of the first.

@@ -59,7 +59,7 @@ class Expressions:
     def can(self, axis: str, event: str) -> bool:
         """Whether there are numbers on an axis."""
         if axis in ("group", "all"):
-            return self.groups and bool(self.names("completion", ("float", "int"), event))
+            return (self.groups or axis == "all") and bool(self.names("completion", ("float", "int"), event))
         return bool(self.names(axis, ("float", "int"), event))
 
     # ---- numbers
@@ -166,6 +166,9 @@ class Expressions:
 
     def _aggregated(self, axis: str, event: str, depth: int, exact: bool) -> Tree:
         finer, random = FINER[axis], self.random
+        over = finer
+        if axis == "all" and (not self.groups or self.maybe(0.5)):
+            finer, over = "completion", "step"
         names = (
             ["sum", "min", "max", "count", "first", "last"]
             if exact
@@ -177,10 +180,10 @@ class Expressions:
             return (
                 "aggregate",
                 random.choice(["sum", "count"] if exact else ["mean", "sum", "count"]),
-                finer,
+                over,
                 self.boolean(finer, event, depth),
             )
-        return ("aggregate", random.choice(names), finer, self.number(finer, event, depth, exact=exact))
+        return ("aggregate", random.choice(names), over, self.number(finer, event, depth, exact=exact))
 
     def special(self, event: str, depth: int, exact: bool, device: bool) -> Tree:
         """Numbers per completion that know how axes nest, and of texts."""

@@ -414,9 +414,10 @@ class World:
             if not points and any(self.observed(item, at) is ABSENT for item in needed(tree)):
                 return ABSENT
         else:
-            points = self.group(at) if over == "completion" else self.groups_of_step(at)
+            of_step = self.rows(at.block, at.event) if over == "step" else self.groups_of_step(at)
+            points = self.group(at) if over == "completion" else of_step
             points = [point._replace(member=at.member) for point in points]
-            if not points:  # no group begins in this step
+            if not points:  # the step has no rows, or no group begins in it
                 return ABSENT
         found = [self.judged(tree, point) for point in points]
         return ABSENT if name in ("std", "var") and sum(map(there, found)) == 1 else aggregate(name, found)

@@ -35,49 +35,34 @@ def _without_axis(call: Call, node: Node) -> str:
     nearest = f"`{call.name}({node}, over={axis.label})`"
     row = "window" if axis is Axis.STEP else ABOVE[axis].row
     alone = "that of all is a metric of its own, which a `formula:` can read"
-    if call.groups and (compared := _of_all_rows(call.name, node)) is not None:
-        return f"`{compared}` is that of all rows of a step, beside each row; {nearest} that of each {row}; {alone}"
+    if axis is Axis.COMPLETION:
+        beside = f"`{call.name}({node}, over=step)` is that of all rows of a step, beside each row"
+        return f"{beside}; {nearest} that of each {row}; {alone}"
     return f"{nearest} is that of each {row}, which is another value; {alone}; a row is compared with a number"
-
-
-def _of_all_rows(function: str, node: Node) -> str | None:
-    """The expression that reduces all completions of a step by reducing groups.
-
-    Returns None for values that are not per completion, and for functions that cannot be computed from groups.
-    """
-
-    def sum_of(inner: str) -> str:
-        return f"sum({inner}({node}, over=completion), over=group)"
-
-    if node.type.axis is not Axis.COMPLETION:
-        return None
-    if function == "mean":
-        return f"({sum_of('sum')} / {sum_of('count')})"
-    outer = {"count": "sum"}.get(function, function)
-    return f"{outer}({function}({node}, over=completion), over=group)" if function in _BY_PARTS else None
-
-
-_BY_PARTS = ("sum", "count", "min", "max", "any", "all")  # reductions that can be computed from those of parts
 
 
 def _readings(call: Call, node: Node, axis: Axis, over: Axis) -> str:
     """The fix for an `over` that is not the finest axis: its possible meanings, from the finest axis up to ``over``."""
     inner = call.name if call.name in ("sum", "min", "max", "any", "all") else "mean"
     text, answers = str(node), list[str]()
+    if over is Axis.STEP:
+        rows = f"{inner}({text}, over={axis.label})"
+        outer = Axis.STEP if axis is Axis.TOKEN else axis
+        return f"`{call.name}({rows if axis is Axis.TOKEN else text}, over={outer.label})`, one value per step"
     for finer in (Axis.TOKEN, Axis.COMPLETION, Axis.GROUP):
-        if over <= finer <= axis and over is not Axis.STEP:
+        if over <= finer <= axis:
             row = f"{'of those one' if answers else 'one value'} per {ABOVE[finer].row}"
             folded = finer is not Axis.TOKEN or call.name in AGGREGATES
             answers += [f"`{call.name}({text}, over={finer.label})`, {row}"] if folded else []
             text = f"{inner}({text}, over={finer.label})"
-    if over is Axis.STEP:
-        first = f"`{call.name}({node}, over={axis.label})`, one value per {ABOVE[axis].row}"
-        return f"{first}; a value for each step is `over: step` of the metric"
     return "  or  ".join(answers)
 
 
 def remove_axis(call: Call, *, accept: Sequence[DType]) -> Type:
-    """The argument's shape without the axis ``over``, which must be its finest axis, or its members or labels."""
+    """The argument's shape without the axis ``over``, which must be its finest axis, or its members or labels.
+
+    ``over=step`` of values per completion reduces all rows of the step, of all groups, batches and ranks.
+    """
     need(call, *accept)
     (node,) = call.args
     over = call.params.get("over")
@@ -96,10 +81,10 @@ def remove_axis(call: Call, *, accept: Sequence[DType]) -> Type:
     axis = node.type.axis
     if axis is None or axis < over or (axis is Axis.ALL):
         call.fail("DL306.no_axis", arg=0, node=node, axis=per(axis), label=over.label)
-    if axis > over:
+    if axis > over and (axis, over) != (Axis.COMPLETION, Axis.STEP):
         fix = _readings(call, node, axis, over)
         call.fail("DL306.order", node=node, axis=per(axis), inner=axis.label, outer=over.label, fix=fix)
-    if over is Axis.STEP:
+    if axis is Axis.STEP:
         call.fail("DL306.window")
     if over is Axis.COMPLETION and not call.groups:
         call.fail("DL306.group")
@@ -173,7 +158,7 @@ def _indexed(call: Call) -> Type:
     axis = call.params["axis"]
     if axis is Axis.TOKEN:
         return _of_tokens(call, axis)
-    if axis not in ABOVE or not call.groups:
+    if axis is Axis.STEP or not call.groups:
         call.fail("DL306.index")
     return Type(DType.INT, axis)
 
@@ -190,10 +175,10 @@ def _sized(call: Call) -> Type:
     axis = call.params["axis"]
     if axis is Axis.TOKEN:
         return _of_tokens(call, Axis.COMPLETION)
-    if axis in ABOVE and not call.groups:
-        call.fail("DL306.group")
-    if axis not in ABOVE:
+    if axis is Axis.STEP:
         call.fail("DL306.size")
+    if not call.groups:
+        call.fail("DL306.group")
     return Type(DType.INT, ABOVE[axis])
 
 
