@@ -89,7 +89,8 @@ ALL = {  # of all rows of a step, or of each row among them
     "best_three": {"expr": "length", "where": "rank(-reward, within=step) <= 3"},
     "place": {"expr": "smaller(reward, within=step)", "where": "length > 4", "reduce": "sum"},
     "above_mean": "mean(reward > mean(reward, over=step))", "above_median": "mean(reward > p50(reward, over=step))",
-    "skew": "((reward - mean(reward, over=step)) / pstd(reward, over=step)) ** 3", "last": "mean(last(length, over=step))",
+    "skew": "((reward - mean(reward, over=step)) / pstd(reward, over=step)) ** 3",
+    "last": "mean(last(length, over=step))",
     "spread": "max(mean(reward, over=completion), over=group) - min(mean(reward, over=completion), over=group)",
     "groups": "size(group)", "total": {"expr": "sum(sum(length, over=completion), over=group)", "reduce": "sum"},
     "pools": {"expr": "max(max(reward, over=completion), over=group)", "over": "step", "combine": "max"},
@@ -127,6 +128,7 @@ def test_calls_do_not_change_what_all_rows_of_a_step_give(ranks: int, calls: lis
             "best_three": length[order >= ROWS - 3].mean(), "place": order[length > 4].sum(),
             "above_mean": (reward > reward.mean()).mean(), "spread": means.max() - means.min(),
             "above_median": (reward > np.median(reward)).mean(), "last": length[-1],
-            "skew": (((reward - reward.mean()) / reward.std()) ** 3).mean(), "groups": ROWS // 4, "total": length.sum(), "pools": reward.max(),
+            "skew": (((reward - reward.mean()) / reward.std()) ** 3).mean(),
+            "groups": ROWS // 4, "total": length.sum(), "pools": reward.max(),
         }  # fmt: skip
         assert {name: values[name] for name in expected} == pytest.approx(expected)
