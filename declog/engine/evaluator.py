@@ -22,7 +22,7 @@ from declog.engine.user_functions import by_rows, by_tensors
 from declog.errors import RuntimeFailure
 from declog.language import segmented
 from declog.language.absence import ABSENT, MISSING, PRESENT, QUESTIONS, Kind, absent, either, elementwise
-from declog.language.dtypes import ABOVE, MEMBER, Axis, DType
+from declog.language.dtypes import MEMBER, Axis, DType
 from declog.language.functions import DEFAULT, Function, FunctionOf
 from declog.language.functions.structure import SELECTIONS, selected
 from declog.language.moments import AGGREGATES, FORMULAS
@@ -224,16 +224,16 @@ class View:
         """The rows of the coarser axis for which all rows of an argument are absent."""
         if node.op in QUESTIONS:  # comparisons of texts
             return _counting(node, arg.type.dtype, *self._evaluated(arg))
-        where = self.absent(arg)
+        where, fine, coarse = self.absent(arg), arg.type.axis, node.type.axis
         begun: Kind = False
-        if node.type.axis is Axis.ALL and isinstance(node.over, Axis):  # a step without rows, or where no group begins
-            empty = self.frame.parts(Axis.GROUP if node.over is Axis.GROUP else Axis.COMPLETION, Axis.ALL).counts == 0
+        if coarse is Axis.ALL and isinstance(node.over, Axis):  # a step without rows, or where no group begins
+            assert fine is not None
+            empty = self.frame.parts(fine, Axis.ALL).counts == 0
             begun = empty if empty.any() else False
         if where is True or where is False:
             return either(begun, where)
         if node.over == MEMBER or node.op == "members":
             return where.all(0) if where.ndim > 1 else where
-        fine, coarse = arg.type.axis, node.type.axis
         if coarse is fine or fine is None or coarse is None:
             return where
         return either(begun, _all_of(where, self.frame.parts(fine, coarse)))
@@ -261,9 +261,9 @@ class View:
         """The rows whose group, step or family has fewer values than the function needs."""
         if least < 2 or not np.ndim(self.value(node.args[-1])):
             return False
-        arg, over = node.args[-1], node.over or Axis.COMPLETION
-        fine = arg.type.axis
-        parts = self.frame.parts(fine, ABOVE[over]) if fine is not None and isinstance(over, Axis) else None
+        arg = node.args[-1]
+        fine, coarse = arg.type.axis, node.type.axis
+        parts = None if node.over == MEMBER or fine is None or coarse is None else self.frame.parts(fine, coarse)
         return groups.too_few(self._all_rows(arg, self._counted(arg)), parts, least)
 
     # -- a selection of rows
@@ -296,16 +296,15 @@ class View:
     def _exact(self, node: Node) -> Array:
         """The value of an integer node without rounding.
 
-        A column with missing values is returned as objects; so are its `first` and `last` per group.
+        A column with missing values is returned as objects; so are its `first` and `last` per group or step.
         """
         if node.op in COLUMNS:
             values = self.frame.column(node.param("name"), exact=True)
             return self.value(node) if values is None else values
-        if node.op in ("first", "last") and node.over in (Axis.COMPLETION, Axis.STEP):
+        if node.op in ("first", "last") and node.over in (Axis.COMPLETION, Axis.GROUP, Axis.STEP):
             values = self._exact(node.args[0])
-            groups = self.frame.parts(Axis.COMPLETION, ABOVE[node.over])
             exact = values.astype(object) if values.dtype.kind == "i" else values
-            return segmented.aggregate(AGGREGATES[node.op], exact, groups) if values.ndim else values
+            return segmented.aggregate(AGGREGATES[node.op], exact, self._rows_of(node)) if values.ndim else values
         return self.value(node)
 
     def _all_rows(self, node: Node, values: Array) -> Array:
@@ -325,9 +324,13 @@ class View:
             return reduced(run, values, 0)
         if arg.type.family:
             self._members[node.index] = self.members(arg)
-        fine = arg.type.axis
-        assert isinstance(over, Axis) and fine is not None
-        return segmented.aggregate(run, values, self.frame.parts(fine, ABOVE[over]))
+        return segmented.aggregate(run, values, self._rows_of(node))
+
+    def _rows_of(self, node: Node) -> Segments:
+        """The rows that each value of an aggregate covers."""
+        fine, coarse = node.args[0].type.axis, node.type.axis
+        assert fine is not None and coarse is not None
+        return self.frame.parts(fine, coarse)
 
     def _order(self, node: Node) -> dict[int, list[int]]:
         """The order that brings the members of each family into the order of the first.

@@ -46,8 +46,7 @@ class Axis(IntEnum):
 
 
 AXES: dict[str, Axis] = {axis.label: axis for axis in Axis if axis is not Axis.ALL}  # by name in YAML
-# the axis of an aggregate `over` one; `over=step` reduces all completions of a step
-ABOVE = {Axis.TOKEN: Axis.COMPLETION, Axis.COMPLETION: Axis.GROUP, Axis.GROUP: Axis.ALL, Axis.STEP: Axis.ALL}
+ABOVE = {Axis.TOKEN: Axis.COMPLETION, Axis.COMPLETION: Axis.GROUP, Axis.GROUP: Axis.ALL}  # the axis of an aggregate
 MEMBER = "member"  # the name of a family's axis in `over=member`
 
 

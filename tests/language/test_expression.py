@@ -255,6 +255,12 @@ HOSTILE = [
     "1 in ()",
     "x in [x]",
     "size('completion')",
+    "index(member)",
+    "index(label)",
+    "index(step)",
+    "size(member)",
+    "size(label)",
+    "size(step)",
 ]
 
 

@@ -84,7 +84,7 @@ def axis_of(tree: Tree, signals: Signals) -> str | None:
     if op == "signal":
         return str(signals[args[0]]["axis"])
     if op == "aggregate" and args[1] not in ("member", "label"):
-        return REMOVED.get(args[1], "all")  # over=step: all completions of a step
+        return "all" if args[1] == "step" else REMOVED[args[1]]
     if op == "index":
         return str(args[0])
     if op == "size":

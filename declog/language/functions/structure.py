@@ -37,7 +37,7 @@ def _without_axis(call: Call, node: Node) -> str:
     alone = "that of all is a metric of its own, which a `formula:` can read"
     if axis is Axis.COMPLETION:
         beside = f"`{call.name}({node}, over=step)` is that of all rows of a step, beside each row"
-        return f"{beside}; {nearest} that of each {row}; {alone}"
+        return f"{beside}; {nearest} that of each {row}; {alone}" if call.groups else f"{beside}; {alone}"
     return f"{nearest} is that of each {row}, which is another value; {alone}; a row is compared with a number"
 
 
@@ -45,10 +45,9 @@ def _readings(call: Call, node: Node, axis: Axis, over: Axis) -> str:
     """The fix for an `over` that is not the finest axis: its possible meanings, from the finest axis up to ``over``."""
     inner = call.name if call.name in ("sum", "min", "max", "any", "all") else "mean"
     text, answers = str(node), list[str]()
-    if over is Axis.STEP:
-        rows = f"{inner}({text}, over={axis.label})"
-        outer = Axis.STEP if axis is Axis.TOKEN else axis
-        return f"`{call.name}({rows if axis is Axis.TOKEN else text}, over={outer.label})`, one value per step"
+    if over is Axis.STEP:  # of all completions, and of groups by their own axis
+        rows = f"{inner}({node}, over=token), over=step" if axis is Axis.TOKEN else f"{node}, over=group"
+        return f"`{call.name}({rows})`, one value per step"
     for finer in (Axis.TOKEN, Axis.COMPLETION, Axis.GROUP):
         if over <= finer <= axis:
             row = f"{'of those one' if answers else 'one value'} per {ABOVE[finer].row}"
@@ -88,7 +87,7 @@ def remove_axis(call: Call, *, accept: Sequence[DType]) -> Type:
         call.fail("DL306.window")
     if over is Axis.COMPLETION and not call.groups:
         call.fail("DL306.group")
-    return node.type.with_axis(ABOVE[over])
+    return node.type.with_axis(Axis.ALL if over is Axis.STEP else ABOVE[over])
 
 
 _NUMBERS = (*NUMERIC, DType.BOOL)
@@ -158,7 +157,7 @@ def _indexed(call: Call) -> Type:
     axis = call.params["axis"]
     if axis is Axis.TOKEN:
         return _of_tokens(call, axis)
-    if axis is Axis.STEP or not call.groups:
+    if axis not in ABOVE or not call.groups:
         call.fail("DL306.index")
     return Type(DType.INT, axis)
 
@@ -175,10 +174,10 @@ def _sized(call: Call) -> Type:
     axis = call.params["axis"]
     if axis is Axis.TOKEN:
         return _of_tokens(call, Axis.COMPLETION)
-    if axis is Axis.STEP:
-        call.fail("DL306.size")
-    if not call.groups:
+    if axis in ABOVE and not call.groups:
         call.fail("DL306.group")
+    if axis not in ABOVE:
+        call.fail("DL306.size")
     return Type(DType.INT, ABOVE[axis])
 
 

@@ -54,6 +54,19 @@ def test_in_batches_of_which_some_lack_the_column(tmp_path: Path) -> None:
     assert [numbers(table) for _, table in found] == [[BIG, None, None, 7, None]]
 
 
+@pytest.mark.parametrize(
+    "expr",
+    ["first(number, over=completion)", "first(number, over=step)", "first(first(number, over=completion), over=group)"],
+)
+def test_the_first_of_a_coarser_axis(expr: str, tmp_path: Path) -> None:
+    """Class: of a group, of a step, and of a step's groups; each beside its rows, one of them without a value."""
+    schema = {"number": {"type": "int", "expr": expr}}
+    made = {**scores(None, schema=schema, signals=SIGNALS), "axes": {"group": {"size": 2}}}
+    values = [{"score": [0.0] * 2, "number": [BIG, None]}]
+    [(_, table)] = tables_of(made, [values], tmp_path)
+    assert numbers(table) == [BIG, BIG]
+
+
 @pytest.mark.parametrize("size", [1, 10**6], ids=["folded", "whole"])
 def test_in_a_window_that_lets_go_of_other_columns(size: int, tmp_path: Path) -> None:
     """A window of several log events holds what it will read, each value with what says that it is there."""
