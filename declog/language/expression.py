@@ -264,10 +264,9 @@ class Compiler:
         if function is None or name in OPERATORS:
             if isinstance(value := self.scope.resolve(name), Node):
                 self.fail(node.func, "DL303.called_value", name=name, noun=self.scope.noun, type=value.type)
-            if self.scope.noun == "signal" and (fix := library_calls.ranked(node, self.text, groups=self.scope.groups)):
-                if (value := self.visit(node.args[0])).type.axis is Axis.TOKEN:
-                    self.fail(node, "DL303.tokens", name=name, fix=library_calls.of_tokens(node, self.text, value))
-                self.fail(node, "DL303.rows", name=name, fix=fix)
+            if self.scope.noun == "signal" and library_calls.is_compared(node, self.text):
+                value = self.visit(node.args[0])
+                wrong_calls.refuse_quantile(node, self.text, self.span(node), value, groups=self.scope.groups)
             names = {*self.registry.names()} - OPERATORS
             unknown_names.refuse_function(name, names, self.text, self.span(node.func), self.scope)
         if (fix := wrong_calls.of_list(node, self.text, self.span(node), self.tried)) is not None:

@@ -167,35 +167,39 @@ def defining(here: str, metrics: Mapping[str, Any]) -> str:
     return f"write `{here}`" + (f", and define it: metrics: {in_flow(metrics)}" if metrics else "")
 
 
-_ORDERS: Mapping[type[ast.cmpop], str] = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
+_ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 
 
-def ranked(call: ast.Call, text: str, *, groups: bool) -> str | None:
-    """The fix for ``length > median(length)``: a comparison of ranks, of all completions or within a group.
+def is_compared(call: ast.Call, text: str) -> bool:
+    """Whether a value is compared with the call, and this is its quantile, as in ``length > median(length)``."""
+    if not call.args or level_of(call) is None:
+        return False
+    sides = [ast.unparse(call.args[0]), ast.unparse(call)]
+    compares = (node for node in ast.walk(tree_of(text.strip())) if isinstance(node, ast.Compare))
+    ordered = (node for node in compares if isinstance(node.ops[0], _ORDERS))
+    return any([ast.unparse(side) for side in (node.left, *node.comparators)] == sides for node in ordered)
 
-    ``groups`` says whether the config has groups. Returns None if a value is not compared with its own quantile.
+
+def of_rows(call: ast.Call, text: str, *, groups: bool) -> str:
+    """The fix for the median beside each row, as in ``length > median(length)``: of the step, or of each group.
+
+    ``call`` is one quantile of ``text``; others of the same value get the same axis. ``groups`` says whether the config
+    has groups.
     """
-    share = level_of(call) if call.args else None
-    compares = [
-        node for node in ast.walk(tree_of(text.strip())) if isinstance(node, ast.Compare) and len(node.ops) == 1
-    ]
-    of_call = (node for node in compares if ast.unparse(node.comparators[0]) == ast.unparse(call))
-    compared = next((node for node in of_call if ast.unparse(node.left) == ast.unparse(call.args[0])), None)
-    written = "" if compared is None else source_of(text.strip(), compared)
-    sign = None if compared is None else _ORDERS.get(type(compared.ops[0]))
-    if share is None or sign is None:
-        return None
-    x = ast.unparse(call.args[0])
-    # q is between two values: `x > q` if more than that share is smaller, `x < q` if more than the rest is greater
-    value, part = (x, share) if sign in (">", "<=") else (ast.unparse(ast.UnaryOp(ast.USub(), call.args[0])), 1 - share)
-    sign = ">" if sign in "<>" else "<="
+    text, x = text.strip(), ast.unparse(call.args[0])
+    calls = [one for one in ast.walk(tree_of(text)) if isinstance(one, ast.Call) and one.args]
+    of_x = [one for one in calls if ast.unparse(one.args[0]) == x and all(word.arg != "over" for word in one.keywords)]
+    levels = {source_of(text, one): level for one in of_x if (level := level_of(one)) is not None}
 
-    def here(within: str, count: str) -> str:
-        return text.replace(written, f"smaller({value}, within={within}) {sign} {part:g} * ({count} - 1)").strip()
+    def here(axis: str) -> str:
+        edited = text
+        for written, level in levels.items():
+            name = f"p{100 * level:g}".replace(".", "_")
+            edited = edited.replace(written, f"{name}({x}, over={axis})")
+        return f"write `{edited}`"
 
-    of_all = f"write `{here('step', f'sum(count({x}, over=completion), over=group)')}`, of all completions of a step"
-    fix = f"{of_all}; of each group, which is another value: write `{here('group', f'count({x}, over=completion)')}`"
-    return fix if groups else f"{fix}; either needs `axes: {{group: {{of: ID}}}}`, the signal that names a row's group"
+    of_all = f"{here('step')}, of all completions of a step"
+    return f"{of_all}; of each group, which is another value: {here('completion')}" if groups else of_all
 
 
 def correlation_over(text: str) -> str | None:

@@ -12,8 +12,9 @@ from declog.language.fixes import bins, idioms, library_calls
 from declog.language.functions import REQUIRED, Function
 from declog.language.functions.text import bucket_labels
 from declog.language.nodes import Node
-from declog.language.parser import arguments, body_of, tree_of
+from declog.language.parser import arguments, body_of, called, tree_of
 from declog.language.reductions import Reduction
+from declog.language.syntax import refuse
 
 Span = tuple[int, int]  # a half-open range of characters
 
@@ -145,6 +146,18 @@ def digitized(call: ast.Call, tried: Callable[[str], Node | Problem]) -> str | N
         return f"write `bucket({node}, {', '.join(str(edge - 1) for edge in edges)})`"
     above = [ast.unparse(ast.Compare(call.args[0], [ast.GtE()], [ast.Constant(edge)])) for edge in edges]
     return f"write `{' + '.join(f'(1 if {condition} else 0)' for condition in above)}`"
+
+
+def refuse_quantile(call: ast.Call, text: str, span: Span, value: Node, *, groups: bool) -> None:
+    """Refuse the quantile in ``length > p90(length)``, with an edit that has it beside each row or token.
+
+    ``value`` is the typed argument. ``groups`` says whether the config has groups.
+    """
+    axis = value.type.axis
+    if axis is Axis.TOKEN:
+        refuse("DL303.tokens", text, span, name=called(call), fix=library_calls.of_tokens(call, text, value))
+    if axis is Axis.COMPLETION:
+        refuse("DL303.rows", text, span, name=called(call), fix=library_calls.of_rows(call, text, groups=groups))
 
 
 def edges(function: str, fix: str) -> str:
