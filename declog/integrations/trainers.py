@@ -171,6 +171,7 @@ class _Loop:
         self._step.end()
         if not log.closed:
             log.flush(wait_s=self._options["wait_s"])
+            log.written(self._options["wait_s"])  # the caller of `train` may read the run's folder
         log.training(False)
 
     # -- inside

@@ -15,7 +15,7 @@ from typing import Any
 
 from declog.records import json_text
 from declog.runs.frame import OBJECT, SPECIAL
-from declog.runs.guarded import Report, entries, json_lines, reason, strays, unsaid
+from declog.runs.guarded import MOVE, Report, entries, json_lines, reason, strays, unsaid
 from declog.sinks._files import open_regular
 from declog.sinks._rows import COLUMNS, EVENT_RUN, EVENT_STEP, INT64, schema
 from declog.sinks._shared import as_float, clean_text
@@ -94,7 +94,7 @@ def sources(folder: Path) -> list[Source]:
 def _has_parts(folder: Path) -> bool:
     """Whether a parquet sink wrote here."""
     datasets = [*(folder / name for name in COLUMNS), *entries(folder / "tables", unsaid)]
-    return any(True for dataset in datasets for _ in _listed(dataset))
+    return any(map(_listed, datasets))
 
 
 def _has_lines(folder: Path) -> bool:
@@ -106,11 +106,23 @@ def _has_lines(folder: Path) -> bool:
 # -- parquet
 
 
-def _listed(dataset: Path) -> Iterator[Path]:
-    """The parts of a dataset, which are files in numbered folders."""
-    for block in entries(dataset, unsaid):
-        if block.name.isdecimal():
-            yield from (path for path in entries(block, unsaid) if PART.fullmatch(path.name))
+def _listed(dataset: Path) -> list[Path]:
+    """The parts of a dataset, which are files in numbered folders, as they are at one moment.
+
+    A block that is merged during a listing may look empty. It does not in the next one, which is taken if it still has
+    all parts of the listing before.
+    """
+    parts = _seen(dataset)
+    for _ in range(RELIST):
+        before, parts = parts, _seen(dataset)
+        if set(before) <= set(parts):
+            break
+    return parts
+
+
+def _seen(dataset: Path) -> list[Path]:
+    blocks = [block for block in entries(dataset, unsaid) if block.name.isdecimal()]
+    return [path for block in blocks for path in entries(block, unsaid) if PART.fullmatch(path.name)]
 
 
 def _parts(folder: Path, kind: str | None, report: Report) -> Any:
@@ -120,7 +132,7 @@ def _parts(folder: Path, kind: str | None, report: Report) -> Any:
     read: dict[Path, Any] = {}
     room = _Room(LOOSE_BYTES)
     for _ in range(RELIST):
-        parts = list(_listed(folder))
+        parts = _listed(folder)
         merged = False
         for part in parts:
             if part not in read:
@@ -130,16 +142,16 @@ def _parts(folder: Path, kind: str | None, report: Report) -> Any:
                     merged = True
                     break
                 except (pa.ArrowException, OSError, ValueError, TypeError, OverflowError) as error:
-                    report(f"{part} is left out: {reason(error)}")
+                    report(f"{part} is left out: {reason(error)}; {MOVE}")
                     read[part] = None
         if not merged:
             break
     else:
-        report(f"{folder} changes too fast: some of its rows are left out")
+        report(f"{folder} changes too fast: some of its rows are left out; read it again")
         parts = [part for part in parts if part in read]
-    blocks = [path for path in entries(folder, report) if path.name.isdecimal()]
-    for path, members in ((folder, blocks), *((block, parts) for block in blocks)):
-        strays(path, members, report)
+    blocks = strays(folder, str.isdecimal, report)
+    for block in blocks:
+        strays(block, PART.fullmatch, report)
     tables = {part: read[part] for part in parts if read[part] is not None}
     return _concatenated(tables, report) if tables else None
 

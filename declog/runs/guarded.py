@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ FILE_BYTES = 64 * 2**20  # the most bytes of run.json, plan.json, config.yaml
 LINE_BYTES = 16 * 2**20
 SKIPPED_BYTES = 256 * 2**20  # reading stops after so many bytes of too long lines
 REPORTED = 3  # the most lines of one file that are reported one by one
+MOVE = "move it out of the dataset, of which pandas and polars read every file"
 
 
 def unsaid(problem: str) -> None:
@@ -146,10 +147,12 @@ def _lines(file: Any, size: int, path: Path, report: Report) -> Iterator[tuple[i
         report(f"{path}:{number} is left out: it has more than {LINE_BYTES} bytes")
 
 
-def strays(folder: Path, members: Sequence[Path], report: Report) -> None:
-    """Report the entries of a folder that are not among its ``members``."""
-    unknown = [path for path in entries(folder, report) if path not in members]
+def strays(folder: Path, belongs: Callable[[str], object], report: Report) -> list[Path]:
+    """The entries of a folder with names that ``belongs`` takes; the others are reported."""
+    paths = entries(folder, report)
+    unknown = [path for path in paths if not belongs(path.name)]
     for path in unknown[:REPORTED]:
-        report(f"{path} is left out: it is no part of the dataset")
+        report(f"{path} is left out: it is no part of the dataset; {MOVE}")
     if len(unknown) > REPORTED:
         report(f"{folder}: {len(unknown) - REPORTED} more are left out")
+    return [path for path in paths if belongs(path.name)]

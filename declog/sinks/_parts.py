@@ -7,7 +7,7 @@
 A part is written to a scratch folder beside the dataset, synced, renamed into its block, and never modified again. A
 full block is merged: its folder changes places, in one atomic step, with a folder that holds the same rows in one file.
 So a ``kill -9`` never duplicates or loses a row, and no reader sees a half-merged block. Once per block, a reader may
-list a file that is then merged: its read fails, and the next one succeeds. At the end the last block is merged too, and
+list a file that is then merged: it lists the block again. At the end the last block is merged too, and
 small blocks are joined: a dataset has at most fifty files. On file systems without an atomic swap (NFS), the swap is
 two renames. A crash between the two hides a block until the next ``open``, which finishes the swap.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 import declog
+from declog.records import Records
 from declog.testing import MemorySink
 from tests import forks
 from tests.faults import jobs
@@ -187,6 +189,27 @@ def test_numbers_that_a_loss_function_logs(tmp_path: Path) -> None:
     log.close()
     counted = [(step, values["rows"], values["mine"]) for step, _, values in events(sink) if "rows" in values]
     assert counted == [(2, 16, 0.5), (3, 8, 2)]
+
+
+class Slow(MemorySink):
+    """A sink of a slow disk."""
+
+    def write(self, step: int, records: Records) -> None:
+        time.sleep(0.3)
+        super().write(step, records)
+
+
+@pytest.mark.parametrize("attached", [False, True])
+def test_a_run_is_whole_when_train_returns(attached: bool, tmp_path: Path) -> None:
+    """Class: whoever reads the folder right after `train` finds its last log events, as the trainer's history does."""
+    from tests.integrations import training
+
+    sink = Slow()
+    trainer, log = training.line(tmp_path, [sink], ["declog.sinks=[]"], attached=attached, parts=("one", "two"))
+    entries = [(entry["step"], name) for entry in trainer.state.log_history for name in entry if name.endswith("loss")]
+    logged = [(step, name) for step, _, values in events(sink) for name in values if name.endswith("loss")]
+    log.close()
+    assert sorted(logged) == sorted(entries) and (12, "train_loss") in logged and (12, "eval_two_loss") in logged
 
 
 @pytest.mark.parametrize("steps", [2, 4])

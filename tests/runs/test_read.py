@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
 import re
 import sys
 from pathlib import Path
@@ -17,7 +18,11 @@ import pytest
 import declog
 from declog.errors import SinkError, UsageError
 from declog.records import Column, DType, Records, RunInfo, Scalar, Table
+from declog.runs import guarded
+from declog.runs.files import sources
 from declog.sinks import Sink
+from declog.sinks._parts import PartDataset
+from declog.sinks._rows import schema
 from declog.sinks.jsonl import JsonlSink
 from declog.sinks.locks import alive
 from declog.sinks.parquet import ParquetSink
@@ -333,6 +338,64 @@ def test_parts_that_are_merged_meanwhile(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(pq, "ParquetFile", merging)
     read = declog.read(tmp_path)
     assert plain(list(read.scalars)) == expected and read.problems == []
+
+
+def grown(folder: Path, ends: Any) -> None:
+    """Write a dataset with merges; ``ends`` holds the count of its parts so far, and whether it is whole."""
+    dataset = PartDataset(folder / "scalars", folder / ".scratch", metadata={}, compact_every=4)
+    for step in range(60):
+        row = {"step": step, "mode": "train", "name": "x", "value": float(step)}
+        dataset.append(pa.Table.from_pylist([row], schema("scalars")))
+        ends[0] = step + 1
+    dataset.finish()
+    ends[1] = 1
+
+
+def test_a_run_that_grows_and_merges_while_it_is_read(tmp_path: Path) -> None:
+    """Class: a listing is no snapshot. Each read has every row from before it, each once, and reports nothing."""
+    context = multiprocessing.get_context("fork")
+    ends = context.Array("i", 2)
+    writer = context.Process(target=grown, args=(tmp_path, ends))
+    writer.start()
+    while not ends[1]:
+        before, problems = ends[0], list[str]()
+        rows = [one.read("scalars", problems.append) for one in sources(tmp_path)]
+        steps = [step for table in rows if table is not None for step in table["step"].to_pylist()]
+        assert steps == list(range(len(steps))) and len(steps) >= before and problems == []
+    writer.join()
+
+
+@pytest.mark.parametrize("hidden", ["000000", "000002"])
+def test_a_block_that_is_merged_while_it_is_listed(
+    hidden: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The listing of the old folder is empty when its parts are removed: the folder is listed again."""
+    sink = ParquetSink(compact_every=2)
+    written(tmp_path, *((step, event(step)) for step in range(5)), sinks=(sink,))
+    read = declog.read(tmp_path)
+    listed, seen = guarded.entries, list[Path]()
+
+    def emptied(folder: Path, report: Any) -> list[Path]:
+        seen.append(folder)
+        return [] if folder.name == hidden and seen.count(folder) == 1 else listed(folder, report)
+
+    monkeypatch.setattr("declog.runs.files.entries", emptied)
+    assert [row["step"] for row in read.scalars if row["name"] == "tokens"] == [0, 1, 2, 3, 4]
+
+
+def test_a_file_that_is_no_part_is_reported(tmp_path: Path) -> None:
+    """Other files in a dataset's folders are left out, and the report says what to do with them."""
+    written(tmp_path, (0, event(0)), sinks=(ParquetSink(),))
+    strange = [tmp_path / "parquet" / "scalars" / name for name in ("000000/notes.txt", "copy.parquet")]
+    for path in strange:
+        path.write_text("")
+    read = declog.read(tmp_path)
+    assert len(read.scalars) > 0
+    assert sorted(read.problems) == [
+        f"{path} is left out: it is no part of the dataset; move it out of the dataset, of which pandas and polars read"
+        " every file"
+        for path in sorted(strange)
+    ]
 
 
 def test_an_empty_run(tmp_path: Path) -> None:

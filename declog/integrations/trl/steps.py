@@ -119,6 +119,8 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
             self.end()
             if not (self.compares or self.over):
                 self._recorder.flush()  # the trainer's last log is no log event
+            if not self.over:
+                self._recorder.written()  # the caller may read the run's folder now
         except BaseException as error:
             self.end(type(error), error, error.__traceback__)
             raise
