@@ -331,7 +331,7 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     file.write_text(TEAM)
     assert main(["test", str(file)]) == 0
     out = capsys.readouterr().out
-    assert "ok   p95" in out and "unweighted" not in out and out.endswith("33 tests: all passed\n")
+    assert "ok   p95" in out and "unweighted" not in out and out.endswith("34 tests: all passed\n")
 
     assert main(["test", str(file), "-k", "p95", "metrics.reward_p95=p50(reward)"]) == 2
     assert capsys.readouterr().out == (
