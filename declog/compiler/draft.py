@@ -29,7 +29,6 @@ from declog.plans import ops
 Constant = bool | int | float | str
 Op = TypeVar("Op")
 NAME = re.compile(r"[a-z_]\w*")  # a name in a text that is not parsed
-PREFERRED = "__prefer"  # the end of the id of the hidden metric that a metric's `prefer` makes
 # Every pass may read the config and the arguments of `compile`, use typed expressions, and report problems.
 ALWAYS = frozenset(
     {"spec", "functions", "reductions", "offered", "requested", "columns", "imports"}
@@ -198,7 +197,7 @@ class Draft:
     @property
     def output_keys(self) -> list[str]:
         """The metrics that the config declares, for suggestions."""
-        return [op.key for op in self.outputs if not self.implicit(op.id) and not op.id.endswith(PREFERRED)]
+        return [op.key for op in self.outputs if not self.implicit(op.id) and not op.id.endswith(ops.PREFERRED)]
 
     def active(self, section: str) -> dict[str, Any]:
         """The entries of a section that are on."""

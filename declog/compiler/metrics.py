@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from declog.compiler import token_labels
-from declog.compiler.draft import PREFERRED, Draft, fits
+from declog.compiler.draft import Draft, fits
 from declog.compiler.fixes import metrics_of_metrics, reduced_parts, suggestions
 from declog.compiler.fixes.axis_labels import refuse_axis
 from declog.compiler.metric_phase import phase_of
@@ -29,7 +29,7 @@ from declog.language.reductions import Reduction, out_of_range, quantile_level
 from declog.language.spec import MetricSpec
 from declog.language.syntax import ExpressionError, Parsed, parse, refuse
 from declog.language.tree import listed
-from declog.plans.ops import MetricOp
+from declog.plans.ops import PREFERRED, MetricOp
 
 Params = tuple[tuple[str, Any], ...]
 Clauses = dict[str, Any]  # `where`, `by` and `weight`, each a node or None
@@ -83,15 +83,15 @@ def _preferred(draft: Draft, name: str, spec: MetricSpec, ops: list[MetricOp]) -
     keys: dict[str, Any] = {"expr": spec.prefer, "log": False, "prefer": None, "name": None, "alias": [], "tags": []}
     keys |= {"reduce": "mean", "weight": None, "by": RANK if draft.per_rank else None} if alone else {}
     keys |= {"where": None} if alone and any(one.type.phase not in (None, node.type.phase) for one in chosen) else {}
-    before = len(draft.problems)
+    path, before = ("metrics", name, "prefer"), [*draft.problems]
     preferred = _Metric(draft, f"{name}{PREFERRED}", spec.model_copy(update=keys)).ops()
-    if any(problem.path[:2] == ("metrics", name) for problem in draft.problems[:before]):  # mostly the same again
-        del draft.problems[before:]
+    again = any(problem.path[:2] == path[:2] for problem in before)  # mostly the same again
+    draft.problems = before + [replace(one, path=path) for one in draft.problems[len(before) :] if not again]
     by_suffix = {op.suffix: op for op in preferred}
     for index, op in enumerate(ops):
         stands = by_suffix.get(op.suffix, by_suffix.get(None))
         if stands is not None and (stands.family, stands.labels) != (op.family, op.labels):
-            draft.report("DL310.prefer", ("metrics", name, "prefer"), name=name, node=node)
+            draft.report("DL310.prefer", path, name=name, node=node)
         ops[index] = op if stands is None else replace(op, prefer=stands.key)
     return ops + preferred
 

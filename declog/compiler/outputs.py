@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import PurePosixPath
 
 from declog import sinks
-from declog.compiler.draft import PREFERRED, Draft, op_of
+from declog.compiler.draft import Draft, op_of
 from declog.compiler.fixes import suggestions
 from declog.compiler.formulas import condition
 from declog.compiler.scopes import FACTS
@@ -23,7 +23,7 @@ from declog.language.fixes.wrong_forms import selector_of
 from declog.language.nodes import Node, members_of
 from declog.language.spec import ProfileSpec, SelectorSpec, SinkSpec
 from declog.plans.needs import inputs, read
-from declog.plans.ops import FormulaOp, MetricOp, ProfileOp, SinkOp
+from declog.plans.ops import PREFERRED, FormulaOp, MetricOp, ProfileOp, SinkOp
 
 Output = tuple[str, bool]
 Names = tuple[str, bool, str]  # an output, and a glob of the names of its members or labels

@@ -17,7 +17,7 @@ from declog.engine.window_state import WindowState
 from declog.errors import RuntimeFailure
 from declog.language.nodes import Node
 from declog.plans.needs import needs, ordered, read
-from declog.plans.ops import FormulaOp, MetricOp, Plan
+from declog.plans.ops import PREFERRED, FormulaOp, MetricOp, Plan
 
 log = logging.getLogger("declog")
 Outputs = Sequence[MetricOp | FormulaOp]
@@ -56,7 +56,7 @@ class Metrics:
 
         def failed(op: MetricOp, error: BaseException) -> None:
             failed_keys.add(op.key)
-            self._report(failure(f"the metric `{op.key}`", error))
+            self._report(failure(f"the metric `{op.called}`", error))
 
         states = reductions.states(views, failed)
         results = reductions.by_values(views, failed)
@@ -96,10 +96,10 @@ class Metrics:
                         cells = formulas.formula(op, values, self._function_of, self._facts)
                         cells = cells if op.over_run is None else self.over_run.of(op, *at, cells)
                     except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
-                        self._report(failure(f"the metric `{op.key}`", error))
+                        self._report(failure(f"the metric `{op.called}`", error))
                     else:
                         results.update({} if cells is None else {op.key: cells})
-            when, what = group[0].when, f"the metric `{group[0].id}`"
+            when, what = group[0].when, f"the metric `{group[0].id.removesuffix(PREFERRED)}`"
             if when is not None and not self.holds(when, self.logged(read(when), shorter, results), what):
                 results.update({op.key: results[op.key].hidden() for op in group if op.key in results})
 
@@ -131,13 +131,15 @@ class Metrics:
 
     def _note_missing(self, op: MetricOp, count: int, has_values: bool) -> None:
         if op.nan == "raise":
-            self._report(RuntimeFailure.of("DL605.nan", metric=op.key, count=count))
-        elif op.id not in self._incomplete and has_values:  # a metric without any value is reported as inactive instead
-            self._incomplete.add(op.id)
+            self._report(RuntimeFailure.of("DL605.nan", metric=op.called, count=count))
+            return
+        name = op.id.removesuffix(PREFERRED)
+        if has_values and name not in self._incomplete:  # a metric without any value is reported as inactive instead
+            self._incomplete.add(name)
             log.warning(
                 "the metric `%s` leaves out missing values (%d at its first log event with any); "
                 "`nan: propagate` shows them, and `x if isfinite(x) else 0` counts them as 0",
-                op.id,
+                name,
                 count,
             )
 

@@ -161,7 +161,7 @@ class WindowState:
         def failed(op: MetricOp, error: BaseException) -> None:
             if op.key not in self._failed:
                 self._failed.add(op.key)
-                self._report(failure(f"the metric `{op.key}`", error))
+                self._report(failure(f"the metric `{op.called}`", error))
 
         for number, state in self._reductions.states(views, failed).items():
             states = [self._states[number], state] if number in self._states else [state]

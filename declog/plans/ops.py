@@ -23,6 +23,7 @@ from declog.records import Level
 
 TRACE = ".trace"  # the suffix of a column whose rows are rows of tokens
 NO_SINK = "the config has no sink: what it logs is written nowhere; add one, such as `sinks: [console, jsonl]`"
+PREFERRED = "__prefer"  # the end of the id of the hidden metric that a metric's `prefer` makes
 Key = str  # a metric's id, or id.suffix for one of several reductions
 
 
@@ -227,6 +228,11 @@ class OutputOp:
     smoothing: Smoothing | None = None  # the smooth curve over its pieces
     max_labels: int = 64  # for a formula: the greatest limit among the metrics that it reads
     about: AboutOp = AboutOp()
+
+    @property
+    def called(self) -> str:
+        """The key in messages: the hidden metric of `prefer` is called as the user's metric."""
+        return self.key.replace(PREFERRED, "")
 
     @property
     def over_run(self) -> Literal["moments", "first", "last", "ema", "rolling", "lag"] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 import declog
 from declog.engine.joins import Carryover
 from declog.engine.window_state import WindowState
-from declog.errors import CommError, RuntimeFailure, SinkError
+from declog.errors import CommError, ConfigError, RuntimeFailure, SinkError
 from declog.language import functions, reductions
 from declog.records import Records
 from declog.runtime.recording.recorder import Recorder
@@ -226,6 +227,35 @@ def test_missing_values_are_reported_once_by_name(tmp_path: Path, caplog: pytest
         "the metric `x` leaves out missing values (2 at its first log event with any); "
         "`nan: propagate` shows them, and `x if isfinite(x) else 0` counts them as 0"
     ]
+
+
+@pytest.mark.parametrize("nan", ["skip", "raise"])
+def test_messages_name_the_metric_that_has_a_preferred_value(
+    nan: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Class: the hidden metric of `prefer` has an id of its own, which no message shows; the note comes once."""
+    signals = {"x": {"axis": "completion"}, "given": {"axis": "completion"}}
+    config = profile(signals, {"x": {"expr": "x", "reduce": ["mean", "max"], "prefer": "given", "nan": nan}})
+
+    def observe(log: Recorder) -> None:
+        for step in range(2):
+            with log.step(step):
+                log.observe(x=[1.0, None], given=[1.0, None])
+
+    raised = pytest.raises(RuntimeFailure, match=r"the metric `x\.max`") if nan == "raise" else nullcontext()
+    with caplog.at_level(logging.WARNING, logger="declog"), raised:
+        run(config, observe, tmp_path)
+    messages = [text for text in caplog.messages if "missing values" in text]
+    assert messages and not any("__" in text for text in messages)
+    assert sum("leaves out" in text for text in messages) == (nan == "skip")
+
+
+def test_a_problem_of_a_preferred_value_is_at_its_key() -> None:
+    """Class: a value that fits the metric's expression and not the hidden metric of `prefer`; texts have no mean."""
+    signals = {"x": {"axis": "completion"}, "given": {"axis": "completion", "type": "text"}}
+    with pytest.raises(ConfigError) as raised:
+        declog.plan(profile(signals, {"x": {"expr": "x", "reduce": "mean", "prefer": "given"}}))
+    assert [problem.path for problem in raised.value.problems] == [("metrics", "x", "prefer")]
 
 
 @pytest.mark.parametrize(("owner", "name"), [(WindowState, "add"), (WindowState, "end"), (Carryover, "apply")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import random
 import threading
 import time
@@ -54,6 +55,22 @@ def test_one_process_ends_after_the_alert(tmp_path: Path) -> None:
     with declog.start(quiet, output_dir=tmp_path / "quiet") as log:
         assert trained(log, 5, lambda: 0.0) == STEPS
         assert [step for step, _ in log.alerts] == [5]
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_the_message_of_a_stop_is_true_however_the_loop_ends(
+    asks: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Class: a message that says what other code will do. It says from which step on the loop is told to end."""
+    with caplog.at_level(logging.WARNING, logger="declog"), declog.start(CONFIG, output_dir=tmp_path) as log:
+        last = trained(log, STEPS - 2, lambda: 0.0, asks=asks)
+    (text,) = [text for text in caplog.messages if "asks training to end" in text]
+    told = int(text.removesuffix(" on").rpartition(" ")[2])
+    assert (
+        text
+        == f"the alert `kl` of step {STEPS - 2} asks training to end: `log.should_stop` is true from step {told} on"
+    )
+    assert told <= STEPS and (last == STEPS or told <= last)
 
 
 def test_a_loop_without_work_ends_soon(tmp_path: Path) -> None:

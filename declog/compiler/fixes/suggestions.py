@@ -11,7 +11,7 @@ from functools import reduce
 from itertools import pairwise
 from typing import Any
 
-from declog.compiler.draft import NAME, PREFERRED, Draft
+from declog.compiler.draft import NAME, Draft
 from declog.errors import Entry, Problem, in_flow, nearest
 from declog.errors.elsewhere import SYNONYMS
 from declog.language.dtypes import Axis, DType
@@ -27,7 +27,7 @@ from declog.language.smoothing import Smoothing
 from declog.language.spec import MetricSpec, Observed
 from declog.language.syntax import ExpressionError
 from declog.language.tree import listed
-from declog.plans.ops import MetricOp
+from declog.plans.ops import PREFERRED, MetricOp
 
 
 def of_weighted(id: str, spec: MetricSpec, reduction: str) -> str:

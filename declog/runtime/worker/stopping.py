@@ -92,7 +92,7 @@ class Stop:
         step = max(self._answers.values()) + 1
         self._comm.write_note(STEP, str(step))
         self._decide(step)
-        message = "the alert `%s` of step %d ends training after step %d, where training asks `should_stop`"
+        message = "the alert `%s` of step %d asks training to end: `log.should_stop` is true from step %d on"
         log.warning(message, alert, fired, max(step, fired))
 
     def _follow(self) -> None:
