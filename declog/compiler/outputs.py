@@ -357,7 +357,8 @@ def _is_off(draft: Draft, word: str) -> bool:
     """Whether the selector names an entry that is off or deleted, or a metric whose own mistake is reported."""
     entries = [*draft.inactive, *draft.spec.deleted]
     off = [key.removeprefix("metrics.") for key in entries if key.startswith("metrics.")]
-    off += draft.spec.metrics.keys() - {op.id for op in draft.outputs}
+    refused = draft.spec.metrics.keys() - {op.id for op in draft.outputs}
+    off += [*refused, *(draft.spec.metrics[id].name or id for id in refused)]
     tag = word.removeprefix("tag:")
     if tag != word:
         return tag == "alias" or any(tag in draft.spec.metrics[name].tags for name in off if name in draft.spec.metrics)

@@ -34,6 +34,7 @@ from declog.config.source_map import Layer, Provenance, shown_path
 from declog.distribution import NAME
 from declog.errors import CompositionError, ConfigError, Path, Problem, Where
 from declog.errors.nesting import nesting
+from declog.language.fixes import wrong_ids
 from declog.language.keys import is_entry
 from declog.language.shorthand import COMPUTED, long
 from declog.language.spec import LogSpec
@@ -154,10 +155,26 @@ class Composed:
             shown = (as_written(problem, self.data, self.written, self._file) for problem in cleaned.problems)
             problems = (replace(problem, path=_written(self.tree, problem.path)) for problem in shown)
             return type(error)(list(dict.fromkeys(problems)))
-        placed = located(cleaned.problems, self.provenance, prefix=self.prefix)
+        problems = [one for problem in cleaned.problems for one in self._of_each_layer(problem)]
+        placed = located(problems, self.provenance, prefix=self.prefix)
         typed = (in_override_terms(problem, self.prefix) for problem in placed)
-        problems = (as_written(problem, self.data, self.written, self._file) for problem in typed)
-        return type(error)([_of_package(problem) for problem in problems])
+        shown = (as_written(problem, self.data, self.written, self._file) for problem in typed)
+        return type(error)([_of_package(problem) for problem in shown])
+
+    def _of_each_layer(self, problem: Problem) -> list[Problem]:
+        """The problem of a wrong id, once for each layer that writes the entry, which each needs the other id."""
+        path = (*self.prefix, *problem.path)
+        layers = self.provenance.layers.get(path, ())
+        if problem.code != "DL204" or len(problem.path) != 2 or len(layers) < 2 or self.merged is None:
+            return [problem]
+        nodes = (self.merged.layers[layer.rank - 1].at(path) for layer in layers)
+        section, key = map(str, problem.path)
+        fixes = wrong_ids.of_layers(section, key, [node.plain for node in nodes if node is not None], self.data)
+        one_by_one = ({**self.provenance.layers, path: (layer,)} for layer in layers)
+        return [
+            placed for fix, places in zip(fixes, one_by_one, strict=True)
+            for placed in located([replace(problem, fix=fix)], Provenance(places, {}), prefix=self.prefix)
+        ]  # fmt: skip
 
     def masked(self, text: str) -> str:
         """A text in which values of the environment are shown as they were written."""

@@ -27,6 +27,7 @@ from declog.config.yaml_lint import surprise, suspicious
 from declog.errors import ConfigError, Path, Problem, Where, in_flow, nested
 from declog.language.fixes.tracker_names import id_of
 from declog.language.fixes.wrong_forms import without_sink
+from declog.language.fixes.wrong_ids import plain_id
 from declog.language.keys import SECTIONS
 from declog.language.tree import at, has, map_at
 from declog.language.validation import validate
@@ -81,6 +82,8 @@ def _of_null(config: Composed, path: Path) -> Problem | None:
     if re.fullmatch(r"-?[\d.]+|[^()]*\).*|.*\([^()]*", str(name)):  # of a text that YAML cut, which is refused
         return None
     if not has(config.data, above):  # below a key that is not a text, which is refused
+        return None
+    if any(other != name and plain_id(str(other)) == name for other in entries):  # that key is refused
         return None
     if len(above) > 2 and all(value is None for value in entries.values()):  # `{a, b}`
         columns = above[0] == "schemas" and above[-1] == "values"

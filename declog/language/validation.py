@@ -17,11 +17,10 @@ from pydantic import ValidationError
 from declog.distribution import NAME
 from declog.errors import ConfigError, Path, Problem, Where, did_you_mean, in_flow, nearest
 from declog.errors.nesting import nesting
+from declog.language.fixes import wrong_ids
 from declog.language.fixes.mistakes import answered, application
-from declog.language.fixes.modes import alert_of_mode, in_mode
-from declog.language.fixes.other_tools import named
-from declog.language.fixes.tracker_names import Shown, id_of, metric_of, of_one_reduction, with_families
-from declog.language.fixes.unparsable import of_filter, spelt
+from declog.language.fixes.tracker_names import id_of
+from declog.language.fixes.unparsable import of_filter
 from declog.language.fixes.wrong_forms import as_profile, counted, of_actions, selector_of
 from declog.language.fixes.wrong_types import of_type
 from declog.language.keys import (
@@ -38,7 +37,6 @@ from declog.language.keys import (
     sections_with,
     values,
 )  # fmt: skip
-from declog.language.notation import SIGNS, bounds, condition, reduced
 from declog.language.shorthand import long
 from declog.language.spec import IDENTIFIER, LogSpec
 from declog.language.spec_of_tables import Length
@@ -226,87 +224,9 @@ def _ids(data: Mapping[str, Any]) -> list[Problem]:
         for path, entry in [*((path, None) for path in paths), *entries(data, section)]:
             key = path[-1]
             if not (isinstance(key, str) and IDENTIFIER.match(key)):
-                plain = _id_of(str(key))
-                fix = f"call it `{plain}`"
-                if (deleted := re.fullmatch(r"~([a-z_]\w*)", str(key))) is not None:
-                    fix = f"{deleted[1]}: null"
-                elif entry is None and (assigned := re.fullmatch(r"([a-z_]\w*) *= *(\S.*)", str(key))) is not None:
-                    fix = f"{assigned[1]}: {in_flow(assigned[2])}"
-                elif section == "alerts" and (of := re.fullmatch(r"(\w+) *([<>]=? *\S.*)", str(key))) is not None:
-                    fix = f'{of[1]}: "{of[2]}"'
-                elif section in ("alerts", "about") and key in entry_names(data, "metrics"):  # the metric's id changes
-                    fix = f"{plain}: {in_flow(entry)}"
-                elif section == "alerts" and (of_metric := _of_metric(str(key), entry, data)) is not None:
-                    fix = of_metric
-                elif section == "metrics" and (changed := of_one_reduction(str(key), data["metrics"])) is not None:
-                    fix = in_flow(changed)[1:-1]
-                elif (shown := _changed(section, str(key), entry, data)) is not None:
-                    fix = f"{shown}: {in_flow(entry)}"
-                elif section in ("metrics", "tables"):
-                    fix = f"{plain}: {_under_an_id(str(key), _with_ids(entry, data[section]))}"
+                fix = wrong_ids.answer(section, str(key), entry, data)
                 problems.append(Problem.of("DL204.id", (*path[:-1], str(key)), key=key, fix=fix))
     return problems
-
-
-def _changed(section: str, name: str, entry: Any, data: Mapping[str, Any]) -> str | None:
-    """The metric that an entry with a tracker's name changes or describes; None if the entry defines a metric."""
-    metrics = map_at(data, "metrics")
-    defines = isinstance(entry, str) or (isinstance(entry, Mapping) and entry.keys() & {"expr", "formula", "observe"})
-    if section not in ("metrics", "about") or (section == "metrics" and defines):
-        return None
-    said = in_mode(name, entry_names(data, "modes")) if section == "about" else None
-    shown_as = [name] if said is None else [name, said[1]]
-    shown = (metric_of({id: item for id, item in metrics.items() if id != name}, one) for one in shown_as)
-    return next((one.id for one in shown if one is not None), None)
-
-
-def _of_metric(name: str, alert: Any, data: Mapping[str, Any]) -> str | None:
-    """The fix for an alert with the name that trackers show of a metric or a label: `reward/mean`, `train/reward`."""
-    metrics, parts = map_at(data, "metrics"), re.split(r"[/.]", name, maxsplit=1)
-    if len(parts) < 2:
-        return None
-    plain, entries = re.sub(r"[^a-z0-9_]+", "_", name.lower()), with_families(metrics, data)
-    shown, said = metric_of(entries, name), in_mode(name, entry_names(data, "modes"))
-    text = str(alert.get("when")) if isinstance(alert, Mapping) else ""
-    if shown is not None and text.startswith(f"{name} "):
-        bound = condition(spelt(text.removeprefix(name)), shown.expression)
-        alert = {**bound, **{key: item for key, item in alert.items() if key != "when"}}
-    if shown is None and said is not None and (meant := metric_of(entries, said[1])) is not None:
-        return alert_of_mode(plain, alert, meant.expression, said[0], metrics) if isinstance(alert, Mapping) else None
-    if shown is not None and shown.reduction is None and shown.is_value:
-        return f"by its metric: {shown.id}: {in_flow(alert)}"
-    if shown is not None and isinstance(alert, Mapping) and (when := _condition(shown, alert)) is not None:
-        return f"{plain}: {in_flow(when)}"
-    metric = parts[0] if parts[0] in metrics else parts[1]
-    return f"by its metric: {metric}: {in_flow(alert)}" if metric in metrics else None
-
-
-def _condition(metric: Shown, alert: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The entry of an alert on one value of a metric, with the bounds as a condition; None without bounds."""
-    when, rest = bounds(metric.expression, alert), {key: item for key, item in alert.items() if key not in SIGNS}
-    return {"when": when, **rest} if when else None
-
-
-def _id_of(name: str) -> str:
-    """A name as an id: `KLTooHigh` becomes `kl_too_high`, and `parts/share` becomes `parts_share`."""
-    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)
-    plain = re.sub(r"[^a-z0-9_]+", "_", words.lower()).strip("_") or "id"
-    return f"_{plain}" if plain[0].isdigit() else plain
-
-
-def _with_ids(entry: Any, section: Mapping[Any, Any]) -> Any:
-    """Rename the metrics in the formula of an entry to the ids that they get."""
-    if not isinstance(entry, Mapping) or not isinstance(formula := entry.get("formula"), str):
-        return entry
-    for name in sorted((str(key) for key in section if not IDENTIFIER.match(str(key))), key=len, reverse=True):
-        formula = formula.replace(name, _id_of(name))
-    return {**entry, "formula": formula}
-
-
-def _under_an_id(name: str, entry: Any) -> str:
-    """The YAML of an entry with an id of its own and a `name`, which has a field for each reduction and each label."""
-    keys = (reduced(entry) or {"expr": entry}) if isinstance(entry, str) else entry
-    return in_flow({**keys, **named(name, keys)}) if isinstance(keys, Mapping) else f"{{..., name: {in_flow(name)}}}"
 
 
 def _problem(item: Any) -> Problem:

@@ -26,9 +26,9 @@ from declog.config.search_path import GROUP
 from declog.config.uses import old_names
 from declog.errors import Excerpt, Problem, Where, did_you_mean, elsewhere, in_flow, nearest, nested
 from declog.language.fixes import mistakes, wrong_forms
-from declog.language.fixes.other_tools import named
 from declog.language.fixes.tracker_names import id_of, metric_of, of_one_reduction, with_families
 from declog.language.fixes.wrong_forms import sinks_and_options
+from declog.language.fixes.wrong_ids import under_an_id
 from declog.language.keys import SECTIONS
 from declog.language.notation import SIGNS
 from declog.language.shorthand import signal_names
@@ -151,14 +151,13 @@ def _slashed(line: str, key: str, value: str, tree: Node | None) -> Problem:
             fix = f"{'.'.join([*parts[:index], shown.id, *parts[index + 1 :]])}={value or 'null'}"
             fix = fix if tree is not None and tree.at(fix.partition("=")[0].split(".")[:-1]) else f"+{fix}"
         return problem_of(line, "DL101.slash", span, name=name, fix=pasted(fix))
-    fix = ".".join([*parts[:index], plain, *parts[index + 1 :]]) + f"={value}"
-    if not within and not of_alert:
-        call = re.fullmatch(r"(\w+)\(([\w\s.*/+-]+)\)", value.strip("'\""))
-        inside = value[1:-1] if value[:1] == "{" else "expr: ..."
-        inside = inside if call is None else f"expr: {call[2]}, reduce: {call[1]}"
-        read = parsed(f"key={value}")
-        shown_as = written(named(name, None if read is None else read.value()))[1:-1]
-        fix = f"{'.'.join([*parts[:index], plain])}={{{inside}, {shown_as}}}"
+    removed = "~" if deletes and not value else ""
+    fix = f"{removed}{'.'.join([*parts[:index], plain, *parts[index + 1 :]])}{'' if removed else f'={value}'}"
+    read = None if within or of_alert or deletes else parsed(f"key={value}") or parsed(f"key={taken(value)}")
+    if read is not None and read.value() is not None:
+        ids = under_an_id(name, read.value(), metrics or {})
+        fix = " ".join(setting(f"{sign}{'.'.join([*parts[:index], id])}", entry) for id, entry in ids.items())
+        return problem_of(line, "DL101.slash", span, name=name, fix=fix)
     return problem_of(line, "DL101.slash", span, name=name, fix=pasted(f"{sign}{fix}"))
 
 
