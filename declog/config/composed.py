@@ -155,8 +155,8 @@ class Composed:
             shown = (as_written(problem, self.data, self.written, self._file) for problem in cleaned.problems)
             problems = (replace(problem, path=_written(self.tree, problem.path)) for problem in shown)
             return type(error)(list(dict.fromkeys(problems)))
-        problems = [one for problem in cleaned.problems for one in self._of_each_layer(problem)]
-        placed = located(problems, self.provenance, prefix=self.prefix)
+        by_layer = [one for problem in cleaned.problems for one in self._of_each_layer(problem)]
+        placed = located(by_layer, self.provenance, prefix=self.prefix)
         typed = (in_override_terms(problem, self.prefix) for problem in placed)
         shown = (as_written(problem, self.data, self.written, self._file) for problem in typed)
         return type(error)([_of_package(problem) for problem in shown])

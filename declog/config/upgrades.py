@@ -126,16 +126,20 @@ def _explained(config: Composed, problem: Problem) -> Problem:
         return _of_filter(config, problem)
     if problem.message_key == "DL402.places":
         both = sorted((problem.path, *problem.related), key=lambda path: not _in_no_package(config, path))
-        if (fix := _for_each_config(config, both)) is not None:
+        here, there = at(config.data, both[0]), ".".join(map(str, both[1]))
+        named = re.search(rf"\b{both[1][-1]}\b", str((config.data.get("axes") or {}).get("group")))
+        is_id = named and not (isinstance(here, Mapping) and here.get("axis") == "completion")
+        if not is_id and isinstance(here, Mapping) and (fix := _for_each_config(config, both)) is not None:
             return replace(problem, fix=fix)
         if _in_no_package(config, both[1]):
             return problem
-        alike = both[1][1] == "any" and _alike(config, *both)
         fix = f"delete the other: {in_flow(nested(both[1], None))[1:-1]}"
-        fix = f"drop it: `signals.any.{both[1][-1]}` is of every phase" if alike else fix
-        named = re.search(rf"\b{both[1][-1]}\b", str((config.data.get("axes") or {}).get("group")))
-        if named and at(config.data, both[0]).get("axis") != "completion":
-            fix = f"drop it: `{'.'.join(map(str, both[1]))}` is per completion, as ids of groups are"
+        if is_id:
+            fix = f"drop it: `{there}` is per completion, as ids of groups are"
+        elif not isinstance(here, Mapping):
+            fix = f"drop it: `{there}` declares `{both[1][-1]}`"
+        elif both[1][1] == "any" and _alike(config, *both):
+            fix = f"drop it: `{there}` is of every phase"
         return replace(problem, path=both[0], related=(both[1],), fix=fix)
     match = _UNKNOWN.fullmatch(problem.message)
     if match is not None and not is_entry(problem.path):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import reduce
 from typing import Any
 
 from declog.errors import elsewhere, in_flow
 from declog.errors.elsewhere import SYNONYMS
 from declog.language.keys import keys
-from declog.language.notation import WORD
+from declog.language.notation import WORD, both
 from declog.language.spec_of_tables import FilterSpec
 
 _ENDS = elsewhere.meanings("ends")  # words for the direction of an order
@@ -24,6 +25,8 @@ def of_rows(section: str, word: str, name: str, entry: Mapping[str, Any]) -> str
     """
     said = {key: rows for key, value in entry.items() if (rows := _read(section, key, value))}
     rows = {role: value for part in said.values() for role, value in part.items()}
+    conditions = [str(part["where"]) for part in said.values() if "where" in part]
+    rows |= {"where": reduce(both, conditions)} if conditions else {}
     ordered = not {"key", "end"}.isdisjoint(rows)
     if word not in said or not (ordered or len(said) > 1):
         return None
@@ -44,7 +47,11 @@ def of_rows(section: str, word: str, name: str, entry: Mapping[str, Any]) -> str
 def _read(section: str, key: str, value: Any) -> dict[str, Any]:
     """The keys of a filter that a key means, with `end` for the direction of an order; empty for another key."""
     if section == "tables" and key == "filter":
-        return dict(value) if isinstance(value, Mapping) else {"from": value}
+        inside = value if isinstance(value, Mapping) else {"from": value}
+        return {
+            role: item for word, one in inside.items()
+            for role, item in (_read("filters", word, one) or {word: one}).items()
+        }  # fmt: skip
     if (end := _ENDS.get(key)) is not None:
         if isinstance(value, bool):
             end = end if value else _OTHER_END.get(end)

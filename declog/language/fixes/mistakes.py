@@ -18,7 +18,7 @@ from declog.language.fixes.labelled_rows import of_labelled_rows, of_labelled_ta
 from declog.language.fixes.library_calls import SPANS, as_rate, of_level_beside
 from declog.language.fixes.other_tools import of_other_tools, of_verb
 from declog.language.fixes.unknown_names import of_fewer_values
-from declog.language.fixes.wrong_types import bucketed, edges_of
+from declog.language.fixes.wrong_types import bucketed, declared_before, edges_of
 from declog.language.keys import SECTIONS, entries, entry_names, keys, keys_at, model_of, section_of, sections_with
 from declog.language.model import Scalar
 from declog.language.notation import OF_PARTS, both, is_reduction, of_parts, reduced, signal_of
@@ -45,7 +45,7 @@ def answered(problem: Problem, data: Mapping[str, Any]) -> Problem | None:
     if problem.code == "DL201" and problem.path == ("defaults",):
         return Problem.of("DL201.under_declog", "defaults")
     if problem.code == "DL202":
-        return _of_form(problem, data)
+        return declared_before(problem, data) or _of_form(problem, data)
     fix = _of_unknown_key(problem, data) if problem.code == "DL201" else None
     if problem.code == "DL203" and section == "signals" and "type" in (signal := at(data, problem.path)):
         fix = f"{names[-1]}: {signal_of(signal)}"

@@ -1,4 +1,7 @@
-"""Fixes for values with a wrong type for their key: the same value in YAML with the right type."""
+"""Fixes for values with a wrong type for their key: the same value in YAML with the right type.
+
+For a signal that is declared elsewhere, too, the fix is to keep one declaration.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from declog.errors import in_flow
+from declog.errors import Problem, in_flow
 from declog.errors.elsewhere import SYNONYMS
 from declog.language.fixes.unparsable import spelt
+from declog.language.keys import entries
 from declog.language.model import Scalar
 from declog.language.tree import listed
 
@@ -130,3 +134,13 @@ def edges_of(label: str) -> str:
     from declog.language.fixes.wrong_calls import edges  # imports numpy, which composing alone does not need
 
     return edges("bucket", label).removeprefix("; ")
+
+
+def declared_before(problem: Problem, data: Mapping[str, Any]) -> Problem | None:
+    """The problem of a signal in the wrong form that another section of `signals` declares, too; else None."""
+    for path, entry in entries(data, "signals") if problem.path[:1] == ("signals",) else ():
+        sections = {path[:2], problem.path[:2]}
+        if path[2:] == problem.path[2:] and len(sections) == 2 and ("signals", "any") in sections and entry is not None:
+            first, other = (".".join(map(str, where[:2])) for where in (path, problem.path))
+            return Problem.of("DL402.places", problem.path, related=(path,), name=path[-1], first=first, other=other)
+    return None
