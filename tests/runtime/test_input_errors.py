@@ -479,3 +479,19 @@ def test_a_batch_that_says_how_many_rows_it_has(tmp_path: Path) -> None:
 
     [(step, table)] = run(CONFIG, body, tmp_path).tables("t")
     assert (step, table.data["x"], table.rows) == (0, [1, 2], 2)
+
+
+@pytest.mark.parametrize("without", [[], [None]])
+def test_a_mapping_per_row_becomes_a_mapping_of_columns(without: list[None], tmp_path: Path) -> None:
+    """Rewards as one mapping per row are no `reward`: the fix, run as it stands, gives `rewards` its columns."""
+    reward = [{"task": 1.0, "style": 0.5}, {"task": 0.0}, *without, {"task": 1.0, "style": 0.5}]
+    words = [f"axes.group.size={len(reward)}", "sinks=[jsonl]"]
+    with declog.start("grpo", words, output_dir=tmp_path) as log, log.step(0):
+        with pytest.raises(InputError) as raised:
+            log.observe(reward=reward)
+        edit = str(raised.value.fix).removesuffix(", in place of `reward`")
+        log.observe(**eval(f"dict({edit})", {"reward": reward}))
+    run = declog.read(log)
+    assert run["rewards/task/mean"].values[-1] == pytest.approx(2 / 3)
+    assert run["rewards/style/mean"].values[-1] == pytest.approx(0.5)
+    assert run["reward"].values[-1] == pytest.approx((1.5 + 0.0 + 1.5) / 3)

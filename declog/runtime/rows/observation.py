@@ -14,6 +14,7 @@ from declog.errors import InputError, nearest
 from declog.language.dtypes import Axis, DType
 from declog.plans.ops import PhaseOp, SignalOp
 from declog.runtime.recording.timing import Timed
+from declog.runtime.values.fixes import columns_of
 from declog.runtime.values.inputs import accept, describe, listed
 from declog.runtime.values.packs import Pack
 from declog.runtime.values.shapes import CallValues, shape_fix, turned
@@ -161,8 +162,15 @@ class ReadObservation(Observation):
             checked = accept(op, label, value)
         except InputError as error:
             families = [signal.source for signal in self.phase.signals if signal.family and signal.axis is op.axis]
-            if isinstance(value, Mapping) and (family := nearest(op.source, families)) is not None:
+            rows = [row for row in value if row is not None] if isinstance(value, list | tuple) else []
+            of_rows = bool(rows) and all(isinstance(row, Mapping) for row in rows)
+            if (
+                not op.family
+                and (isinstance(value, Mapping) or of_rows)
+                and (family := nearest(op.source, families)) is not None
+            ):
                 fix = f"`{family}` in place of `{op.source}`: it has values by name"
+                fix = f"{family}={columns_of(op.source)}, in place of `{op.source}`" if of_rows else fix
                 raise InputError(error.code, error.message, fix) from None
             if error.code != "DL503" or error.fix != shape_fix(op, label, value):
                 raise

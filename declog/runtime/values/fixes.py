@@ -176,3 +176,8 @@ def _of_item(op: SignalOp, items: Sequence[Any]) -> Iterator[Edit]:
                 f"x.decode() if isinstance(x, bytes) else {other}" if has_bytes else other,
                 lambda item: item.decode() if isinstance(item, bytes) else str(item),
             )
+
+
+def columns_of(rows: str) -> str:
+    """The Python that turns a list of mappings, one per row, into a mapping of member to values; ``rows`` names it."""
+    return f"{{key: [(row or {{}}).get(key) for row in {rows}] for key in set().union(*filter(None, {rows}))}}"

@@ -20,7 +20,7 @@ from declog.language.dtypes import Axis, DType
 from declog.plans.ops import SignalOp
 from declog.runtime.recording.timing import Timed
 from declog.runtime.values.extras import plain_value, plain_values
-from declog.runtime.values.fixes import ADDED, entry_of, fix_of
+from declog.runtime.values.fixes import ADDED, columns_of, entry_of, fix_of
 from declog.runtime.values.shapes import array_fix, shape_fix, text_fix
 from declog.runtime.values.tensors import FLOATS, INTEGERS, described_array, is_scalar, named_dtype, readable
 
@@ -189,11 +189,9 @@ def _list(op: SignalOp, label: str, value: Sequence[Any]) -> Observed:
         places = [position for position, item in enumerate(value) if type(item) in wrong]
         at = next((position for position in places if not is_scalar(value[position])), places[0])
         if op.family and isinstance(value[at], Mapping):
-            name = op.source
-            columns = (
-                f"{{key: [(row or {{}}).get(key) for row in {name}] for key in set().union(*filter(None, {name}))}}"
+            raise InputError.of(
+                "DL504.family_maps", name=op.source, declared=_declared(op), position=at, columns=columns_of(op.source)
             )
-            raise InputError.of("DL504.family_maps", name=name, declared=_declared(op), position=at, columns=columns)
         if op.family and isinstance(value[at], Sequence) and not isinstance(value[at], str):
             raise InputError.of(
                 "DL504.family_rows", label=label, declared=_declared(op), position=at, item=describe(value[at]),
