@@ -16,7 +16,7 @@ from declog.errors import Path, in_flow, nearest, nested
 from declog.language.dtypes import Axis, DType
 from declog.language.keys import entries, keys
 from declog.language.moments import FORMULAS
-from declog.language.nodes import SIGNAL, walk
+from declog.language.nodes import CARRIED, SIGNAL, walk
 from declog.language.notation import SIGNS
 from declog.language.spec import MetricSpec
 from declog.language.tree import Node, has
@@ -29,7 +29,8 @@ def notes(config: Composed, plan: Plan) -> Iterator[str]:
     """The notes that a run logs, all on the user's own lines. The presets of installed packages get no notes."""
     rules = (
         _unseen, _of_families, _unopened, _thinned, _of_all, _replaced, _of_another_side, _redefined,
-        _of_another_schema, _below_the_run, _outdented, _off, _of_one_step, _of_means, _of_numbers,
+        _of_another_schema, _below_the_run, _outdented, _off, _of_one_step, _of_means, _of_pieces,
+        _of_numbers,
     )  # fmt: skip
     for rule in rules:
         yield from rule(config, plan)
@@ -96,6 +97,18 @@ def _of_means(config: Composed, plan: Plan) -> Iterator[str]:
             yield f"`{op.key}` adds up the mean of each {op.pool}; for the sum of all rows it says {words}"
 
 
+def _of_pieces(config: Composed, plan: Plan) -> Iterator[str]:
+    """A note on the user's own quantiles and the like of each step of the run that do not say how to combine these."""
+    for op in plan.metrics:
+        combine = (config.data["metrics"].get(op.id) or {}).get("combine")
+        of_means = op.cumulative and op.pool != "window" and op.combine == "mean" and combine is None
+        linear = op.reduction.name in ("mean", "sum", "count")
+        if of_means and not linear and config.home(("metrics", op.id, "over")) is None:
+            of_all = "; `over: run` has that of all rows" if op.reduction.foldable else ""
+            said = f"`{op.key}` is the mean of the {op.reduction.name} of each {op.pool.replace('_', ' and ')}"
+            yield f"{said}: {_edit(config, ('metrics', op.id, 'combine'), 'mean')} says that this is meant{of_all}"
+
+
 def _of_numbers(config: Composed, plan: Plan) -> Iterator[str]:
     """A note on the user's own reduction of a preset's metric that a number of the loop replaces, by `prefer`."""
     numbers = {op.key for op in plan.metrics if op.axis is Axis.STEP}
@@ -127,6 +140,20 @@ def matched(config: Composed, plan: Plan) -> Iterator[str]:
             said = f"`{path[-1]}` reads {join.expr} of {join.source} for rows of {join.target}"
             yield f"{said}: where these come in micro-batches, ids match them: {ids}"
             return
+
+
+def counted_again(config: Composed, plan: Plan) -> Iterator[str]:
+    """A note on the user's own sums and counts of values of an earlier phase, whose rows a later phase chooses.
+
+    A run does not log this note, because each row may come once there.
+    """
+    joined = {(CARRIED, op.name) for op in plan.joins}
+    for op in (op for op in plan.metrics if op.reduction.name in ("sum", "count")):
+        columns = {(node.op, node.param("name")) for node in walk(*op.args) if node.op in (CARRIED, SIGNAL)}
+        clauses = [key for key, node in op.clauses.items() if any(one.op == SIGNAL for one in walk(node))]
+        if columns and columns <= joined and clauses and config.home(("metrics", op.id)) is None:
+            rows = f"`{op.key}` has the rows of {op.phase}, as `{clauses[0]}` reads it"
+            yield f"{rows}: a row counts as often as it comes there, once per epoch; a mean stays as it is"
 
 
 def of_several(config: Composed, plan: Plan) -> Iterator[str]:

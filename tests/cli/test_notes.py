@@ -86,6 +86,61 @@ def test_rows_that_ids_match(ids: str, cli: Cli, tmp_path: Path, caplog: pytest.
         assert "give `row_id` in both calls" in said[0] and "wrong" not in sink.scalars[0]
 
 
+CHOSEN = {
+    "a count": ("{expr: count(length), where: advantages > 0}", True),
+    "a sum by a label": ("{expr: sum(length), by: advantages > 0}", True),
+    "a mean": ("{expr: mean(length), where: advantages > 0}", False),
+    "rows of the same phase": ("{expr: sum(length), where: reward > 0}", False),
+    "values of the later phase": ("{expr: sum(advantages), where: advantages > 0}", False),
+    "no choice": ("{expr: sum(length)}", False),
+}
+
+
+@pytest.mark.parametrize("case", CHOSEN)
+def test_rows_that_come_again_in_a_later_phase(case: str, cli: Cli, tmp_path: Path) -> None:
+    """A sum or a count of values of the rollout has a row once per epoch where an update's values choose its rows."""
+    entry, again = CHOSEN[case]
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"defaults: [grpo, _self_]\nmetrics: {{m: {entry}}}\n")
+    answer = " ".join(cli("check", str(file)).out.split())
+    assert ("`m` has the rows of update" in answer) is again
+
+
+def test_a_count_has_a_row_in_each_epoch(tmp_path: Path) -> None:
+    """The numbers that the note is about: two epochs count twice, and the mean is that of one."""
+    entries = "n: {expr: count(length), where: advantages > 0}, m: {expr: mean(length), where: advantages > 0}"
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"defaults: [grpo, _self_]\nmetrics: {{{entries}}}\nsinks: []\n")
+    with declog.start(str(file), sinks=[sink := MemorySink()], output_dir=tmp_path / "run") as log, log.step(0):
+        log.observe(reward=[1.0, 0.0, 0.0, 1.0], length=[3, 4, 5, 6], row_id=[0, 1, 2, 3])
+        for _ in range(2):
+            log.observe(advantages=[1.0, -1.0, -1.0, 1.0], row_id=[0, 1, 2, 3])
+    assert (sink.scalars[0]["n"], sink.scalars[0]["m"]) == (4, 4.5)
+
+
+PIECES = {
+    "a quantile of steps": ("{expr: p99(reward), over: run_step}", "`m` is the mean of the p99 of each step: "),
+    "several of batches": (
+        "{expr: reward, reduce: [std, mean], over: run_batch}",
+        "`m.std` is the mean of the std",
+    ),
+    "the greatest": ("{expr: max(reward), over: run_step}", "`over: run` has that of all rows"),
+    "on purpose": ("{expr: p99(reward), over: run_step, combine: mean}", None),
+    "combined in another way": ("{expr: p99(reward), over: run_step, combine: max}", None),
+    "a mean": ("{expr: mean(reward), over: run_step}", None),
+    "of the window's steps": ("{expr: p99(reward), over: step}", None),
+    "all rows": ("{expr: max(reward), over: run}", None),
+}
+
+
+@pytest.mark.parametrize("case", PIECES)
+def test_the_mean_of_a_quantile_of_each_step(case: str, cli: Cli, tmp_path: Path) -> None:
+    """Where nothing says how the steps of the run are combined, and their mean is not that of all rows."""
+    entry, said = PIECES[case]
+    answer = checked(cli, tmp_path, f"metrics: {{m: {entry}, lr: mean}}\n")
+    assert (said in answer) if said else ("is the mean of" not in answer)
+
+
 @pytest.mark.parametrize(
     ("entries", "off"),
     [

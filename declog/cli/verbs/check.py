@@ -117,7 +117,7 @@ def _checked(args: argparse.Namespace, words: Sequence[str]) -> Checked:
     from declog.cli.targets import configured
     from declog.compiler import compile
     from declog.config.compose import imports_of
-    from declog.notes import matched, notes, of_several, unread
+    from declog.notes import counted_again, matched, notes, of_several, unread
     from declog.plans.ops import NO_SINK
     from declog.replay.prepared import faults
 
@@ -137,7 +137,8 @@ def _checked(args: argparse.Namespace, words: Sequence[str]) -> Checked:
     else:
         done.plan = compiled
         done.not_installed = _not_installed(compiled)
-        done.notes = [note for rule in (notes, matched, of_several, unread) for note in rule(config, compiled)]
+        rules = (notes, matched, counted_again, of_several, unread)
+        done.notes = [note for rule in rules for note in rule(config, compiled)]
         if stale:
             dropped = f"`tests: {{{', '.join(f'{name}: null' for name in stale)}}}`"
             dropped = " ".join(f"'~tests.{name}'" for name in stale) if config.overrides else dropped
