@@ -100,8 +100,8 @@ def _of_means(config: Composed, plan: Plan) -> Iterator[str]:
 def _of_pieces(config: Composed, plan: Plan) -> Iterator[str]:
     """A note on the user's own quantiles and the like of each step of the run that do not say how to combine these."""
     for op in plan.metrics:
-        combine = (config.data["metrics"].get(op.id) or {}).get("combine")
-        of_means = op.cumulative and op.pool != "window" and op.combine == "mean" and combine is None
+        spec = config.spec.metrics.get(op.id)
+        of_means = spec is not None and op.cumulative and op.pool != "window" and spec.combine is None
         linear = op.reduction.name in ("mean", "sum", "count")
         if of_means and not linear and config.home(("metrics", op.id, "over")) is None:
             of_all = "; `over: run` has that of all rows" if op.reduction.foldable else ""
