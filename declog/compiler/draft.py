@@ -22,7 +22,7 @@ from declog.language.parser import body_of, tree_of
 from declog.language.phases import join, latest
 from declog.language.reductions import Reductions
 from declog.language.row_functions import RowFunctions
-from declog.language.spec import DerivedSpec, LogSpec, Observed
+from declog.language.spec import DerivedSpec, LogSpec, MetricSpec, Observed
 from declog.language.syntax import ExpressionError
 from declog.plans import ops
 
@@ -278,7 +278,8 @@ def fits(draft: Draft, node: Node, path: Path, dtypes: Sequence[DType], axis: Ax
         ways = {"by": ["first"], "within": ["first"], "weight": ["sum"]}.get(key, ways)
         fix = _edits(path, [_of_each(node, way, axis) for way in ways])
         fix = f"{chosen}  or  {fix}" if (chosen := _of_chosen_rows(draft, path, node)) else fix
-        fix = _of_counted_labels(draft, path) or fix
+        if path[0] == "metrics" and key in ("by", "where"):
+            fix = of_counted_rows(str(path[1]), draft.spec.metrics.get(str(path[1]))) or fix
         draft.report("DL310.finer", path, key=key, finer=per(type.axis), what=what, axis=per(axis), fix=fix)
     elif type.family:
         named = (str(inner.param("name")) for inner in walk(node) if inner.op == SIGNAL and inner.type.family)
@@ -307,13 +308,20 @@ def _of_chosen_rows(draft: Draft, path: Path, node: Node) -> str | None:
     return None
 
 
-def _of_counted_labels(draft: Draft, path: Path) -> str | None:
-    """The metric for ``{expr: 1, reduce: sum, by: source}``, which counts the rows of each label; None for another."""
-    spec = draft.spec.metrics.get(str(path[1])) if path[0] == "metrics" and path[-1] in ("by", "where") else None
-    if spec is None or str(spec.expr) != "1" or spec.reduce not in ("sum", "count") or not isinstance(spec.by, str):
+def of_counted_rows(id: str, spec: MetricSpec | None) -> str | None:
+    """The metric for ``{expr: count(*), where: c}``, the sum of its condition, and for the rows of each label, `by`.
+
+    None for a metric that counts anything else than rows, or all rows.
+    """
+    counted = "" if spec is None else f"{spec.reduce}({spec.expr})" if spec.reduce else str(spec.expr)
+    if spec is None or not re.fullmatch(r"count\s*\(\s*[*1]?\s*\)|sum\(1\)", counted):
         return None
     entry = spec.model_dump(include=spec.model_fields_set - {"expr", "reduce"}, by_alias=True)
-    return in_flow({path[1]: {"expr": f"present({spec.by})", "reduce": "count", **entry}})[1:-1]
+    if isinstance(spec.by, str):
+        return in_flow({id: {"expr": f"present({spec.by})", "reduce": "count", **entry}})[1:-1]
+    condition = entry.pop("where", None)
+    value = {"expr": condition, "reduce": "sum", **entry} if entry else f"sum({condition})"
+    return None if condition is None else in_flow({id: value})[1:-1]
 
 
 def _of_each(node: Node, way: str, axis: Axis) -> str | list[str]:

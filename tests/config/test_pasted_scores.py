@@ -52,7 +52,8 @@ def pasted(entry: str, folder: Path) -> list[dict[str, float]]:
         config["metrics"]["m"]["where"] = yaml.safe_load(fix.removeprefix("write ").strip("`"))
     else:
         written = re.search("`([^`]+)`", fix)
-        config["metrics"]["m"] = {"expr": fix if written is None else written[1]}
+        value = fix if written is None else written[1]
+        config["metrics"]["m"] = yaml.safe_load(value) if value.startswith("{") else {"expr": value}
     (folder / "declog" / "mine.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     sink = MemorySink()
     with declog.start(declog.compose("mine", config_dir=folder), sinks=[sink]) as log:
@@ -187,3 +188,22 @@ def test_ones_by_label(keys: str, tmp_path: Path) -> None:
         labels, counts = np.unique(rows, return_counts=True)
         expected = {f"m/{label}": count for label, count in zip(labels, counts, strict=True)}
         assert {name: value for name, value in values.items() if name.startswith("m/")} == expected
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "{expr: count(*), where: correct}",
+        '{expr: "*", reduce: count, where: correct}',
+        "{expr: count(), where: correct, tags: core}",
+        "{expr: 1, reduce: sum, where: correct}",
+        "count(*) where correct",
+        "count(score where correct)",
+        "SELECT count(*) FROM samples WHERE correct",
+    ],
+)
+def test_a_count_of_rows_with_a_condition(entry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Class: a count of the rows with a condition is 0 in a step without such a row, and not absent."""
+    few = CORRECT & (np.arange(STEPS) != 1)[:, None]
+    monkeypatch.setitem(globals(), "CORRECT", few)
+    assert [one["m"] for one in pasted(entry, tmp_path)] == few.sum(1).tolist()

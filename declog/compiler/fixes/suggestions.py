@@ -11,7 +11,7 @@ from functools import reduce
 from itertools import pairwise
 from typing import Any
 
-from declog.compiler.draft import NAME, Draft
+from declog.compiler.draft import NAME, Draft, of_counted_rows
 from declog.errors import Entry, Problem, in_flow, nearest
 from declog.errors.elsewhere import SYNONYMS
 from declog.language.dtypes import Axis, DType
@@ -204,6 +204,8 @@ def of_each_step(draft: Draft, name: str) -> str:
 def entire(problem: Problem, id: str, spec: MetricSpec) -> Problem:
     """A problem whose fix is an entry, with the metric's other keys added to this entry; other problems unchanged."""
     fix = problem.fix
+    if problem.path == ("metrics", id, "expr") and (rows := of_counted_rows(id, spec)) is not None:
+        return replace(problem, fix=rows)
     if problem.path[:2] != ("metrics", id) or not isinstance(fix, Entry) or "expr" not in fix.keys:
         return problem
     beside = {"expr"} if problem.code in ("DL301", "DL307") else {"expr", "reduce"}  # the keys in the fix

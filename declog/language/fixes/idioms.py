@@ -119,7 +119,14 @@ def _of_comprehension(node: ast.ListComp | ast.GeneratorExp | ast.SetComp, text:
 
 
 def of_some_values(keys: Mapping[str, Any]) -> Entry:
-    """The fix that chooses values by a condition: the ``keys`` of a metric."""
+    """The fix that chooses values by a condition: the ``keys`` of a metric.
+
+    A count of no values is 0. The count of all rows with a condition is the sum of the condition.
+    """
+    if keys.get("reduce") == "count":
+        if keys["expr"] in ("*", "1"):
+            return Entry({"expr": keys["where"], "reduce": "sum"}, "write `", "`", bare=True)
+        keys = {**keys, "empty": 0}
     return Entry(keys, "which values count is a key of the metric: `", "`", bare=True)
 
 

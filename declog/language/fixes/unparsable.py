@@ -191,6 +191,10 @@ def _of_query(match: re.Match[str]) -> str:
     call = re.fullmatch(r"(\w+)\((.+)\)", value)
     word, expr = (call[1].lower(), call[2]) if call else ("mean", value)
     keys = {"expr": expr, "reduce": reduction(word), "where": condition, "by": group or label}
+    if expr in ("*", "1"):
+        if condition and not keys["by"]:
+            return of_some_values({**keys, "reduce": "count"})
+        keys["expr"] = f"present({keys['by']})" if keys["by"] else "reward"
     return Entry({key: text for key, text in keys.items() if text}, "write `", "`", bare=True)
 
 
