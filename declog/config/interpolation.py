@@ -14,6 +14,7 @@ import threading
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
+from functools import reduce
 from pathlib import Path as FilePath
 from typing import Any, cast
 
@@ -25,6 +26,7 @@ from declog.config.problems.composition_errors import nearest_key
 from declog.config.problems.file_errors import first_line
 from declog.config.search_path import GROUP
 from declog.errors import Path, Problem, in_flow
+from declog.language.keys import atoms, below
 from declog.language.keys import keys as keys_of
 from declog.language.secrets import without_secrets
 from declog.language.spec import LogSpec
@@ -156,7 +158,9 @@ class Resolved:
         try:
             value = container[key]
         except OmegaConfBaseException as error:
-            self.problems.append(_unresolved(container, source, error).at(*here))
+            if here[0] == "metrics" and "_target_" in container:  # the key `_target_` is refused, with all beside it
+                return source
+            self.problems.append(_unresolved(container, source, error, here).at(*here))
             return None
         finally:
             self._note(here, source, self._used[before:])
@@ -207,7 +211,21 @@ def _source(container: DictConfig | ListConfig, key: Any) -> str | None:
     return written if isinstance(written, str) else None
 
 
-def _unresolved(container: DictConfig | ListConfig, source: str | None, error: OmegaConfBaseException) -> Problem:
+def _default(here: Path, *, alone: bool) -> str:
+    """A default of a variable of the environment that the key at a path accepts, alone or as a part of its text."""
+    types = atoms(reduce(below, here, LogSpec))
+    defaults = {float: "1.0", type(None): "null", bool: "false", int: "1"} if alone else {}
+    of_numbers = here[0] in ("constants", "metrics", "derived", "filters", "alerts") and here[-1] not in (
+        "name",
+        "text",
+    )
+    text = "1" if of_numbers else "console" if here[0] == "sinks" else "local"
+    return next((default for kind, default in defaults.items() if kind in types), text)
+
+
+def _unresolved(
+    container: DictConfig | ListConfig, source: str | None, error: OmegaConfBaseException, here: Path
+) -> Problem:
     """DL103 for an interpolation that does not resolve, ``${a.b}``, with a fix if its key does not exist."""
     cause = first_line(error).split(" raised while resolving interpolation: ")[-1].strip('"')
     named = re.search(r"'([^']+)' not found", str(error))
@@ -215,6 +233,9 @@ def _unresolved(container: DictConfig | ListConfig, source: str | None, error: O
     if not isinstance(error, InterpolationKeyError) or named is None or not isinstance(root, DictConfig):
         if (match := re.search(r"\$\{env:([^}]*)\}", source or "")) is not None:
             return Problem.of("DL103.env", source=source, span=match.span(), name=match[1])
+        if (match := re.search(r"\$\{oc\.env:\s*(\w+)\s*\}", source or "")) is not None and match[1] not in os.environ:
+            default = _default(here, alone=match[0] == source)
+            return Problem.of("DL103.unset", source=source, span=match.span(), name=match[1], default=default)
         return Problem.of("DL103.hydra", source=source, cause=cause)
     key, text = named[1], source or ""
     written = re.search(rf"\$\{{\.*{re.escape(key)}\}}", text)

@@ -18,6 +18,12 @@ _MEANT = re.compile(
     r"(?:mean|avg|average|running|last|p?std|stdev|stddev|p?var|variance|med|median|min|max)(?=\D*\d))"
     r"(?:.*?\(\D*?(?=\d)|\D*)(\d+)?"
 )
+OF_PANDAS: Mapping[str, Callable[[float], float]] = {  # the weight of the past, by the names of its forms in pandas
+    "alpha": lambda new: 1 - new,
+    "com": lambda mass: mass / (1 + mass),
+    "span": lambda steps: (steps - 1) / (steps + 1),
+    "halflife": lambda steps: 0.5 ** (1 / steps),
+}
 _WORDS: Mapping[str, Reduction] = {
     "max": "max",
     "min(?!_periods)": "min",
@@ -57,6 +63,27 @@ class Smoothing:
             return cls("ema", steps)
         count = steps if isinstance(steps, int) and not isinstance(steps, bool) and steps > 0 else 50
         return cls("rolling", min(count, MOST))
+
+    @classmethod
+    def weighing(cls, number: object, word: str = "") -> str:
+        """The `ema` for a weight of the past between 0 and 1, or for a number of steps; `ema(0.9)` for anything else.
+
+        ``word`` may be a name of pandas, whose `alpha` is the weight of the new value.
+        """
+        if isinstance(number, Mapping) and len(number) == 1:
+            [(word, number)] = number.items()
+        if isinstance(number, bool) or not isinstance(number, int | float) or number <= 0:
+            return "ema(0.9)"
+        of_count = round(min(1 - 1 / number, 0.999), 3)
+        past = OF_PANDAS[word](number) if word in OF_PANDAS else number if number < 1 else of_count
+        weighed = f"ema({past:g})"
+        return weighed if cls.of(weighed) is not None else "ema(0.9)"
+
+    @classmethod
+    def weighed(cls, combine: str) -> str:
+        """The `ema` for the number in ``ewm(alpha=0.1)``, ``ewm(span=10)`` or ``ema(20)``; else `ema(0.9)`."""
+        said = re.search(r"(?:(\w+)\s*=\s*|\()(\d+(?:\.\d*)?|\.\d+)", combine)
+        return cls.weighing(None if said is None else float(said[2]), said[1] or "" if said else "")
 
     @classmethod
     def meant(cls, combine: str) -> Smoothing | None:

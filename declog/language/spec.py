@@ -242,8 +242,8 @@ class MetricSpec(Named, Conditional, Windowed):
     def _combines(cls, combine: str | None) -> str | None:
         if combine is None or combine in COMBINE or Smoothing.of(combine) is not None:
             return combine
-        if combine.startswith("ema"):
-            raise refused("DL202.ema", text=combine)
+        if combine.startswith(("ema", "ewm")):
+            raise refused("DL202.ema", text=combine, fix=Smoothing.weighed(combine))
         if (meant := Smoothing.meant(combine)) is not None:
             raise refused("DL202.rolling", text=combine, least=meant.least, most=MOST, fix=meant)
         if (count := Smoothing.other(combine)) is not None:

@@ -671,9 +671,10 @@ def test_everything_that_does_not_resolve_is_reported_with_its_place(base: Path,
           fix: give one: declog.seed=...
 
         error[DL103] declog/open.yaml:3:13 in output_dir
-          Environment variable 'DECLOG_NOT_SET' not found
+          the variable `DECLOG_NOT_SET` of the environment is not set
             3 | output_dir: ${oc.env:DECLOG_NOT_SET}
               |             ^^^^^^^^^^^^^^^^^^^^^^^^
+          fix: ${oc.env:DECLOG_NOT_SET,null}, with a default, or in the shell `export DECLOG_NOT_SET=...`
 
         error[DL103] declog/open.yaml:4:25 in run.config.method
           there is no key `declog.profil`

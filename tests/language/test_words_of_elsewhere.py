@@ -108,7 +108,7 @@ def test_a_member_of_a_family_is_no_column(metric: Any, fix: str) -> None:
                 "std, sum, var"
             ],
         ),
-        ({"combine": "ema(9)"}, ["ema(0.9)"]),
+        ({"combine": "ema(9)"}, ["ema(0.889)"]),
     ],
 )
 def test_over_says_what_a_value_covers_and_combine_how_values_become_one(keys: Any, fixes: list[str]) -> None:

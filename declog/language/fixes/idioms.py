@@ -7,15 +7,28 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from declog.errors import Entry, elsewhere
+from declog.errors import Entry, elsewhere, in_flow
 from declog.language.fixes import bins
 from declog.language.fixes.bitwise import in_words
-from declog.language.fixes.library_calls import divides_by_n, is_of_module, of_library, quantile
+from declog.language.fixes.library_calls import (
+    DIVISORS,
+    MODULES,
+    YOURS,
+    divides_by_n,
+    is_of_module,
+    of_library,
+    quantile,
+    weight_of_past,
+)
+from declog.language.parser import body_of
+from declog.language.smoothing import OF_PANDAS
+from declog.language.tree import listed
 
 AXES = frozenset({"axis", "dim", "dims", "keepdim", "keepdims", "by", "per", "group_by", "groupby"})
+NO_VALUES = AXES | {"adjust", "center", "ignore_na", "min_periods"}  # arguments that say how, and no number
 _CONVERSIONS = elsewhere.words("conversions")
 _NAME = re.compile(r"[a-z]\w*")
 REDUCTIONS = r"mean|sum|min|max|p?std|var|count|last|p\d+"
@@ -38,7 +51,8 @@ def of_call(node: ast.Call) -> str:
             return f"{reduction(match[3])}({match[1]}, over=completion)"
         return Entry({"expr": match[1], "reduce": match[3], "by": match[2]}, bare=True)
     module = is_of_module(node.func)
-    arguments = list(map(_plain, [*([] if module else [node.func.value]), *node.args]))
+    weights = [weight_of_past(word) for word in node.keywords if word.arg in OF_PANDAS]
+    arguments = list(map(_plain, [*([] if module else [node.func.value]), *node.args, *weights]))
     name = node.func.attr.lower() if module else node.func.attr
     if name in _CONVERSIONS and not module:
         return f"{ast.unparse(node.func.value)}: values are converted where they are observed"
@@ -54,6 +68,34 @@ def of_call(node: ast.Call) -> str:
     word = "pstd" if name in ("std", "nanstd") and divides_by_n(node) else reduction(name)
     call = ast.Call(ast.Name(word), arguments, [keyword for keyword in node.keywords if keyword.arg == "over"])
     return of_library(name, arguments) or ast.unparse(call)
+
+
+CALLED = ("_target_", "call", "fn", "func", "function")  # keys for the function that other tools call
+_LIBRARIES = MODULES | {"scipy", "statistics", "jax"}
+
+
+def of_target(id: str, entry: Mapping[str, Any], keys: Collection[str]) -> str | None:
+    """The metric for ``r: {_target_: numpy.percentile, q: 95, a: "${signals.reward}"}``, here `r: p95(reward)`.
+
+    Keys that are ``keys`` of a metric stay beside the call. None for a function that is of no library.
+    """
+    beside = {key: item for key, item in entry.items() if key in keys and key != "expr"}
+    target = next((str(entry[key]) for key in CALLED if key in entry), "")
+    module, name = target.partition(".")[0], target.rpartition(".")[2]
+    if module not in _LIBRARIES or "." not in target:
+        return None
+    arguments = {key: item for key, item in entry.items() if key not in {*CALLED, *beside, *AXES}}
+    divisors = [f"{key}={arguments.pop(key)}" for key in DIVISORS if key in arguments]
+    values = [part for key, item in arguments.items() for part in (listed(item) if "args" in key else [item])]
+    values.sort(key=lambda value: not isinstance(value, str))  # the signals come first
+    texts = [re.sub(r"[$][{][\w.]*?(\w+)[}]", r"\1", str(value)) for value in values]
+    call = body_of(f"{module if module in MODULES else 'np'}.{name}({', '.join([*texts, *divisors])})")
+    if not isinstance(call, ast.Call) or not texts:
+        return None
+    if (said := of_call(call)).startswith(YOURS):
+        return said
+    metric = {**(said.keys if isinstance(said, Entry) else {"expr": said}), **beside}
+    return in_flow({id: metric if len(metric) > 1 else said})[1:-1]
 
 
 _AT_K = re.compile(r"\b([A-Za-z]+)\s*([@^])\s*(\d+|[knKN])\s*\(((?:[^()]|\([^()]*\))*)\)")

@@ -15,7 +15,7 @@ from declog.errors import Entry, Problem, elsewhere, in_flow
 from declog.language.dtypes import AXES, Axis
 from declog.language.nodes import Node
 from declog.language.parser import arguments, called, source_of, tree_of
-from declog.language.smoothing import Smoothing
+from declog.language.smoothing import OF_PANDAS, Smoothing
 from declog.language.tree import listed
 
 QUANTILES = frozenset({"quantile", "percentile", "nanquantile", "nanpercentile", "histogram_quantile"})
@@ -77,7 +77,7 @@ def of_library(name: str, arguments: Sequence[ast.expr], *, of_metrics: bool = F
     template = template.replace("rolling(50)", str(Smoothing.of_last(steps)))
     template = re.sub(r"(rolling_\w+)\(50\)", rf"\1({Smoothing.of_last(steps).number:g})", template)
     if steps is not None:  # a number of steps in place of a weight, or of draws in place of an example
-        template = template.replace("ema(k)", weighing(steps))
+        template = template.replace("ema(k)", Smoothing.weighing(steps))
         template = re.sub(r"(_at\(\w, )4\)\Z", rf"\g<1>{steps})", template)
     tree = Substitution(dict(zip(parameters, arguments, strict=True))).visit(tree_of(template))
     body = Substitution({"nan": ast.Name("missing")}).visit(tree).body
@@ -133,12 +133,13 @@ def as_rate(name: str, entry: Mapping[str, Any], formula: str = "{}") -> dict[st
     return {f"{name}_1": value, name: {"formula": formula.format(f"{name}_1 / {divisor}"), **named}}
 
 
-def weighing(steps: object) -> str:
-    """The `ema` for a weight of the past between 0 and 1, or for a number of steps; `ema(0.9)` for anything else."""
-    if isinstance(steps, float) and 0 < steps < 1:
-        return f"ema({steps:g})"
-    count = steps if isinstance(steps, int) and steps > 1 else 10
-    return f"ema({min(1 - 1 / count, 0.999):.3g})"
+def weight_of_past(argument: ast.keyword) -> ast.expr:
+    """The weight of the past for an argument of pandas' `ewm`, such as 0.9 for ``alpha=0.1``; else its value."""
+    number = argument.value.value if isinstance(argument.value, ast.Constant) else None
+    weigh = OF_PANDAS.get(str(argument.arg))
+    if weigh is None or not isinstance(number, int | float) or number <= 0:
+        return argument.value
+    return ast.Constant(round(weigh(number), 6))
 
 
 def with_metric(fix: str, call: ast.Call, text: str, taken: Container[str] = ()) -> str:

@@ -46,6 +46,9 @@ def answered(problem: Problem, data: Mapping[str, Any]) -> Problem | None:
         return Problem.of("DL201.under_declog", "defaults")
     if problem.code == "DL202":
         return declared_before(problem, data) or _of_form(problem, data)
+    entry = at(data, problem.path[:2]) if problem.code == "DL201" and section == "metrics" else None
+    if isinstance(entry, Mapping) and (call := idioms.of_target(names[0], entry, keys(MetricSpec))) is not None:
+        return replace(problem, fix=call) if names[1] in idioms.CALLED else None
     fix = _of_unknown_key(problem, data) if problem.code == "DL201" else None
     if problem.code == "DL203" and section == "signals" and "type" in (signal := at(data, problem.path)):
         fix = f"{names[-1]}: {signal_of(signal)}"

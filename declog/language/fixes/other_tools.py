@@ -10,13 +10,13 @@ from typing import Any
 
 from declog.errors import Path, elsewhere, in_flow
 from declog.errors.elsewhere import SYNONYMS
-from declog.language.fixes.library_calls import weighing
 from declog.language.fixes.modes import of_one_mode, words_of_evaluations
 from declog.language.fixes.tracker_names import id_of, in_formula, reductions_of
 from declog.language.fixes.wrong_forms import is_off, sinks_and_options, switched, without_sink
 from declog.language.keys import entries, entry_names, keys, keys_at
 from declog.language.notation import SIGNS, WORD, both, bounds, reduced
 from declog.language.parser import body_of, names_in
+from declog.language.smoothing import Smoothing
 from declog.language.spec import IDENTIFIER, AboutSpec, AlertSpec
 from declog.language.tree import at, listed, map_at
 
@@ -64,7 +64,7 @@ def of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
         return None
     facts["recorded"] = in_flow(recorded)
     facts["listed"], facts["axis_ids"] = in_flow(items), "ids" if ids[:1] == ["completion"] else "of"
-    facts["room"], facts["ema"] = in_flow(_room(key, value, entry)), weighing(value)
+    facts["room"], facts["ema"] = in_flow(_room(key, value, entry)), Smoothing.weighing(value, key)
     facts["of_mode"] = in_flow(_of_mode(key, value) or "mode == 'eval'")
     facts["switch"] = "true" if value is True else "false"
     good = {True: "up", False: "down"}.get(value is ("lower" not in key and "min" not in key), "up")
@@ -152,7 +152,7 @@ def of_verb(section: str, word: str, data: Mapping[str, Any]) -> str | None:
         if item is True and not switch:  # of a list
             return None
         if said is not None and entry_key != word:
-            entry = {said[1]: weighing(item) if said[2] else item if said[3] else said[4] == "true"}
+            entry = {said[1]: Smoothing.weighing(item, word) if said[2] else item if said[3] else said[4] == "true"}
             entry = named(str(item), ids.get(id_by_name[name])) if said[1] == "name" else entry
         elif entry_key is not None:
             entry = {entry_key: item}

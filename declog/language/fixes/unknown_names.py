@@ -343,7 +343,7 @@ def of_library(node: ast.Call, name: str, text: str, scope: Scope) -> str | None
     """
     if name in bins.CALLS and (histogram := bins.of_library(node, name)) is not None:
         return histogram
-    beside = [word.value for word in node.keywords if word.arg not in (*idioms.AXES, "min_periods", "center")]
+    beside = [library_calls.weight_of_past(word) for word in node.keywords if word.arg not in idioms.NO_VALUES]
     arguments, metrics = [*node.args, *beside], scope.metrics
     fix = library_calls.of_library(name, arguments, of_metrics=scope.of_alert is not None)
     fix = library_calls.along_axis(name, node) or fix
