@@ -31,13 +31,21 @@ def meant(name: str, names: Collection[str], of: str, section: str = "log", *, i
 
     ``in_step``: the attribute is asked for within a step, which the fix must not open a second time.
     """
-    of_all = "" if name.startswith("_") else f"{section}.*"
-    if (meaning := attributes().get(f"{section}.{name}", attributes().get(of_all))) is not None:
+    noun = re.sub(r"\A(?:add|append|log|record|write)_(?=\w)", "", name)  # `rows` of ``write_row``
+    words = [name] if _other_number(name) in names else [name, _other_number(name), noun, _other_number(noun)]
+    words += [] if name.startswith("_") else ["*"]
+    answers = (attributes().get(f"{section}.{word}") for word in words)
+    if (meaning := next(filter(None, answers), None)) is not None:
         if in_step:
             meaning = meaning.replace("with log.step(step): ", "").replace(", inside the block", "")
         return f"\n  fix: {meaning.replace('LOG', of).replace('RUN', of).replace('ATTRIBUTE', name)}"
     close = None if name.startswith("_") else nearest(name, names)
     return "" if close is None else f"\n  fix: did you mean `{of}.{close}`?"
+
+
+def _other_number(name: str) -> str:
+    """The plural of a singular, and the singular of a plural."""
+    return name[:-1] if name.endswith("s") else f"{name}s"
 
 
 def no_attribute(text: str) -> AttributeError:

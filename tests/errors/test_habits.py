@@ -57,6 +57,10 @@ def test_a_module_of_another_logger(name: str, edit: str) -> None:
         ("log_config", "log.config({...})"), ("log_hyperparams", "run_config"),
         ("add_histogram", "reduce: histogram"), ("log_table", "tables: {worst:"), ("set_step", "with log.step(k):"),
         ("observ", "did you mean `log.observe`?"), ("flsh", "did you mean `log.flush`?"),
+        ("row", "tables: {worst:"), ("rows", "tables: {worst:"), ("log_row", "tables: {worst:"),
+        ("add_rows", "tables: {worst:"), ("write_tables", "tables: {worst:"), ("histograms", "reduce: histogram"),
+        ("log_figures", "shows images"), ("steps", "did you mean `log.step`?"),
+        ("log_extras", "did you mean `log.log_extra`?"),
     ],
 )  # fmt: skip
 def test_a_recorder_is_another_logger(log: Any, name: str, edit: str) -> None:
