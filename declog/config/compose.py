@@ -113,7 +113,8 @@ def _as_texts(overrides: object) -> Iterator[str]:
         for item in overrides:
             yield from _as_texts(item)
     else:
-        text, start = str(overrides), 0
+        options = r"(?<![^\s,;])--([+\w./]+)(?:=|[ \t]+(?=[^\s=-])(?!\S*=))"  # `--every=2` and `--every 2`
+        text, start = re.sub(options, r"\1=", str(overrides)), 0
         levels = [*depths(text)]
         for match in re.finditer(r"[\s,;]+(?=[+~]*[\w.@/]+=|~)", text):
             piece = text[start : match.start()]

@@ -23,6 +23,7 @@ from declog.language.fixes.library_calls import (
     quantile,
     weight_of_past,
 )
+from declog.language.notation import reduced
 from declog.language.parser import body_of
 from declog.language.smoothing import OF_PANDAS
 from declog.language.tree import listed
@@ -185,7 +186,20 @@ def items(node: ast.expr) -> Sequence[ast.expr]:
 
 
 def _of_tuple(node: ast.Tuple, text: str) -> str:
-    """The fix for a tuple: ``0,5`` and ``1,000`` are meant as numbers, ``reward, length`` as two metrics."""
+    """The fix for a tuple: ``0,5`` and ``1,000`` are meant as numbers, ``reward, length`` as two metrics.
+
+    ``max(x, over=completion), mean`` names the reduction behind its value.
+    """
+    parts = [ast.unparse(item).strip("'\"").removesuffix("()") for item in node.elts]
+    metrics = [
+        {"reduce": reduction(part)} if re.fullmatch(REDUCTIONS, reduction(part)) else reduced(part) or {"expr": part}
+        for part in parts
+    ]
+    values = {str(metric["expr"]) for metric in metrics if "expr" in metric}
+    reductions = [metric["reduce"] for metric in metrics if "reduce" in metric]
+    if reductions and len(values) == 1:
+        [value] = values
+        return Entry({"expr": value, "reduce": reductions}) if reductions[1:] else f"write `{reductions[0]}({value})`"
     if all(isinstance(item, ast.Name) for item in node.elts):
         return f"a metric for each: metrics: {{{', '.join(f'{ast.unparse(item)}: mean' for item in node.elts)}}}"
     number = re.sub(r"(?<=\d),(?=\d)", ".", without_thousands(text))

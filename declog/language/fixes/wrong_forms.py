@@ -66,7 +66,8 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
         case ["metrics", name, "expr"], Mapping() if value and all(isinstance(item, str) for item in value.values()):
             return f"metrics: {in_flow(of_expressions(name, value, data['metrics'][name]))}"
         case ["metrics", name], [_, _, *_]:
-            *reductions, expr = value
+            last = is_reduction(idioms.reduction(str(value[-1])), 1)  # `[reward, mean]`
+            expr, reductions = (value[0], value[1:]) if last else (value[-1], value[:-1])
             return f"{name}: {{expr: {in_flow(expr)}, reduce: {in_flow(reductions)}}}"
         case ["signals", _, name], {"axis": "prompt" | "question" | "problem"}:
             return f"{name}: {in_flow({**value, 'axis': 'group'})}"
