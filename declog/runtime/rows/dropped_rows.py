@@ -62,7 +62,11 @@ class DroppedRows:
 
     def never_bound(self, rows: int) -> None:
         """Count rows that still waited for a step when the run ended."""
-        self._note(RuntimeFailure.of("DL513.unbound"), rows)
+        if self.unentered is None:
+            self._note(RuntimeFailure.of("DL513.unbound"), rows)
+            return
+        what, call = _called(self.unentered)
+        self._note(RuntimeFailure.of("DL513.unentered", call=call, what=what), rows)
 
     def never_ended(self, steps: Sequence[int]) -> None:
         """Warn that rows were recorded for steps of which none began: the rows waited for the end of the run."""
