@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Never
 
 import declog
-from declog.errors import CommError, UsageError
+from declog.errors import CommError, UsageError, in_flow
 from declog.errors.habits import instead_of_a_trainer, refuse_arguments, shown_at_the_call
 from declog.integrations import open_step
 from declog.integrations.hook import Hooks
@@ -214,7 +214,10 @@ def _note_other_preset(
     if absent or tables:
         more = [f"{len(absent) - MOST} more"] if len(absent) > MOST + 1 else absent[MOST:]
         shown = ", ".join([*absent[:MOST], *more, *tables])
+        configured, preset_sinks = ([sink.id for sink in one.sinks] for one in (plan, preset))
+        lost = configured != preset_sinks and config.home(("sinks",)) is not None  # sinks of the other preset
+        sinks = f", whose sinks are {in_flow(preset_sinks)}: add `sinks: {in_flow(configured)}`;" if lost else ","
         log.warning(
-            "not all that %s logs is in `%s`, which is not built on `%s`: %s\n  fix: defaults: [%s, _self_], or "
-            "declog.attach(trainer)", type(trainer).__name__, plan.name, preset.name, shown, preset.name,
+            "not all that %s logs is in `%s`, which is not built on `%s`: %s\n  fix: defaults: [%s, _self_]%s or "
+            "declog.attach(trainer)", type(trainer).__name__, plan.name, preset.name, shown, preset.name, sinks,
         )  # fmt: skip

@@ -309,13 +309,13 @@ def refuse_reduction(node: ast.Call, text: str, span: Span, scope: Scope) -> Non
     metric = "".join(ast.unparse(node.args[0]).split())
     if _over_labels(f"{word}({metric})", scope) != f"{word}({metric})":
         refuse("DL306.needs_over", text, span, function=word, fix=f"write `{_over_labels(text, scope)}`")
-    written = _of_rows(metric, word, scope)
-    if written is None:
+    if (written := _of_rows(metric, word, scope)) is None:
         return
     plain = re.sub(rf"\b\w+\(\s*{re.escape(metric)}\s*\)", "", text)  # the expression without the metric's reductions
-    again = re.search(rf"\b{re.escape(metric)}\b", plain) and written in (metric, scope.of_tracker(metric))
+    again = re.search(rf"\b{re.escape(metric)}\b(?!\.\w)", plain) and written in (metric, scope.of_tracker(metric))
     if not again and (fix := _with_metrics(text, scope)) != f"write `{text}`":
-        refuse("DL303.of_a_metric", text, span, name=word, fix=fix + of_all_steps(text, scope.metrics))
+        fix += of_all_steps(text, scope.metrics)
+        refuse("DL303.named_metric", text, span, metric=written, call=text[slice(*span)], fix=fix)
     if again:  # the metric is compared with its own reduction
         smooth = Entry({"formula": scope.of_tracker(metric) or metric, "combine": "ema(0.9)"})
         refuse("DL303.of_a_metric", text, span, name=word, fix=library_calls.with_metric(smooth, node, text))

@@ -452,6 +452,13 @@ def test_a_config_that_is_built_on_another_preset(
     mine.write_text(text.replace("defaults: [grpo, _self_]", fix.partition(", or ")[0]), encoding="utf-8")
     notes, run, logged = attached("trl_grpo")
     assert notes == [] and logged <= {*run} and "completions" in run.tables and "p" in run
+    mine.write_text(text.replace("sinks: [parquet]\n", ""), encoding="utf-8")
+    (note,), run, _ = attached("sinks")
+    edit = re.search(r"fix: (defaults: .+?), whose sinks are \[console\]: add `(sinks: .+?)`; or", note)
+    assert edit is not None and "p" in run
+    mine.write_text(f"{edit[1]}\n{edit[2]}\nmetrics: {{p: p95(reward)}}\n", encoding="utf-8")
+    notes, run, _ = attached("trl_sinks")
+    assert notes == [] and "completions" in run.tables and "p" in run
 
 
 def test_predictions_are_no_part_of_the_log(model: Path, tmp_path: Path) -> None:
