@@ -26,7 +26,7 @@ from declog.config.interpolation import Resolved, key_path, masked
 from declog.config.long_form import without_nulls
 from declog.config.origin import Origin
 from declog.config.problems.as_written import as_written
-from declog.config.problems.diagnostics import located
+from declog.config.problems.diagnostics import entire, located
 from declog.config.problems.file_errors import first_line
 from declog.config.problems.override_fixes import in_override_terms
 from declog.config.search_path import GROUP, HYDRA_ERRORS, PROVIDER, package_of, provider_of
@@ -153,7 +153,7 @@ class Composed:
         cleaned = type(error)([self._clean(problem) for problem in error.problems]) if self.secrets else error
         if not self.provenance.layers:  # a mapping has no places but its own keys
             shown = (as_written(problem, self.data, self.written, self._file) for problem in cleaned.problems)
-            problems = (replace(problem, path=_written(self.tree, problem.path)) for problem in shown)
+            problems = (_in_data(problem, self.tree) for problem in shown)
             return type(error)(list(dict.fromkeys(problems)))
         by_layer = [one for problem in cleaned.problems for one in self._of_each_layer(problem)]
         placed = located(by_layer, self.provenance, prefix=self.prefix)
@@ -282,10 +282,15 @@ def _of_application(problem: Problem, origin: Origin | None) -> Problem:
     return problem.saying("DL103.of_application", key=key[1], folder=shown_path(file.parent), name=file.stem)
 
 
-def _written(tree: Node, path: Path) -> Path:
-    """The path where plain data in a short form has a key of the long form; a text holds all keys of its entry."""
-    depth, node = tree.deepest(path)
-    return path if depth == 0 else (*node.location, *path[depth:])
+def _in_data(problem: Problem, tree: Node) -> Problem:
+    """The problem of a key of the long form, at the path where plain data has it: a short form is one text."""
+    depth, node = tree.deepest(problem.path)
+    if depth == 0:
+        return problem
+    entry = at(tree.plain, problem.path[:-1])
+    if node.location == problem.path[:-1] and isinstance(entry, dict) and {"reduce", "expr"} <= entry.keys():
+        problem = entire(problem, f"{entry['reduce']}({entry['expr']})")
+    return replace(problem, path=(*node.location, *problem.path[depth:]))
 
 
 def _deleted(data: dict[str, Any], prefix: Path, origin: Origin | None) -> dict[str, Any]:

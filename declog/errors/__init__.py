@@ -305,7 +305,7 @@ class Problem:
         lines += [f"  see: {visible(str(location))} ({visible(key)})" for key, location in where.related]
         if self.fix:
             said = _fix(visible_lines(self.fix)).split("\n")
-            fix = [part for line in said for part in ([line] if set("={'\"") & set(line) else wrapped(line, width))]
+            fix = [part for line in said for part in ([line] if _PASTED.search(line) else wrapped(line, width))]
             lines += [fix[0].replace("fix:", paint("32", "fix:"), 1), *fix[1:]]
         return "\n".join(lines)
 
@@ -323,6 +323,9 @@ class Problem:
             return None
         start, end = self.span or (0, 0)
         return Excerpt("", text, start, max(end, start + 1) if self.span else 0)
+
+
+_PASTED = re.compile(r"[={'\"]|\bwrite `")  # in a line of a fix that is text to paste
 
 
 def _fix(text: str) -> str:

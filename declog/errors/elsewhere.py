@@ -65,6 +65,11 @@ def _by_section(file: str) -> Mapping[str, str]:
 
 
 def same_signal(name: str, names: Collection[str]) -> str | None:
-    """The name in ``names`` of the signal that other libraries call ``name``; None if there is none."""
+    """The name in ``names`` of the signal that other libraries call ``name``; None if there is none.
+
+    The last word of ``name`` may be their first one: `log_prob_old` is `old_log_prob`.
+    """
     plain = name.lower().replace("-", "_")
-    return next((other for other in (plain, *_ALIKE.get(plain, ())) if other != name and other in names), None)
+    rest, _, last = plain.rpartition("_")
+    alike = _ALIKE.get(plain) or _ALIKE.get(f"{last}_{rest}") or []
+    return next((other for other in (plain, *alike) if other != name and other in names), None)

@@ -263,7 +263,8 @@ def test_a_call_of_another_library_is_answered_with_what_compiles(call: str) -> 
             return error.problems
         return []
 
-    for text in (written, f"np.{written}"):
+    own = name in functions.names()  # the language has it by this name, too: plainly called it is right
+    for text in (f"np.{written}",) if own else (written, f"np.{written}"):
         (problem,) = problems(text)
         assert problem.fix is not None
         if problem.fix.startswith("write"):
@@ -385,9 +386,9 @@ def test_a_reduction_is_no_word_of_elsewhere() -> None:
 @pytest.mark.parametrize(
     ("metric", "fix"),
     [
-        ("mean(update.advantages)", "write `advantages`, and where it {moved}"),
-        ("mean(rollout.advantages)", "write `advantages`"),
-        ("mean(update.logprobs)", "write `logprobs`"),
+        ("mean(update.advantages)", "write `mean(advantages)`, and where it {moved}"),
+        ("mean(rollout.advantages)", "write `mean(advantages)`"),
+        ("mean(update.logprobs)", "write `mean(logprobs)`"),
         ({"expr": "advantages", "phase": "update"}, "drop it, and where `advantages` {moved}"),
         ({"expr": "square(steep)", "phase": "update"}, "drop it, and where `advantages` {moved}"),
         ({"expr": "advantages", "phase": "rollout"}, "drop it: its signals are read in that phase"),

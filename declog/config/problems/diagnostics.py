@@ -100,11 +100,11 @@ def _located(problem: Problem, provenance: Provenance, prefix: Path) -> Problem:
         problem = _as_written(problem, location)
     where = where_of(problem, location, ".".join(map(str, key)))
     if isinstance(location, FileLocation) and problem.fix is not None:
-        problem = _quoted(_entire(problem, _text(location)), location)
+        problem = _quoted(entire(problem, _text(location)), location)
     elif isinstance(location, OverrideLocation):
-        problem = _entire(problem, location.text.partition("=")[2].strip("'\""))
+        problem = entire(problem, location.text.partition("=")[2].strip("'\""))
     elif isinstance(location, CodeLocation):
-        problem = _entire(problem, location.text)
+        problem = entire(problem, location.text)
     related = tuple(_related(problem, provenance, prefix))
     below = problem.path[len(key) - len(prefix) :]
     if not isinstance(location, StoreLocation):
@@ -142,7 +142,7 @@ def _text(location: FileLocation) -> str:
     return str(yaml.safe_load(location.written_value)).strip()
 
 
-def _entire(problem: Problem, value: str) -> Problem:
+def entire(problem: Problem, value: str) -> Problem:
     """The problem of the argument in ``max(x / y)``: the expressions in its fix become the whole text ``value``."""
     source = problem.source
     if not source or source == value or value.count(source) != 1 or not is_expression(value):

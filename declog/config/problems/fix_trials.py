@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import yaml
@@ -20,7 +21,7 @@ from declog.language.shorthand import long
 from declog.language.tree import at, has, over, tree_of
 
 Check = Callable[[Mapping[str, Any]], Sequence[Problem]]
-ROUNDS = 3  # edits after the first one
+ROUNDS = 8  # edits after the first one
 MOST = 8  # problems whose fixes are tried
 
 
@@ -36,6 +37,8 @@ class _Edit:
         """The edit with another value, in YAML, in the form in which the fix shows it."""
         if self.said[0] == "`":
             return f"`{value}`" if isinstance(value, str) else in_flow({self.path[-1]: value})[1:-1]
+        if self.path[-1] == "expr" and isinstance(value, str) and not re.match("(did you mean `)?expr", self.said):
+            return f"write `{value}`"  # a metric in its short form has no such key, and its reduction beside the text
         if self.said.startswith(f"{self.path[0]}: "):
             return in_flow(nested(self.path, value))[1:-1]
         return f"{self.path[-1]}: {in_flow(value)}"
@@ -50,10 +53,17 @@ def with_tried_fixes(problems: Sequence[Problem], data: Mapping[str, Any], check
     wrong = {entry_path(problem.path) for problem in problems}
     said = {(problem.path, problem.message) for problem in problems}
 
-    def new(rest: Mapping[str, Any]) -> list[Problem]:
-        """The problems of data, without those reported already, and without those about names that are left out."""
+    def new(first: Problem, rest: Mapping[str, Any]) -> list[Problem]:
+        """The problems of data, without those reported already, and without those about names that are left out.
+
+        The ``first`` problem is a new one where the text has its mistake once more behind the part that was edited.
+        """
         absent = [str(path[-1]) for path in wrong if not has(rest, path)]
-        problems = [problem for problem in check(rest) if (problem.path, problem.message) not in said]
+        problems = [
+            problem
+            for problem in check(rest)
+            if (problem.path, problem.message) not in said or _is_further(problem, first)
+        ]
         return [problem for problem in problems if not about(problem, absent)]
 
     shown: list[Problem] = []
@@ -64,10 +74,17 @@ def with_tried_fixes(problems: Sequence[Problem], data: Mapping[str, Any], check
             edit = _edit(other, rest) if other is not problem and entry_path(other.path) == entry else None
             if edit is not None and entry_path(edit.path) == entry and has(rest, other.path):
                 rest = _edited(rest, other, edit)
-        tried, *hidden = _tried(problem, rest, new)
+        tried, *hidden = _tried(problem, rest, partial(new, problem))
         written = [_where_written(one, problem.path, data) for one in hidden]
         shown += [tried, *(one for one in written if has(data, one.path))]
     return list(_said_once(dict.fromkeys([*shown, *problems[MOST:]])))
+
+
+def _is_further(problem: Problem, first: Problem) -> bool:
+    """Whether a problem of an edited text is the ``first`` one, at a further place: the text had its mistake twice."""
+    text, marked = first.source or "", first.marked
+    same = (problem.path, problem.message) == (first.path, first.message)
+    return same and bool(marked) and (problem.source or text).count(marked) < text.count(marked)
 
 
 def _where_written(problem: Problem, path: Path, data: Mapping[str, Any]) -> Problem:
@@ -140,6 +157,8 @@ def _tried(problem: Problem, data: Mapping[str, Any], check: Check) -> list[Prob
             break
         edited = _edited(edited, inside, behind)
         written = behind.value if behind.path == edit.path else at(edited, edit.path)
+    else:  # no edit of an edit makes it right
+        return [problem]
     if isinstance(edit.value, str) and isinstance(written, Mapping) and [*written] == ["expr"]:
         written = written["expr"]
     if written != edit.value:

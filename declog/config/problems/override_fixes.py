@@ -35,11 +35,16 @@ def in_override_terms(problem: Problem, prefix: Path) -> Problem:
         named = re.fullmatch(r"\w+", line[start:end]) is not None
         return replace(problem, fix=pasted(f"{line[:start]}{problem.near}{line[end:]}")) if named else problem
     both = _NAMED_HERE.fullmatch(fix) or _DEFINED.fullmatch(fix)
-    if both is not None and (override := parsed(line)) is not None:
+    override = parsed(line)
+    if both is not None and override is not None:
         of = ".".join([*map(str, prefix), "metrics"])
         defined = [setting(f"++{of}.{id}", entry) for id, entry in yaml.safe_load(both["metrics"]).items()]
         value = _with_text(override.value(), str(problem.source), str(yaml.safe_load(both["here"])))
         return replace(problem, fix=" ".join([*defined, setting(line.partition("=")[0], value)]))
+    if (written := _WRITTEN_HERE.fullmatch(fix)) is not None and override is not None:
+        value, here = override.value(), written[1]
+        mended = here if isinstance(value, str) else _with_text(value, str(problem.source), here)
+        return replace(problem, fix=setting(line.partition("=")[0], mended)) if mended != value else problem
     answers = [_as_overrides(answer, line, problem.path, prefix) for answer in fix.split("  or  ")]
     problem = replace(problem, fix="  or  ".join(answers))
     return problem if (sweep := _as_sweep(problem, line)) is None else replace(problem, fix=sweep)
@@ -133,6 +138,7 @@ def _keys_beside(fix: str, path: Path) -> dict[str, Any]:
     return data if isinstance(data, dict) and len(data) > 1 and data.keys() <= keys else {}
 
 
+_WRITTEN_HERE = re.compile("write `([^`]+)`")
 _NAMED_HERE = re.compile(
     r"write a metric(?: of that mode)? and name it here: `metrics: (?P<metrics>.+)`, and `(?P<here>.+)`"
 )
