@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -231,6 +231,21 @@ def condition(text: str, metric: Any) -> dict[str, Any]:
     if sign in "<>" and bound is not None:
         return {"above" if sign == ">" else "below": bound, **for_}
     return {"when": f"{metric} {sign} {comparison['bound']}", **for_}
+
+
+def over_preset(alert: Any, below: Iterable[str]) -> Any:
+    """An alert that keeps no key of a preset's alert, which has the keys ``below``: a text, or a map with nulls.
+
+    A text, ``> 0.2 for 3``, replaces the preset's alert. An alert without a preset's stays; a number is an upper bound.
+    """
+    if not isinstance(alert, Mapping):
+        return f"> {alert}" if isinstance(alert, int | float) and not isinstance(alert, bool) else alert
+    further = dict.fromkeys(key for key in below if key not in alert)
+    bounds = [key for key in alert if key != "for"]
+    if not further or len(bounds) != 1 or bounds[0] not in (*SIGNS, "when"):
+        return {**alert, **further}
+    bound = " ".join([*([SIGNS[bounds[0]]] if bounds[0] in SIGNS else []), str(alert[bounds[0]])])
+    return f"{bound} for {alert['for']}" if "for" in alert else bound
 
 
 def is_reduction(name: str, arity: int) -> bool:

@@ -11,6 +11,7 @@ import yaml
 from declog.config.composed import Composed
 from declog.errors import Path, Problem, in_flow
 from declog.errors.elsewhere import SYNONYMS
+from declog.language.fixes.alert_keys import edit_over_preset
 from declog.language.fixes.mistakes import answered
 from declog.language.keys import keys
 from declog.language.notation import SIGNS, bounds
@@ -49,12 +50,14 @@ def without_presets(problem: Problem, composed: Composed) -> Problem:
     said = {word: value for word, value in said.items() if word != key and (word in alone or entry.get(word) != value)}
     if said.keys().isdisjoint((*SIGNS, "when")):
         return problem
-    nulls = [
-        word for word in (*SIGNS, "when") if word in below - said.keys() and not _beside(said, word, entry.get(word))
-    ]
-    if not nulls and edit.keys() != {name}:
+    signs = [word for word in (*SIGNS, "when") if word in below - said.keys()]
+    nulls = [word for word in signs if not _beside(said, word, entry.get(word))]
+    if not nulls and edit.keys() != {name} and not (isinstance(entry[key], str) and {*edit} & {*SIGNS}):
         return problem
-    return replace(problem, fix=f"{name}: {in_flow({**said, **dict.fromkeys(nulls)})}")
+    if not said.keys() <= {*keys(AlertSpec)}:  # it has other mistakes
+        return problem
+    nulls += [word for word in entry if _layers(composed, (*alert, word))[-1:] != here and word not in (*SIGNS, "when")]
+    return replace(problem, fix=edit_over_preset(name, said, nulls))
 
 
 def _instead(problem: Problem, composed: Composed) -> Problem:

@@ -74,7 +74,7 @@ def _list_and_map(error: ListOverMap) -> Problem:
     elif is_list:
         before = error.low.entries
         listed = [item for item in section if not (isinstance(item, str) and item in before)]
-        words = as_map("signals" if error.path[1:-1] == ("signals",) else str(key), listed or section)
+        words = as_map("signals" if error.path[1:-1] == ("signals",) else str(key), listed or section, error.low.plain)
         words = f"{{any: {words}}}" if key == "signals" else words
         fix = f"write a map, an id for each entry: {key}: {words}"
         fix += "; of a text `completion text`" if key == "signals" else ""
@@ -82,7 +82,7 @@ def _list_and_map(error: ListOverMap) -> Problem:
         if error.path[1:-1] == ("metrics",) and all(is_reduction(str(item), 1) for item in section):
             fix = f"{key}: {{reduce: {in_flow(section)}}}"
         elif error.path[1:-1] == ("alerts",):
-            fix = of_list(str(key), section) or fix
+            fix = of_list(str(key), section, error.low.plain) or fix
         elif key == "metrics" and all(isinstance(item, str) and item.isidentifier() for item in section):
             fix += f"; to choose among those that there are: profiles: {{full: {{only: {in_flow(section)}}}}}"
     problem = Problem.of("DL101.merged", error.path[1:], key=key, what=what, other=other, fix=fix)

@@ -116,7 +116,7 @@ def _said_once(problems: Iterable[Problem]) -> Iterator[Problem]:
     edits: dict[tuple[Path, str], Problem] = {}
     for problem in problems:
         fix = problem.fix or ""
-        said = re.match(r"(\w+: [{\[][^\n]*?[}\]]+)(?:(?:, which |: [a-z]| for the ).*)?\Z", fix)
+        said = re.match(r'(\w+: (?:[{\[][^\n]*?[}\]]+|"[^"\n]+"))(?:(?:, wh|: [a-z]| for the ).*)?\Z', fix)
         edit = said[1] if said else ""
         first = edits.setdefault((problem.path[:-1], edit), problem)
         again = problem.code == "DL201" and said and first is not problem

@@ -106,7 +106,8 @@ def _as_override(fix: str, line: str, path: Path, prefix: Path) -> str | None:
     if edit is None or not (f"{name}.".startswith((f"{key}.", f"{edit[0]}.")) or declares):
         return None
     of, data, (start, end) = edit
-    entries = {f"{of}.{word}": item for word, item in data.items()} if of in (config, name.rpartition(".")[0]) else {}
+    is_above = isinstance(data, dict) and of in (config, name.rpartition(".")[0])
+    entries = {f"{of}.{word}": item for word, item in data.items()} if is_above else {}
     if of == config and (override := parsed(line)) is not None:
         said = {name.rpartition(".")[2], *_words_in(override.value())}
         entries = {to: value for to, value in entries.items() if to.rpartition(".")[2] in said}

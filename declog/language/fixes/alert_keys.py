@@ -6,6 +6,8 @@ The functions take the entry of an alert and return the fix for one of its keys.
 from __future__ import annotations
 
 import ast
+import difflib
+import json
 import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
@@ -18,7 +20,7 @@ from declog.language.fixes.tracker_names import Shown, in_formula, metric_of
 from declog.language.fixes.unparsable import BOUNDS, spelt, with_signs
 from declog.language.fixes.wrong_forms import of_prometheus
 from declog.language.keys import keys
-from declog.language.notation import SIGNS, condition
+from declog.language.notation import SIGNS, condition, over_preset
 from declog.language.parser import body_of
 from declog.language.spec import AlertSpec
 
@@ -31,6 +33,7 @@ _CHANGES = (*_SLOPES, "change", "delta", "diff", "difference", "rise", "increase
 _FALLS = ("drop", "decrease", "fall")
 _CONDITIONS = ("expr", "if", "query", "test", "check", "predicate", "expression")  # keys for a condition
 _SIDES = elsewhere.meanings("sides")  # words for the two sides of a bound
+_LIMITS = elsewhere.words("limits")
 _RANGE = re.compile(r"(not +)?(in|inside|between|within|outside(?: of)?)\b *([\[({\d.-].*)")
 _NUMBER = r"(?<!\w)-?\d+(?:\.\d+)?(?:e[-+]?\d+)?"
 
@@ -51,7 +54,8 @@ def moved(
         return moved("metric", name if len(of_metric) == 1 else f"{name}_{key}", named, metrics, modes)
     about = next((word for word in _ABOUT if word in entry), None)
     if about is not None and (alone := _of_metric(name, str(entry[about]))) is not None:
-        return alone if key == about else None
+        rest = {word: value for word, value in entry.items() if word != about}
+        return alone if key == about else moved(key, name, rest, metrics, modes)
     metric = name if about is None else str(entry[about])
     of_mode = None if metric in metrics else in_mode(metric, modes)
     shown = None if of_mode is None else metric_of(metrics, of_mode[1])
@@ -79,11 +83,13 @@ def moved(
     if about is None and key not in ranges:
         by_operator = len(foreign) == 1 and _operator(entry) is not None
         if key not in foreign and not (by_operator and key in _OPERATORS):
-            return None
+            return _of_either_side(key, name, entry)
         sign, value = bounds[foreign[0] if by_operator else key]
         bound = next((word for word in SIGNS if SIGNS[word] == sign), "")
         if by_operator and bound and "when" not in rest and foreign[0] in conditions and len(bounds) == 1:
             return f"{name}: {in_flow({bound: value, **rest})}"
+        if not by_operator and (either := _of_either_side(key, name, entry)) is not None:
+            return either
         if not by_operator and _inside(bounds) is None:  # a key outside of SYNONYMS is a near name of a bound
             return f"{'above' if sign[0] == '>' else 'below'}: {value}" if SYNONYMS.get(key) not in SIGNS else None
     elif about is None and ranges[key][0] and "when" not in rest:
@@ -98,7 +104,25 @@ def moved(
     when = when or f"{metric} > 0.2"
     if about is not None and mode is not None:
         return alert_of_mode(name, {"when": when, **rest}, metric, str(mode), metrics)
-    return f"{name}: {in_flow({'when': when, **rest})}"
+    edit = f"{name}: {in_flow({'when': when, **rest})}"
+    names_no_side = not bounds.keys().isdisjoint(_LIMITS) and _operator(entry) is None and _inside(bounds) is None
+    return _either(edit, edit.replace(f"{metric} > ", f"{metric} < ")) if names_no_side else edit
+
+
+def _of_either_side(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
+    """The fix for a bound that names no side, ``threshold: 0.9``: that of the alert's other layer, or both."""
+    bound = entry[key]
+    if not difflib.get_close_matches(key, _LIMITS, cutoff=0.85) or type(bound) not in (int, float):
+        return None
+    said = [side for side in SIGNS if side in entry]
+    rest = {word: value for word, value in entry.items() if word != key}
+    edits = (f"{name}: {in_flow({side: bound, **rest})}" for side in SIGNS)
+    return f"{said[0]}: {bound}" if len(said) == 1 else _either(*edits)
+
+
+def _either(above: str, below: str) -> str:
+    """The fix with two edits, one for each side of a bound."""
+    return f"{above}, where it must not be greater  or  {below}, where it must not be less"
 
 
 def _bounds_of_metrics(name: str, entry: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -137,11 +161,21 @@ def of_keys_inside(text: str, metric: str) -> dict[str, Any] | None:
     return {**said, **keys} if keys and body is not None and not isinstance(body, ast.Name) else None
 
 
-def of_list(name: str, items: list[Any]) -> str | None:
-    """The fix for a list, ``[reward < 2, {for: 3}]``, in place of an alert's map; None for other items."""
-    text = ", ".join(item if isinstance(item, str) else in_flow(item).strip("{}") for item in items)
-    keys = of_keys_inside(text, name)
-    return None if keys is None else in_flow({name: keys})[1:-1]
+def of_list(name: str, items: list[Any], below: Collection[str] = ()) -> str | None:
+    """The fix for a list, ``[reward < 2, {for: 3}]``, in place of an alert's map; None for other items.
+
+    ``below`` are the keys of a preset's alert of this name.
+    """
+    texts = [item if isinstance(item, str) else in_flow(item).strip("{}") for item in items]
+    bounds = [match for text in texts if (match := re.fullmatch(r"(above|below)[ :=]*(\S+)", text))]
+    said = {match[1]: match[2] for match in bounds} or of_keys_inside(", ".join(texts), name)
+    return None if said is None else edit_over_preset(name, said, below)
+
+
+def edit_over_preset(name: str, said: Mapping[str, Any], below: Collection[str]) -> str:
+    """The edit of an alert with these keys, over a preset's alert with the keys ``below``."""
+    alert = over_preset(said, below)
+    return f"{name}: {in_flow(alert, json.dumps if isinstance(alert, str) else None)}"
 
 
 _KEY_INSIDE = re.compile(

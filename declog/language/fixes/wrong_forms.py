@@ -15,7 +15,7 @@ from declog.errors.elsewhere import SYNONYMS
 from declog.language.fixes import bins, idioms, unparsable
 from declog.language.fixes.wrong_types import of_labels
 from declog.language.keys import entry_names, keys_at
-from declog.language.notation import is_reduction, reduced
+from declog.language.notation import is_reduction, over_preset, reduced
 from declog.language.spec_of_tables import ColumnType
 from declog.language.tree import at, listed
 
@@ -44,10 +44,7 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
         case ["alerts", _, "do"], [_, *_]:
             return of_actions(value)
         case ["alerts", name], int() | float() if not isinstance(value, bool):
-            return f"{name}: {{above: {value}}}" if value == value else f'{name}: "nan"'
-        case ["alerts", name], list():
-            bounds = [match for item in value if (match := re.fullmatch(r"(above|below)[ :=]*(\S+)", str(item)))]
-            return f"{name}: {{{', '.join(f'{match[1]}: {match[2]}' for match in bounds)}}}" if bounds else None
+            return f'{name}: "> {value}"' if value == value else f'{name}: "nan"'
         case ["axes", "rank"], _:
             return "rank: all, or rank: each"
         case ["axes", "completion"], str():
@@ -321,11 +318,16 @@ def _columns(items: Iterable[Any]) -> dict[str, Any]:
     return columns
 
 
-def as_map(section: str, value: Any) -> str:
-    """A word, or a list of words or named maps, as a YAML map in flow style with an id for each item."""
+def as_map(section: str, value: Any, below: Mapping[str, Any] | None = None) -> str:
+    """A word, or a list of words or named maps, as a YAML map in flow style with an id for each item.
+
+    ``below`` are the entries of lower layers.
+    """
     items = [value] if isinstance(value, str) and section in ("signals", "metrics", "alerts") else value
     entries = [_entry(section, item) for item in items] if isinstance(items, list) else []
     named = [entry for entry in entries if entry is not None]
+    if section == "alerts":
+        named = [(id, over_preset(entry, (below or {}).get(id, ()))) for id, entry in named]
     shown = [f"{id}: {in_flow(entry)}" for id, entry in named[:3] if len(named) == len(entries)]
     return "{" + ", ".join(shown or ["my_id: ..."]) + ", ..." * (len(shown) == 3 < len(entries)) + "}"
 
