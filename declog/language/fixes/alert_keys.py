@@ -106,7 +106,7 @@ def moved(
         return alert_of_mode(name, {"when": when, **rest}, metric, str(mode), metrics)
     edit = f"{name}: {in_flow({'when': when, **rest})}"
     names_no_side = not bounds.keys().isdisjoint(_LIMITS) and _operator(entry) is None and _inside(bounds) is None
-    return _either(edit, edit.replace(f"{metric} > ", f"{metric} < ")) if names_no_side else edit
+    return _either(name, edit, edit.replace(f"{metric} > ", f"{metric} < ")) if names_no_side else edit
 
 
 def _of_either_side(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
@@ -117,11 +117,14 @@ def _of_either_side(key: str, name: str, entry: Mapping[str, Any]) -> str | None
     said = [side for side in SIGNS if side in entry]
     rest = {word: value for word, value in entry.items() if word != key}
     edits = (f"{name}: {in_flow({side: bound, **rest})}" for side in SIGNS)
-    return f"{said[0]}: {bound}" if len(said) == 1 else _either(*edits)
+    return f"{said[0]}: {bound}" if len(said) == 1 else _either(name, *edits)
 
 
-def _either(above: str, below: str) -> str:
-    """The fix with two edits, one for each side of a bound."""
+def _either(name: str, above: str, below: str) -> str:
+    """The fix with an edit for each side of a bound; with one of them where the alert's name says the side."""
+    sides = {_SIDES[word] for word in name.split("_") if word in _SIDES}
+    if len(sides) == 1:
+        return above if sides == {"above"} else below
     return f"{above}, where it must not be greater  or  {below}, where it must not be less"
 
 
