@@ -17,7 +17,7 @@ from declog.compiler.draft import Draft, op_of
 from declog.compiler.fixes import suggestions
 from declog.compiler.formulas import condition
 from declog.compiler.scopes import FACTS
-from declog.errors import Path, Problem, SinkError, did_you_mean, elsewhere, in_flow
+from declog.errors import Path, Problem, SinkError, did_you_mean, elsewhere, in_flow, nearest
 from declog.language.fixes import other_tools
 from declog.language.fixes.wrong_forms import selector_of
 from declog.language.nodes import Node, members_of
@@ -85,10 +85,12 @@ def _options_of(text: str) -> str | None:
 
     None if the text contains no kind.
     """
-    kinds = [word for word in re.split(r"\W+", text) if word in sinks.known_kinds()]
-    if len(kinds) > 1:
-        return f"sinks: {in_flow(kinds)}"
-    kind = next(iter(kinds), None)
+    kinds, words = sinks.known_kinds(), re.split(r"\W+", text)
+    named = [word for word in words if word in kinds]
+    meant = [nearest(word, kinds) for word in words] if named and re.fullmatch(r"[\w, +]+", text) else named
+    if len(meant) > 1 and None not in meant:
+        return f"sinks: {in_flow(list(dict.fromkeys(meant)))}"
+    kind = next(iter(named), None)
     return None if kind is None else f"the kind alone, `{kind}`; its options are keys of `sink_options.{kind}`"
 
 
