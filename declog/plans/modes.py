@@ -89,7 +89,7 @@ def instead_of_mode(name: str, modes: Mapping[str, ModeOp]) -> str:
     """The fix for a mode that a config does not have: the mode that is meant, or a declaration."""
     evaluations, declared = [mode for mode in modes if mode != "train"], one_more(name, modes)
     declare = f"declare it: `modes: {{{declared}}}`"
-    if any(name.startswith(mode) and name != mode for mode in evaluations):
+    if any(re.match(rf"{re.escape(mode)}[^a-z]", name) for mode in evaluations):  # `eval_math` is another set
         mode, _, keys = declared.partition(": ")
         use = f', and `log.mode("{mode}")`' if mode != name else ""
         return f"{declare}, as override `modes.{mode}={keys}`{use}"

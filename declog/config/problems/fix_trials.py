@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import yaml
@@ -77,7 +77,7 @@ def with_tried_fixes(problems: Sequence[Problem], data: Mapping[str, Any], check
         tried, *hidden = _tried(problem, rest, partial(new, problem))
         written = [_where_written(one, problem.path, data) for one in hidden]
         shown += [tried, *(one for one in written if has(data, one.path))]
-    return list(_said_once(dict.fromkeys([*shown, *problems[MOST:]])))
+    return list(_said_once(_in_sections([*dict.fromkeys([*shown, *problems[MOST:]])])))
 
 
 def _is_further(problem: Problem, first: Problem) -> bool:
@@ -122,6 +122,26 @@ def _said_once(problems: Iterable[Problem]) -> Iterator[Problem]:
         again = problem.code == "DL201" and said and first is not problem
         shown = f"the edit for `{first.path[-1]}`" if again and "  or  " in fix else f"`{edit}`"
         yield replace(problem, fix=f"drop it: {shown} is for both") if again else problem
+
+
+def _in_sections(problems: Sequence[Problem]) -> Iterator[Problem]:
+    """The problems; if several top keys belong to one section, the first fix has all of them, for a key stands once."""
+    of_top = (one for one in problems if one.code == "DL201" and len(one.path) == 1)
+    fixes = {one: match for one in of_top if (match := _OF_A_SECTION.fullmatch(one.fix or "")) is not None}
+    for problem in problems:
+        alike = [one for one in fixes if problem in fixes and fixes[one]["section"] == fixes[problem]["section"]]
+        if len(alike) > 1 and problem is alike[0]:
+            edits = (tree_of(yaml.safe_load(fixes[one]["edit"])) for one in alike)
+            yield replace(problem, fix=in_flow(reduce(over, edits).plain)[1:-1])
+        elif len(alike) > 1:
+            yield replace(problem, fix=f"drop it: the edit for `{alike[0].path[0]}` is for it, too")
+        else:
+            yield problem
+
+
+_OF_A_SECTION = re.compile(
+    r"(?P<edit>(?P<section>\w+): \{[^\n]*\})(?:, which [^\n]*)?(?:\none of the keys: .*)?", re.DOTALL
+)
 
 
 def _tried(problem: Problem, data: Mapping[str, Any], check: Check) -> list[Problem]:
