@@ -137,16 +137,14 @@ class Carryover:
             return _held(rows) if rows is not None and phase in self._steps else rows
         if phase in self._steps:
             return _held(held, new)
-        if not held.layout.keys <= new.layout.keys:  # new rows lack columns of the held ones: keep only needed batches
-            batches = Batches.join([held.batches, new.batches])
-            needed = {
-                int(item)
-                for source, target in self._pairs if source == phase and target in frames
-                for batch in range(len(frames[target].batches))
-                for item in candidates(batches, frames[target].batches, batch)
-            }  # fmt: skip
-            held = held.take(np.array([item for item in range(len(held.batches)) if item in needed], np.int64))
-        return Frame.merge([held, new])
+        batches = Batches.join([held.batches, new.batches])
+        needed = {
+            int(item)
+            for source, target in self._pairs if source == phase and target in frames
+            for batch in range(len(frames[target].batches))
+            for item in candidates(batches, frames[target].batches, batch) if item < len(held.batches)
+        }  # fmt: skip
+        return Frame.merge([held.take(np.array(sorted(needed), np.int64)), new]) if needed else new
 
     # -- previous values
 

@@ -233,7 +233,7 @@ def condition(text: str, metric: Any) -> dict[str, Any]:
     return {"when": f"{metric} {sign} {comparison['bound']}", **for_}
 
 
-def over_preset(alert: Any, below: Iterable[str]) -> Any:
+def over_preset(name: str, alert: Any, below: Iterable[str]) -> Any:
     """An alert that keeps no key of a preset's alert, which has the keys ``below``: a text, or a map with nulls.
 
     A text, ``> 0.2 for 3``, replaces the preset's alert. An alert without a preset's stays; a number is an upper bound.
@@ -242,10 +242,11 @@ def over_preset(alert: Any, below: Iterable[str]) -> Any:
         return f"> {alert}" if isinstance(alert, int | float) and not isinstance(alert, bool) else alert
     further = dict.fromkeys(key for key in below if key not in alert)
     bounds = [key for key in alert if key != "for"]
-    if not further or len(bounds) != 1 or bounds[0] not in (*SIGNS, "when"):
+    if not further or not bounds or not (bounds == ["when"] or {*bounds} <= {*SIGNS}):
         return {**alert, **further}
-    bound = " ".join([*([SIGNS[bounds[0]]] if bounds[0] in SIGNS else []), str(alert[bounds[0]])])
-    return f"{bound} for {alert['for']}" if "for" in alert else bound
+    metric = f"{name} " if len(bounds) > 1 else ""
+    text = " or ".join(f"{metric}{SIGNS[key]} {alert[key]}" if key in SIGNS else str(alert[key]) for key in bounds)
+    return f"{text} for {alert['for']}" if "for" in alert else text
 
 
 def is_reduction(name: str, arity: int) -> bool:

@@ -61,6 +61,8 @@ def pasted(profile: dict[str, Any], found: Problem, choice: int) -> dict[str, An
     intended = re.search(r"`([^`]+)`", fix)
     text = fix if intended is None else intended[1]
     entire = found.code == "DL305" and fix.startswith("write ")  # the whole text
+    if entire and isinstance(profile["metrics"]["m"], str):
+        return {**profile, "metrics": {**profile["metrics"], "m": text}}
     start, end = (0, len(found.source or "")) if entire or found.span is None else found.span
     if isinstance(profile["metrics"]["m"], str) and found.source is not None:  # a part of it, in its place
         whole = profile["metrics"]["m"]

@@ -13,6 +13,7 @@ import yaml
 
 import declog
 from declog.errors import Problem
+from declog.language.notation import condition
 from declog.testing import MemorySink
 from tests.config.test_pasted_answers import problems_of
 
@@ -45,23 +46,19 @@ ENTRIES: dict[str, tuple[str, Any]] = {
     "alerts: {length: {inside: {low: 2, high: 5}}}": ("alerts.length", {"when": "2 < length.mean < 5"}),
     "alerts: {w: {metric: kl, threshold: 0.1, level: error}}": ("alerts.w", {"when": "kl > 0.1", "level": "error"}),
     'alerts: {w: {metric: kl, op: "<", value: 0.1}}': ("alerts.w", {"when": "kl < 0.1"}),
-    "alerts: {kl: {inside: [0.1, 0.3]}}": ("alerts.kl", {"when": "0.1 < kl < 0.3", "above": None}),
-    "alerts: {kl: {metric: reward, below: 0.3}}": ("alerts.kl", {"when": "reward < 0.3", "above": None}),
-    "alerts: {kl: {when: kl > 1, outside: [0.1, 0.3]}}": (
-        "alerts.kl", {"when": "kl > 1 or kl > 0.3 or kl < 0.1", "above": None},
-    ),
-    "alerts: {kl: {above: 5, inside: [0.1, 0.3], for: 2}}": (
-        "alerts.kl", {"when": "kl > 5 or 0.1 < kl < 0.3", "for": 2, "above": None},
-    ),
-    "alerts: {kl: {outside: [0.3, 0.6]}}": ("alerts.kl", {"above": 0.6, "below": 0.3}),
-    "alerts: {kl: {only_if: reward > 0.3}}": ("alerts.kl", {"when": "kl > 0.2 and reward > 0.3", "above": None}),
-    "alerts: {kl: {condition: kl > 3}}": ("alerts.kl", {"when": "kl > 3", "above": None}),
-    "alerts: {kl: {lt: 0.9}}": ("alerts.kl", {"below": 0.9, "above": None}),
-    "alerts: {kl: {threshold: 0.5, direction: below}}": ("alerts.kl", {"below": 0.5, "above": None}),
+    "alerts: {kl: {inside: [0.1, 0.3]}}": ("alerts.kl", "0.1 < kl < 0.3"),
+    "alerts: {kl: {metric: reward, below: 0.3}}": ("alerts.kl", "reward < 0.3"),
+    "alerts: {kl: {when: kl > 1, outside: [0.1, 0.3]}}": ("alerts.kl", "kl > 1 or kl > 0.3 or kl < 0.1"),
+    "alerts: {kl: {above: 5, inside: [0.1, 0.3], for: 2}}": ("alerts.kl", "kl > 5 or 0.1 < kl < 0.3 for 2"),
+    "alerts: {kl: {outside: [0.3, 0.6]}}": ("alerts.kl", "kl > 0.6 or kl < 0.3"),
+    "alerts: {kl: {only_if: reward > 0.3}}": ("alerts.kl", "kl > 0.2 and reward > 0.3"),
+    "alerts: {kl: {condition: kl > 3}}": ("alerts.kl", "kl > 3"),
+    "alerts: {kl: {lt: 0.9}}": ("alerts.kl", "< 0.9"),
+    "alerts: {kl: {threshold: 0.5, direction: below}}": ("alerts.kl", "< 0.5"),
     "alerts: {loss: {threshold: 0.5, direction: below, for: 2}}": ("alerts.loss", {"below": 0.5, "for": 2}),
     "alerts: {loss: {operator: '>=', value: 0.3}}": ("alerts.loss", {"when": "loss >= 0.3"}),
     "alerts: {loss: {op: less_than_or_equal, threshold: 0.3}}": ("alerts.loss", {"when": "loss <= 0.3"}),
-    "alerts: {kl: {operator: '>=', value: 0.3}}": ("alerts.kl", {"when": "kl >= 0.3", "above": None}),
+    "alerts: {kl: {operator: '>=', value: 0.3}}": ("alerts.kl", "kl >= 0.3"),
     "alerts: {loss: {condition: 'not in [0.2, 0.9]'}}": ("alerts.loss", {"above": 0.9, "below": 0.2}),
     "alerts: {loss: {gte: 0.5, lt: 0.9}}": ("alerts.loss", {"when": "0.5 <= loss < 0.9"}),
     "alerts: {loss: {bounds: ['0.2', '0.9']}}": ("alerts.loss", {"above": 0.9, "below": 0.2}),
@@ -77,7 +74,7 @@ ENTRIES: dict[str, tuple[str, Any]] = {
 def pasted(text: str, problem: Problem) -> dict[str, Any]:
     """The data of a file in which the edit of a fix took the place of what is wrong."""
     data, fix = yaml.safe_load(text), str(problem.fix).split("  or  ")[0]
-    fix = re.sub(r"(?<=\}): `over` of a metric .*", "", fix.removeprefix("define it: "))
+    fix = re.sub(r"(?<=\})(: `over` of a metric|, where it must) .*", "", fix.removeprefix("define it: "))
     here = re.fullmatch(r"write a metric and name it here: `(.+)`, and `(.+)`", fix)
     if here is not None:
         *above, key = problem.path
@@ -100,7 +97,7 @@ def test_an_edit_in_the_file(text: str, tmp_path: Path) -> None:
     assert problems_of(yaml.safe_dump(data), tmp_path, HEADER) == []
     place, entry = ENTRIES[text]
     section, name = place.split(".")
-    assert data[section][name] == entry
+    assert data[section][name] == entry  # a text replaces the preset's alert
 
 
 def words_of(path: str, value: Any) -> str:
@@ -120,13 +117,16 @@ def test_an_edit_on_the_command_line(text: str) -> None:
     with pytest.raises(declog.ConfigError) as caught:
         declog.plan(declog.compose("grpo", ["axes.group.size=4", override]))
     fix = str(caught.value.problems[0].fix).split("  or  ")[0]
-    words = [word for word in shlex.split(re.sub(r" \(`over` of .*", "", fix)) if "declog." in word]
+    words = [word for word in shlex.split(re.sub(r"( \(`over` of|, where it must) .*", "", fix)) if "declog." in word]
     kept = [] if any(path in word for word in words) else [override]
     composed = declog.compose("grpo", ["axes.group.size=4", *(word.replace("declog.", "", 1) for word in words), *kept])
     declog.plan(composed)
     place, said = ENTRIES[text]
     section, name = place.split(".")
-    assert composed.data[section][name].items() >= said.items()
+    if isinstance(said, str):
+        assert composed.data[section][name] == condition(said, name)
+    else:
+        assert composed.data[section][name].items() >= said.items()
 
 
 def test_what_a_formula_computes_of_rows(tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def test_constants_of_a_reduction(tmp_path: Path) -> None:
     try:
         with declog.start(config(metrics), sinks=[sink], output_dir=tmp_path) as log, log.step(0):
             log.observe(gid=["p", "p", "q"], x=[1.0, 3.0, 5.0])
-        with pytest.raises(declog.ConfigError, match=r"write `shifted\(x, over=completion, by=by\)`"):
+        with pytest.raises(declog.ConfigError, match=r"write `mean\(shifted\(x, over=completion, by=by\)\)`"):
             declog.plan(config({"m": "mean(shifted(x, over=completion))"}))
     finally:
         DEFAULT.discard("shifted")
@@ -178,8 +178,8 @@ def test_groups_of_two_ranks(gini: Any, tmp_path: Path) -> None:
     ("mean(top_mean(x, over=completion, share=x))", "`share`"),
     ("mean(top_mean(x, over=completion, share=2))", "`share` is a part of the values"),
     ("mean(top_mean(x, share=0, over=completion))", "`share` is a part of the values"),
-    ("mean(quantile(x, over=completion, q=0.9))", "write `p90(x, over=completion)`"),
-    ("mean(quantile(max(f, over=member), 0.5, over=completion))", "write `p50(max(f, over=member), over=completion)`"),
+    ("mean(quantile(x, over=completion, q=0.9))", "write `mean(p90(x, over=completion))`"),
+    ("mean(quantile(max(f, over=member), 0.5, over=completion))", "write `mean(p50(max(f, over=member), over=completion))`"),
     ("mean(abs(x - p50(x)))", "of each group it is `p50(x, over=completion)`"),
     ("mean(fails_always(x, over=completion))", "the reduction `fails_always` failed"),
 ])  # fmt: skip

@@ -271,7 +271,7 @@ def test_a_mapping_is_read_as_a_file_is() -> None:
     [
         ("signals: {any: {a: text completion}}", ["a: completion text"]),
         ("signals: {any: {a: int required step}}", ["a: step int required"]),
-        ("alerts: {kl: 0.5}", ["kl: {above: 0.5}"]),
+        ("alerts: {kl: 0.5}", ['kl: "> 0.5"']),
         ("signals: {any: {count: step}}\nmetrics: {m: count}", ["to reduce the signal `count`: `m: {expr: count}`"]),
         ("metrics: {a: [p95, std, reward]}", ["a: {expr: reward, reduce: [p95, std]}"]),
         ("metrics: a = p95(reward)", ["a key needs a colon and a blank: `a: p95(reward)`"]),

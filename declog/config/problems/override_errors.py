@@ -26,6 +26,7 @@ from declog.config.search_path import GROUP
 from declog.config.uses import old_names
 from declog.errors import Excerpt, Problem, Where, did_you_mean, elsewhere, in_flow, nearest, nested
 from declog.language.fixes import mistakes, wrong_forms
+from declog.language.fixes.alert_keys import of_list
 from declog.language.fixes.tracker_names import id_of, metric_of, of_one_reduction, with_families
 from declog.language.fixes.wrong_forms import sinks_and_options
 from declog.language.fixes.wrong_ids import under_an_id
@@ -200,7 +201,7 @@ def _of_key(override: Override, node: Node, *, adds: bool) -> Problem | None:
             return problem_of(line, "DL101.null_already", key=key)
         return None if value in (None, node.plain) else problem_of(line, "DL101.other_value", key=key)
     if isinstance(node.value, dict) and isinstance(value, list):
-        return problem_of(line, "DL101.map_as_list", behind=True, key=key, fix=_as_map(key, value))
+        return problem_of(line, "DL101.map_as_list", behind=True, key=key, fix=_as_map(key, value, node))
     if isinstance(node.value, list) and isinstance(value, dict):
         if key == f"{GROUP}.sinks":
             return _sinks_as_map(line, key, value)
@@ -217,12 +218,13 @@ def _of_key(override: Override, node: Node, *, adds: bool) -> Problem | None:
     return None
 
 
-def _as_map(key: str, value: list[Any]) -> str:
+def _as_map(key: str, value: list[Any], below: Node) -> str:
     """The override that sets a map in place of a list, with an id or a key for each item."""
     group, *keys = key.split(".")
     fix = f"{keys[0]}: {wrong_forms.as_map(keys[0], value)}"
     if len(keys) > 1:
-        fix = wrong_forms.in_one_form(tuple(keys), nested(keys, value)) or ""
+        fix = (of_list(keys[1], value, below.plain) if keys[0] == "alerts" and len(keys) == 2 else None) or ""
+        fix = fix or wrong_forms.in_one_form(tuple(keys), nested(keys, value)) or ""
     edit = edit_of(fix, tuple(keys), (GROUP,)) if group == GROUP else None
     return f"'{key}={{entry: ...}}'" if edit is None else setting(f"++{edit[0]}", edit[1])
 

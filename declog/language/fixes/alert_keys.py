@@ -177,7 +177,7 @@ def of_list(name: str, items: list[Any], below: Collection[str] = ()) -> str | N
 
 def edit_over_preset(name: str, said: Mapping[str, Any], below: Collection[str]) -> str:
     """The edit of an alert with these keys, over a preset's alert with the keys ``below``."""
-    alert = over_preset(said, below)
+    alert = over_preset(name, said, below)
     return f"{name}: {in_flow(alert, json.dumps if isinstance(alert, str) else None)}"
 
 

@@ -327,7 +327,7 @@ def as_map(section: str, value: Any, below: Mapping[str, Any] | None = None) -> 
     entries = [_entry(section, item) for item in items] if isinstance(items, list) else []
     named = [entry for entry in entries if entry is not None]
     if section == "alerts":
-        named = [(id, over_preset(entry, (below or {}).get(id, ()))) for id, entry in named]
+        named = [(id, over_preset(id, entry, (below or {}).get(id, ()))) for id, entry in named]
     shown = [f"{id}: {in_flow(entry)}" for id, entry in named[:3] if len(named) == len(entries)]
     return "{" + ", ".join(shown or ["my_id: ..."]) + ", ..." * (len(shown) == 3 < len(entries)) + "}"
 
