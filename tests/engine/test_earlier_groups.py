@@ -385,3 +385,33 @@ def test_parts_of_a_completion_are_of_its_group(order: str, group: dict[str, Any
         "best": np.mean([max(values) for values in groups]),
         "most": np.mean([*map(len, groups)]),
     }
+
+
+@pytest.mark.parametrize("split", ["none", "batches", "ranks"])
+def test_a_step_that_cannot_be_grouped_takes_no_other_steps_values(split: str, tmp_path: Path) -> None:
+    """Class: rows of one step that form no groups, and the next steps' rows of a later phase.
+
+    They read a group's value of the rollout: in a condition, in an expression, in groups of their own, in a table.
+    """
+    config = {
+        **CONFIG,
+        "run": {"name": "groups"},
+        "axes": {"completion": {"ids": "row"}, "group": {"size": 2, "split": split}},
+        "metrics": {
+            "of_best": {"expr": "advantages", "where": "reward == max(reward, over=completion)"},
+            "centred": "mean(advantages * (reward - mean(reward, over=completion)))",
+            **CONFIG["metrics"],
+        },
+        "tables": {"best": {"columns": ["advantages"], "filter": {"where": "reward == max(reward, over=completion)"}}},
+    }
+    rows, sink = [6, 6, 5, 6, 6], MemorySink()  # of five rows, one is in no group
+    with declog.start(config, sinks=[sink], output_dir=tmp_path) as log:
+        for step, count in enumerate(rows):
+            with log.step(step):
+                log.observe(reward=REWARD[:count], row=[*range(count)])
+                log.observe(advantages=ADVANTAGES[:count], row=[*range(count)])
+    complete = [0, 1, 3, 4]
+    assert {step: sorted(values) for step, values in sink.scalars.items() if values} == {
+        step: sorted(config["metrics"]) for step in complete
+    }
+    assert [(step, table.rows) for step, table in sink.tables("best")] == [(step, 5) for step in complete]  # both of b
