@@ -179,7 +179,7 @@ def test_groups_of_two_ranks(gini: Any, tmp_path: Path) -> None:
     ("mean(top_mean(x, over=completion, share=2))", "`share` is a part of the values"),
     ("mean(top_mean(x, share=0, over=completion))", "`share` is a part of the values"),
     ("mean(quantile(x, over=completion, q=0.9))", "write `mean(p90(x, over=completion))`"),
-    ("mean(quantile(max(f, over=member), 0.5, over=completion))", "write `mean(p50(max(f, over=member), over=completion))`"),
+    ("mean(quantile(max(f, over=member), 0.5, over=completion))", "`mean(p50(max(f, over=member), over=completion))`"),
     ("mean(abs(x - p50(x)))", "of each group it is `p50(x, over=completion)`"),
     ("mean(fails_always(x, over=completion))", "the reduction `fails_always` failed"),
 ])  # fmt: skip

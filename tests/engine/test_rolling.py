@@ -302,7 +302,8 @@ P90 = "m: {expr: x, reduce: p90, every: 10}: one value for each 10 steps"
         ("rolling(10, median)", "rolling_median(10)"), ("median(9)", "rolling_median(9)"), ("max(4)", "rolling_max(4)"),
         ("rolling(5, min)", "rolling_min(5)"), ("rolling(10, p90)", P90),
         ("rolling_p90(10)", P90),
-        ("mean(20)", "rolling(20)"), ("last 20", "rolling(20)"), ("window: 20", "rolling(20)"), ("ema(50)", "ema(0.98)"),
+        ("mean(20)", "rolling(20)"), ("last 20", "rolling(20)"), ("window: 20", "rolling(20)"),
+        ("ema(50)", "ema(0.98)"),
         ("avg", "did you mean `mean`?"), ("lst", "did you mean `last`?"),
     ],
 )  # fmt: skip
