@@ -16,6 +16,7 @@ from declog.engine.joins import Carryover
 from declog.engine.log_event import RESTART, EventFacts
 from declog.engine.publish import Dispatcher
 from declog.engine.reduce import Report
+from declog.engine.warnings.cut_windows import CutWindows
 from declog.engine.warnings.mixed_groups import MixedGroups
 from declog.engine.warnings.repeated_modes import RepeatedModes
 from declog.engine.warnings.row_numbers import RowNumbers
@@ -43,7 +44,7 @@ class Evaluation:
         }
         self._carries = {mode: Carryover(plan, report) for mode in plan.modes}
         self._row_numbers, self._split_groups, self._mixed = RowNumbers(plan), SplitGroups(plan), MixedGroups(plan)
-        self._repeated = RepeatedModes(plan)
+        self._repeated, self._cut = RepeatedModes(plan), CutWindows(plan)
         self._checked: set[str] = set()  # the phases whose group ids have come in training
 
     def add(
@@ -88,13 +89,18 @@ class Evaluation:
             parts = {period: window.parted(event.back) for period, window in due.items()}
             before, behind = ({period: sides[side] for period, sides in parts.items()} for side in (0, 1))
             if any(before.values()) and any(behind.values()):
-                self._dispatcher.dispatch(replace(event, step=event.back), before)
+                self._dispatch(replace(event, step=event.back), before)
                 due = behind
             elif any(before.values()):
                 event, due = replace(event, step=event.back), before
-        logged = self._dispatcher.dispatch(event, due, figures=figures(), beside=beside)
+        logged = self._dispatch(event, due, figures=figures(), beside=beside)
         self._repeated.judge(event.mode, event.step, logged)
         return logged
+
+    def _dispatch(self, event: EventFacts, due: Mapping[int, WindowState], **beside: Any) -> dict[str, float]:
+        if event.mode == "train":
+            self._cut.note(event.step, (period for period, window in due.items() if window))
+        return self._dispatcher.dispatch(event, due, **beside)
 
     def rewind(self, step: int) -> None:
         """Take the run back to an earlier step.
@@ -104,6 +110,7 @@ class Evaluation:
         """
         restart, step = step == RESTART, max(step, -1)
         self._repeated.rewind()
+        self._cut.rewind(step, restart=restart)
         for carry in self._carries.values():
             carry.rewind(step)
         self._dispatcher.rewind(step, restart=restart)
