@@ -17,6 +17,7 @@ from declog.engine.frame import Frame
 from declog.engine.reduce import Report, failure
 from declog.engine.tables import token_cells
 from declog.engine.tables.cell_values import row_bytes, shortened
+from declog.engine.warnings.repeated_rows import RepeatedRows
 from declog.errors import RuntimeFailure, error_text
 from declog.language.dtypes import Axis, DType
 from declog.language.plain_values import CONVERT, fits, natural, plain, returned
@@ -41,8 +42,9 @@ class _TableColumn:
 class Tables:
     """Builds the tables of a run. Keeps the types and members of run-time columns, which must not change in a run."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Report, ids: str | None) -> None:
         self._report = report
+        self._repeated = RepeatedRows(ids)
         self._types: dict[str, dict[str, DType]] = {}  # types of log_extra's columns by table, in order of appearance
         self._members: dict[str, dict[str, None]] = {}  # members of families by table and column
         self._reported: set[tuple[str, ...]] = set()
@@ -81,6 +83,7 @@ class Tables:
                     finished[name] = item
         columns = tuple(item.column for item in finished.values())
         data = {name: item.values for name, item in finished.items()}
+        self._repeated.judge(op, frame, chosen.rows, data)
         return self._within_bytes(op, columns, data, places)
 
     # -- columns
