@@ -158,7 +158,8 @@ class Resolved:
         try:
             value = container[key]
         except OmegaConfBaseException as error:
-            if here[0] == "metrics" and "_target_" in container:  # the key `_target_` is refused, with all beside it
+            refused = here[0] == "metrics" and isinstance(container, DictConfig) and "_target_" in container
+            if refused:  # the key `_target_`, with all beside it
                 return source
             self.problems.append(_unresolved(container, source, error, here).at(*here))
             return None
@@ -212,14 +213,12 @@ def _source(container: DictConfig | ListConfig, key: Any) -> str | None:
 
 
 def _default(here: Path, *, alone: bool) -> str:
-    """A default of a variable of the environment that the key at a path accepts, alone or as a part of its text."""
+    """A default of an interpolation that the key at a path accepts, alone or as a part of its text."""
     types = atoms(reduce(below, here, LogSpec))
-    defaults = {float: "1.0", type(None): "null", bool: "false", int: "1"} if alone else {}
-    of_numbers = here[0] in ("constants", "metrics", "derived", "filters", "alerts") and here[-1] not in (
-        "name",
-        "text",
-    )
-    text = "1" if of_numbers else "console" if here[0] == "sinks" else "local"
+    defaults = {float: "1.0", type(None): "null", Any: "null", bool: "false", int: "1"} if alone else {}
+    is_text = here[0] not in ("constants", "metrics", "derived", "filters", "alerts") or here[-1] in ("name", "text")
+    words = {"reduce": "mean", "sinks": "console"}
+    text = next((words[key] for key in here if key in words), "local" if is_text else "1")
     return next((default for kind, default in defaults.items() if kind in types), text)
 
 
@@ -266,10 +265,8 @@ def _unresolved(
     elif (close := nearest_key(tree, key)) is not None:
         fix = f"did you mean `${{{close}}}`?"
     elif "." in key:
-        default = "null" if text == written[0] else "1"  # inside of an expression it needs a number
-        fix = (
-            f"`${{oc.select:{key},{default}}}` is {default} outside the application; `declog check` takes its file, too"
-        )
+        default = _default(here, alone=text == written[0])
+        fix = f"${{oc.select:{key},{default}}}, the value of your application there, and {default} elsewhere"
     else:
         fix = f"an interpolation starts at the top of the whole configuration; a signal stands alone: `{key}`"
     return Problem.of("DL103.no_key", source=source, span=span, key=key, fix=fix)
