@@ -395,7 +395,9 @@ class Compiler:
             facts |= library_calls.of_folded(node, self.text, args[0]) if key == "DL306.tokens_reduced" else {}
             part = node if arg is None else places[arg]
             if isinstance(fix := facts.get("fix"), str):
-                facts["fix"] = wrong_calls.instead(self.text, self.span(part), fix)
+                fix = wrong_calls.instead(self.text, self.span(part), fix)
+                is_of_axis = key == "DL306.needs_over"
+                facts["fix"] = wrong_calls.over_everywhere(fix, self.span(part), self.tried) if is_of_axis else fix
             self.fail(part, key, **facts)
 
         scope, said = self.scope, self.graph.said

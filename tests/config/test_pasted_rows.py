@@ -246,3 +246,32 @@ def test_arithmetic_by_keys(keys: str, number: float, tmp_path: Path) -> None:
     entry = {key: value for key, value in yaml.safe_load(text)["metrics"]["s"].items() if key in ("reduce",)}
     metrics = edit.get("metrics", {"s": {**entry, **edit}})
     assert logged({**yaml.safe_load(HEADER), "metrics": metrics}, tmp_path)["s"] == pytest.approx(number)
+
+
+OF_GROUP = REWARD.reshape(2, 2)
+
+
+@pytest.mark.parametrize(
+    ("entry", "number"),
+    [
+        (
+            "mean(abs((reward - mean(reward)) / (std(reward) + 1e-4)))",
+            (abs(OF_GROUP - OF_GROUP.mean(1, keepdims=True)) / (OF_GROUP.std(1, ddof=1, keepdims=True) + 1e-4)).mean(),
+        ),
+        ("mean(reward - min(reward))", (OF_GROUP - OF_GROUP.min(1, keepdims=True)).mean()),
+        ("any(reward == 1)", (OF_GROUP == 1).any(1).mean()),
+        (
+            "{expr: length, where: reward >= max(reward) and reward > mean(reward)}",
+            LENGTH[(OF_GROUP.max(1, keepdims=True) == OF_GROUP).ravel()].mean(),
+        ),
+    ],
+)
+def test_aggregates_beside_each_row(entry: str, number: float, tmp_path: Path) -> None:
+    """Class: aggregates without `over` are of each group, all of them in one edit, in expressions and conditions."""
+    header = HEADER.replace("4", "2")
+    (problem,) = problems_of(f"metrics:\n  s: {entry}\n", tmp_path, header)
+    text = re.findall(r"`([^`]+)`", str(problem.fix))[0]
+    assert str(problem.fix) == f"write `{text}`, of each prompt's group; with over=step: of all rows of the step"
+    text = yaml.safe_load(text)
+    edited = {"expr": "length", "where": text} if "where" in entry else text
+    assert logged({**yaml.safe_load(header), "metrics": {"s": edited}}, tmp_path)["s"] == pytest.approx(number)

@@ -205,9 +205,10 @@ def in_metrics(
     parts: dict[str, str] = {}  # the names of the new metrics, by their expressions
     chosen: dict[str, tuple[str, str]] = {}  # of calls with `where=`: the call without it, and the condition
 
-    def once(call: ast.Call, name: str) -> str | None:
-        """The argument of a reduction inside another reduction, which reduces already."""
-        return None if call.keywords or not call.args or reductions.get(name) is None else ast.unparse(call.args[0])
+    def once(value: ast.expr) -> ast.expr:
+        """The argument of a reduction, without a second reduction around all of it, as in ``mean(mean(x))``."""
+        twice = isinstance(value, ast.Call) and value.args and not value.keywords and reductions.get(called(value))
+        return value.args[0] if twice else value  # type: ignore[attr-defined]
 
     def part(call: ast.Call, name: str) -> str | None:
         """The name of the metric that a call of a reduction without an axis becomes."""
@@ -227,7 +228,7 @@ def in_metrics(
         while f"{id}_{count}" in (*taken, *parts.values()):
             count += 1
         options = [item for item in call.keywords if item.arg != "where"]
-        call = ast.Call(call.func, list(map(_Calls(once).visit, call.args)), call.keywords)
+        call = ast.Call(call.func, list(map(once, call.args)), call.keywords)
         if name == "count" and not call.args and names_in(body):  # of all rows
             call = ast.Call(call.func, [ast.Name(min(names_in(body)))], call.keywords)
         elif name == "count" and call.args and _is(draft, ast.unparse(call.args[0]), DType.BOOL):  # `count` counts both

@@ -188,14 +188,24 @@ def _spread(call: ast.Call, listed: ast.List | ast.Tuple | ast.Set) -> str:
 
 def instead(text: str, span: Span, fix: str) -> str:
     """Complete a fix for a part of an expression, "write `...`", to the whole expression. Any other fix stays."""
-    written = re.fullmatch(r"write `(.+)`", fix)
+    written = re.fullmatch(r"write `([^`]+)`(, of .+)?", fix)
     body = None if written is None else body_of(written[1])
     if written is None or body is None:
         return fix
     before, behind = text[: span[0]], text[span[1] :]
     alone = not f"{before}{behind}".strip() or (re.search(r"[(,]\s*\Z", before) and re.match(r"\s*[),]", behind))
     operation = isinstance(body, ast.BinOp | ast.BoolOp | ast.Compare | ast.IfExp | ast.UnaryOp) and not alone
-    return f"write `{before}{f'({written[1]})' if operation else written[1]}{behind}`"
+    return f"write `{before}{f'({written[1]})' if operation else written[1]}{behind}`{written[2] or ''}"
+
+
+def over_everywhere(fix: str, span: Span, tried: Callable[[str], Node | Problem]) -> str:
+    """The fix for an aggregate without `over`, which gives its axis to all further aggregates that have none."""
+    written = re.fullmatch(r"write `(.+)`(, of .+)", fix)
+    problem = None if written is None else tried(written[1])
+    if written is None or not isinstance(problem, Problem) or problem.message_key != "DL306.needs_over":
+        return fix
+    is_behind = problem.span is not None and problem.span[0] > span[0]  # and not around the aggregate
+    return problem.fix if is_behind and problem.fix is not None and problem.fix.endswith(written[2]) else fix
 
 
 def in_place(text: str, span: Span, fix: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from declog.errors import RuntimeFailure
+from declog.errors import RuntimeFailure, in_flow
 from declog.language import segmented
 from declog.language.dtypes import ABOVE, MEMBER, NUMERIC, Axis, DType, Type, per
 from declog.language.functions.base import BUILTIN, OVER, PATTERN, Function, Param, View
@@ -27,18 +27,23 @@ def _names(node: Node) -> str | None:
 
 
 def _without_axis(call: Call, node: Node) -> str:
-    """The fix for an aggregate without `over`: reduce the finest axis, or all rows by a metric."""
+    """The fix for an aggregate without `over`: reduce the finest axis, or all rows."""
     axis = node.type.axis
     if axis in (None, Axis.ALL):
-        return f"`{call.name}({node}, over={over})`" if (over := _names(node)) else f"`{node}`: it is one value"
+        over = _names(node)
+        return f"write `{call.name}({node}, over={over})`" if over else f"write `{node}`: it is one value"
     assert axis is not None
-    nearest = f"`{call.name}({node}, over={axis.label})`"
-    row = "window" if axis is Axis.STEP else ABOVE[axis].row
-    alone = "that of all is a metric of its own, which a `formula:` can read"
+    nearest = f"write `{call.name}({node}, over={axis.label})`, of"
+    if axis is Axis.COMPLETION and call.groups:
+        return f"{nearest} each prompt's group; with over=step: of all rows of the step"
     if axis is Axis.COMPLETION:
-        beside = f"`{call.name}({node}, over=step)` is that of all rows of a step, beside each row"
-        return f"{beside}; {nearest} that of each {row}; {alone}" if call.groups else f"{beside}; {alone}"
-    return f"{nearest} is that of each {row}, which is another value; {alone}; a row is compared with a number"
+        return f"write `{call.name}({node}, over=step)`, of all rows of the step"
+    apart = "a metric of its own, which a `formula:` can read"
+    if axis is Axis.STEP:
+        reduction = {"any": "max", "all": "min"}.get(call.name, call.name)
+        of_run = in_flow({"expr": str(node), "reduce": reduction, "over": "run"})
+        return f"`{node}` is one number per step: of the run it is {apart}, {of_run}"
+    return f"{nearest} each {ABOVE[axis].row}, which is another value: of all rows it is {apart}"
 
 
 def _readings(call: Call, node: Node, axis: Axis, over: Axis) -> str:
