@@ -155,13 +155,11 @@ def uneven(grouping: Grouping, step: int, rank: int, rows: int) -> RuntimeFailur
     size = grouping.size or 1
     divisor = max((part for part in range(2, size) if rows % part == 0), default=rows)
     keys = '"axes.group.size=null" (axes: {group: {size: null}})'
-    ids = f"{keys}, and log.observe({id_signal(grouping)}=...) says of which prompt a completion is"
-    fixes = [
-        *[f"where completions are missing: {ids}"] * bool(grouping.of),
-        *[f'where {divisor} completions have one prompt: "axes.group.size={divisor}"'] * (divisor < size),
-        'where groups are spread over batches: "axes.group.split=batches"; over ranks: "axes.group.split=ranks"',
-        f"else observe whole groups in a batch, a multiple of {size} completions",
-    ]
+    ids = f"a short last batch? {keys}, and log.observe({id_signal(grouping)}=...), the prompt of each completion"
+    split = 'groups spread over batches? "axes.group.split=batches"; over ranks? "axes.group.split=ranks"'
+    short = [ids] * bool(grouping.of) + [f'groups of {divisor}? "axes.group.size={divisor}"'] * (divisor < size)
+    entire = f"else observe whole groups in a batch, a multiple of {size} completions"
+    fixes = [split, *short, entire] if rows < size else [*short, split, entire]
     return RuntimeFailure.of("DL507.batch", size=size, step=step, rank=rank, rows=rows, fix="\n".join(fixes))
 
 
