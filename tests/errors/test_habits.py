@@ -31,7 +31,7 @@ def log(tmp_path: Path) -> Any:
 @pytest.mark.parametrize(
     ("name", "edit"),
     [
-        ("init", "fix: `declog.start` in place of `declog.init`: a run is the block `with declog.start(...) as log:`"),
+        ("init", 'run_config={...}) as log:` in place of `declog.init`, and in it `with log.step(step):`'),
         ("start_run", "declog.start("), ("login", "declog.start("),
         ("log", "declog.scalars({...}, step)"), ("log_metrics", "log.observe(reward=rewards)"),
         ("finish", "log.close()"), ("run", "declog.current()"), ("Table", "tables: {worst:"),

@@ -83,8 +83,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "logits, or a batch of images": (
         {"logprobs": torch.ones(2, 3, 4)},
         "[DL503] `logprobs` is declared float per token: shape [completions, tokens] is expected, and a tensor of "
-        "shape (2, 3, 4) came\n  fix: of logits `torch.log_softmax(logprobs, -1).gather(-1, ids.unsqueeze(-1))"
-        ".squeeze(-1)`",
+        "shape (2, 3, 4) came\n  fix: `logprobs=logprobs.gather(-1, completion_ids[..., None])[..., 0]`, of the "
+        "sampled tokens' ids; of logits take `torch.log_softmax(logprobs, -1)` first",
     ),
     "values by name where there is no family": (
         {"reward": {"a": [1.0, 2.0]}},

@@ -40,7 +40,8 @@ def shape_fix(op: SignalOp, label: str, value: Any, call: CallValues = (), mask:
         elif _is_of_tokens(value, call) and op.name == op.source:
             return f"declare `{entry_of(op, 'axis: token')}`, or {edit}"
     elif op.axis is Axis.TOKEN and ndim == 3 and "logp" in label:
-        edit, axis = f"of logits `torch.log_softmax({label}, -1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)`", ""
+        picked = f"`{label}={label}.gather(-1, completion_ids[..., None])[..., 0]`, of the sampled tokens' ids"
+        edit, axis = f"{picked}; of logits take `torch.log_softmax({label}, -1)` first", ""
     elif op.axis is Axis.TOKEN and ndim == 1:
         edit, axis = _of_packed(label, value, rows, call, mask)
     else:
