@@ -99,7 +99,15 @@ def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
                 over = {one: {key: spec.over} for one in read_here if draft.spec.metrics[one].over != spec.over}
                 fix += f", and say it of its metrics: metrics: {in_flow(over)}" if over else ": it has its metrics'"
             draft.report("DL202.formula_key", ("metrics", name, key), key=key, fix=fix)
-    node = over_metrics(draft, text, of_formula=name)
+    try:
+        node = over_metrics(draft, text, of_formula=name)
+    except ExpressionError as error:
+        if (named := library_calls.named_by(error.problem.fix)) is None:
+            raise
+        metrics, written = named
+        said = spec.model_dump(exclude_unset=True, exclude={"formula"}, by_alias=True)
+        fix = f"metrics: {metrics[:-1]}, {in_flow({name: {'formula': written, **said}})[1:]}"
+        raise ExpressionError(replace(error.problem, fix=fix)) from None
     ops = {op.key: op for op in draft.outputs}
     used = [ops[key] for key in read(node)]
     below = [*_below(draft, used)]
@@ -206,11 +214,7 @@ def _refuse_rows(draft: Draft, compiler: Compiler, id: str, spec: MetricSpec | N
         said = spec.model_dump(exclude_unset=True, exclude={"formula"}, by_alias=True)
         fix = f"{id}: {in_flow({'expr': share or compiler.text, **said})}"
     elif parts is not None:
-        written = ast.unparse(library_calls.Substitution(several).visit(parts[1]))
-        said = {} if spec is None else spec.model_dump(exclude_unset=True, exclude={"formula"}, by_alias=True)
-        fix = f"metrics: {in_flow({**parts[0], id: {'formula': written, **said}})}"
-        if spec is None:
-            fix = library_calls.naming(parts[0], written)
+        fix = library_calls.naming(parts[0], ast.unparse(library_calls.Substitution(several).visit(parts[1])))
     if fix is not None:
         compiler.fail(call, "DL303.of_a_metric", name=ast.unparse(call.func), fix=fix)
 

@@ -420,8 +420,8 @@ def test_labels_take_the_room_that_they_have(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("formula", "fix"),
     [
-        ("cummax(m)", "`metrics: {m_max: {expr: reward, over: run_step, combine: max}}`, and `m_max`"),
-        ("ema(a/mean)", "`metrics: {a_mean_smooth: {formula: a, combine: ema(0.9)}}`, and `a_mean_smooth`"),
+        ("cummax(m)", "metrics: {m_max: {expr: reward, over: run_step, combine: max}, x: {formula: m_max}}"),
+        ("ema(a/mean)", "metrics: {a_mean_smooth: {formula: a, combine: ema(0.9)}, x: {formula: a_mean_smooth}}"),
     ],
 )
 def test_the_fix_of_a_call_names_its_argument_only(formula: str, fix: str) -> None:

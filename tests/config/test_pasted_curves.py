@@ -45,6 +45,8 @@ def pasted(config: dict[str, Any], problem: Problem) -> dict[str, Any]:
         edited[section][name] = {**entry, keys[0]: both[2]} if keys and isinstance(entry, dict) else both[2]
     elif (defined := re.fullmatch(r"define it: metrics: (\{.+\})", fix)) is not None:
         edited["metrics"] |= yaml.safe_load(defined[1])
+    elif section == "metrics" and (entire := re.fullmatch(r"metrics: (\{((?!; or).)+\})", fix)) is not None:
+        edited["metrics"] |= yaml.safe_load(entire[1])
     else:
         whole = re.match(rf"(?:metrics: \{{)?(?:{name}: )?(\{{.+?\}})\}}?(?:; or|$)", fix)
         assert whole is not None, fix

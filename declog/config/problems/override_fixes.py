@@ -12,6 +12,7 @@ import yaml
 from declog.config.overrides import parsed, pasted, setting
 from declog.config.search_path import GROUP
 from declog.errors import FLOW_MAP, Path, Problem, nearest
+from declog.language.fixes.library_calls import named_by
 from declog.language.fixes.mistakes import EXTENDS
 from declog.language.keys import SECTIONS, entry_path
 from declog.language.keys import keys as keys_of
@@ -34,12 +35,12 @@ def in_override_terms(problem: Problem, prefix: Path) -> Problem:
     if problem.near is not None:
         named = re.fullmatch(r"\w+", line[start:end]) is not None
         return replace(problem, fix=pasted(f"{line[:start]}{problem.near}{line[end:]}")) if named else problem
-    both = _NAMED_HERE.fullmatch(fix) or _DEFINED.fullmatch(fix)
+    both = named_by(fix)
     override = parsed(line)
     if both is not None and override is not None:
         of = ".".join([*map(str, prefix), "metrics"])
-        defined = [setting(f"++{of}.{id}", entry) for id, entry in yaml.safe_load(both["metrics"]).items()]
-        value = _with_text(override.value(), str(problem.source), str(yaml.safe_load(both["here"])))
+        defined = [setting(f"++{of}.{id}", entry) for id, entry in yaml.safe_load(both[0]).items()]
+        value = _with_text(override.value(), str(problem.source), str(yaml.safe_load(both[1])))
         return replace(problem, fix=" ".join([*defined, setting(line.partition("=")[0], value)]))
     if (written := _WRITTEN_HERE.fullmatch(fix)) is not None and override is not None:
         value, here = override.value(), written[1]
@@ -140,10 +141,6 @@ def _keys_beside(fix: str, path: Path) -> dict[str, Any]:
 
 
 _WRITTEN_HERE = re.compile("write `([^`]+)`")
-_NAMED_HERE = re.compile(
-    r"write a metric(?: of that mode)? and name it here: `metrics: (?P<metrics>.+)`, and `(?P<here>.+)`"
-)
-_DEFINED = re.compile(r"write `(?P<here>.+)`, and define it: metrics: (?P<metrics>.+)")
 _DECLARED = ("signals.", "schemas.", "metrics.", "about.", "constants.", "axes.")  # what an edit may declare
 
 

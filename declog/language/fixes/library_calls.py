@@ -165,7 +165,13 @@ def naming(metrics: Mapping[str, Any], here: str) -> str:
 
 def defining(here: str, metrics: Mapping[str, Any]) -> str:
     """The fix for a text over metrics: the text ``here``, and the definitions of metrics that it names, if any."""
-    return f"write `{here}`" + (f", and define it: metrics: {in_flow(metrics)}" if metrics else "")
+    return naming(metrics, here) if metrics else f"write `{here}`"
+
+
+def named_by(fix: str | None) -> tuple[str, str] | None:
+    """The map of the metrics that a fix of ``naming`` defines, and the text that names them; None for another fix."""
+    shown = re.fullmatch(r"write a metric(?: of that mode)? and name it here: `metrics: (.+)`, and `(.+)`", fix or "")
+    return None if shown is None else (shown[1], shown[2])
 
 
 _ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
