@@ -316,13 +316,14 @@ def _differs(key: str, before: Any, now: Any) -> bool:
 
 def _replaced(config: Composed, plan: Plan) -> Iterator[str]:
     """A note on a short form that removes other keys of a preset's entry: `kl: "> 0.5"`, `reward: p50(reward)`."""
-    keys: dict[tuple[str, str], set[str]] = {}  # by entry: the keys that the layers so far set
+    keys: dict[tuple[str, str], dict[str, Any]] = {}  # by entry: the keys that the layers so far set, and their values
     exprs: dict[str, Any] = {}  # by metric: the expression of the lowest layer
     # keys that the user's own condition does not need, and keys that the user's own expression replaces
     replaces = {"alerts": {"enabled", "text"}, "metrics": {"expr", "formula", "reduce", "prefer", "over", "combine"}}
     for section in ("axes", "alerts", "metrics"):
         for name, entry in _said(config, section):
-            lost = keys.get((section, name), set()) - entry.entries.keys() if entry.replaces else set()
+            before = keys.get((section, name), {})
+            lost = before.keys() - entry.entries.keys() if entry.replaces else set()
             lost -= replaces.get(section, set())
             instead = {"above", "below"} if "when" in entry.entries else {"when"}  # the condition replaces these
             bounds = dict.fromkeys(sorted(lost & instead)) if section == "alerts" else {}
@@ -331,14 +332,15 @@ def _replaced(config: Composed, plan: Plan) -> Iterator[str]:
             if section == "metrics" and expr is not None and exprs.setdefault(name, expr.plain) != expr.plain:
                 lost = set()  # it is another metric now: ``_redefined`` has a note on it
             if lost and config.home((section, name)) is None and config.data[section].get(name) is not None:
-                names = ", ".join(f"`{key}`" for key in sorted(lost))
+                dropped = in_flow({key: before[key] for key in sorted(lost)})[1:-1]
                 now = config.data[section][name]  # a later layer may have changed it
                 said_here = {str(key): now.get(key, node.plain) for key, node in entry.entries.items()} | bounds
                 path = (section, name, *said_here) if len(said_here) == 1 else (section, name)
                 edit = _edit(config, path, said_here if len(said_here) > 1 else next(iter(said_here.values())))
-                yield f"`{section}.{name}` is replaced as a whole, without {names}; {edit} keeps the rest"
-            said = {key for key, node in entry.entries.items() if node.value not in (None, "none")}  # not a default
-            keys[section, name] = said if entry.replaces else {*keys.get((section, name), ()), *said}
+                means = in_flow({str(key): node.plain for key, node in entry.entries.items()})
+                yield f"`{section}.{name}` means {means}, and drops the preset's `{dropped}`; {edit} keeps it"
+            said = {str(key): node.plain for key, node in entry.entries.items() if node.value not in (None, "none")}
+            keys[section, name] = said if entry.replaces else {**before, **said}  # without defaults
 
 
 def _of_another_side(config: Composed, plan: Plan) -> Iterator[str]:

@@ -223,8 +223,8 @@ def beside_the_node(config: Composed) -> Iterator[str]:
         named, are = " and ".join(f"`{name}`" for name in beside), "are" if beside[1:] else "is"
         shown = ", ".join(f"{name}: ..." for name in beside)
         yield (
-            f"{named} beside `{GROUP}:` {are} nothing to declog: in a config write `defaults: [grpo, _self_]`, "
-            f"in an application's file `{GROUP}: {{{shown}}}`"
+            f"{named} beside `{GROUP}:` {are} ignored, for `{GROUP}:` in the defaults is how an application names its "
+            f"config: in a config write `defaults: [grpo, _self_]`, in an application's file `{GROUP}: {{{shown}}}`"
         )
 
 

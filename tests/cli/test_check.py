@@ -140,7 +140,11 @@ def test_a_profile_without_a_sink_is_a_warning(small: Path, cli: Cli) -> None:
             "`alerts.kl` has `below` beside a preset's `above`, and keeps its `text`, which speaks of `above` alone, "
             "and `for: 3`; 'declog.alerts.kl={below: 0.01, text: \"kl is {kl}\", for: 1}' has others",
         ),
-        (["axes.group=8"], "`axes.group` is replaced as a whole, without `of`; declog.axes.group.size=8 keeps"),
+        (
+            ["axes.group=8"],
+            "`axes.group` means {size: 8}, and drops the preset's `of: [group, prompt_id, prompt]`; "
+            "declog.axes.group.size=8 keeps it",
+        ),
         (["sink_options.cosole.every=10"], "no `sinks` names it; did you mean `console`?"),
         (["metrics.ratio=max(reward)"], "`ratio` is a preset's metric and computes something else now"),
         (["metrics.p=p95(rewards)"], "of `reward`, one signal: 'declog.metrics.p={expr: reward, reduce: p95}'"),
@@ -168,9 +172,10 @@ def test_keys_beside_the_node_have_a_note(cli: Cli, tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     Path("train.yaml").write_text("defaults: [{declog: grpo}, _self_]\nsinks: [console]\n")
     said = " ".join(cli("check", "train.yaml").out.split())
-    assert "`sinks` beside `declog:` is nothing to declog: in a config write `defaults: [grpo, _self_]`" in said
+    assert "`sinks` beside `declog:` is ignored, for `declog:` in the defaults is how an application names its" in said
+    assert "config: in a config write `defaults: [grpo, _self_]`" in said
     Path("train.yaml").write_text("defaults: [{declog: grpo}, _self_]\nmetrics: [accuracy]\ntables: {a: {rows: 3}}\n")
-    assert "is nothing to declog" not in cli("check", "train.yaml").out
+    assert "is ignored" not in cli("check", "train.yaml").out
     Path("train.yaml").write_text("defaults: [{declog: grpo}, _self_]\nmetrics: {a: mean(reward)}\n")
-    assert "`metrics` beside" in cli("check", "train.yaml").out
+    assert "`metrics` beside `declog:` is ignored" in cli("check", "train.yaml").out
     assert cli("check", "train.yaml", "~metrics").code == 0  # an application deletes a key of its own

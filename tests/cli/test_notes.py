@@ -162,8 +162,8 @@ def test_an_alert_whose_metric_was_deleted(entries: str, off: str | None, cli: C
 def test_what_is_deleted_is_not_replaced(cli: Cli, tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text('defaults: [grpo, _self_]\nalerts: {kl: "> 0.5"}\n')
-    assert "replaced as a whole" in cli("check", str(file)).out
-    assert "replaced as a whole" not in cli("check", str(file), "~alerts.kl").out
+    assert "drops the preset's `for: 3`" in cli("check", str(file)).out
+    assert "drops the preset" not in cli("check", str(file), "~alerts.kl").out
 
 
 @pytest.mark.parametrize("alert", ["w.mean > 1", "w.max > 1", "r > 1", "{when: w.max > 1 and r < 2}"])

@@ -132,7 +132,8 @@ def _in_sections(problems: Sequence[Problem]) -> Iterator[Problem]:
         alike = [one for one in fixes if problem in fixes and fixes[one]["section"] == fixes[problem]["section"]]
         if len(alike) > 1 and problem is alike[0]:
             edits = (tree_of(yaml.safe_load(fixes[one]["edit"])) for one in alike)
-            yield replace(problem, fix=in_flow(reduce(over, edits).plain)[1:-1])
+            further = next((fixes[one]["further"] for one in alike if fixes[one]["further"]), "")
+            yield replace(problem, fix=f"{in_flow(reduce(over, edits).plain)[1:-1]}{further}")
         elif len(alike) > 1:
             yield replace(problem, fix=f"drop it: the edit for `{alike[0].path[0]}` is for it, too")
         else:
@@ -140,7 +141,9 @@ def _in_sections(problems: Sequence[Problem]) -> Iterator[Problem]:
 
 
 _OF_A_SECTION = re.compile(
-    r"(?P<edit>(?P<section>\w+): \{[^\n]*\})(?:, which [^\n]*)?(?:\none of the keys: .*)?", re.DOTALL
+    r"(?P<edit>(?P<section>\w+): \{[^\n]*\})(?P<further>, which takes effect [^\n]*)?(?:, which [^\n]*)?"
+    r"(?:\none of the keys: .*)?",
+    re.DOTALL,
 )
 
 

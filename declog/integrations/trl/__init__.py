@@ -8,6 +8,7 @@ unchanged.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Sequence
 from functools import partial
@@ -104,7 +105,7 @@ def attach(
         raise CommError.of("DL603.attach", cause=error.message) from error
     if trainer.args.process_index == 0:
         _report(trainer, support, config, constants, plan)
-        _note_other_preset(trainer, support, config, constants, plan)
+        _note_other_preset(trainer, support, config, overrides, constants, plan)
     hooks = Hooks(trainer, lambda: recorder)
     capture = Capture(trainer, hooks, support)
     if support.rollouts:
@@ -202,7 +203,7 @@ def _report(trainer: Any, support: Support, config: Any, constants: dict[str, An
 
 
 def _note_other_preset(
-    trainer: Any, support: Support, config: Any, constants: dict[str, Any], plan: declog.Plan
+    trainer: Any, support: Support, config: Any, overrides: Sequence[str], constants: dict[str, Any], plan: declog.Plan
 ) -> None:
     """Warn about metrics and tables of the trainer's preset that are absent from a config built on another preset."""
     if support.missing or support.method is None or _trainer_of(config) == TRAINERS[support.method]:
@@ -217,7 +218,12 @@ def _note_other_preset(
         configured, preset_sinks = ([sink.id for sink in one.sinks] for one in (plan, preset))
         lost = configured != preset_sinks and config.home(("sinks",)) is not None  # sinks of the other preset
         sinks = f", whose sinks are {in_flow(preset_sinks)}: add `sinks: {in_flow(configured)}`;" if lost else ","
+        fix = f"defaults: [{preset.name}, _self_]{sinks} or declog.attach(trainer)"
+        origin = config.origin
+        if origin is not None and origin.config_dir is None and origin.config_name == plan.name:  # a preset by name
+            lines = [f"sinks=[{','.join(configured)}]"] * lost + [*overrides]
+            fix = f'declog.attach(trainer, "{preset.name}"' + f", {json.dumps(lines)}" * bool(lines) + ")"
         log.warning(
-            "not all that %s logs is in `%s`, which is not built on `%s`: %s\n  fix: defaults: [%s, _self_]%s or "
-            "declog.attach(trainer)", type(trainer).__name__, plan.name, preset.name, shown, preset.name, sinks,
+            "not all that %s logs is in `%s`, which is not built on `%s`: %s\n  fix: %s",
+            type(trainer).__name__, plan.name, preset.name, shown, fix,
         )  # fmt: skip

@@ -92,6 +92,9 @@ def of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
         fix = f"where: {in_flow(both(str(entry['where']), str(further)))}"
     if section == "tables" and isinstance(entry, Mapping) and isinstance(named := entry.get("filter"), str):
         fix = fix.replace("filter: {", f"filter: {{from: {named}, ", 1) if IDENTIFIER.match(named) else fix
+    of_sink = re.match(r"sink_options: \{(\w+): ", fix) if not section else None
+    if of_sink is not None and of_sink[1] not in sinks:
+        return f"{fix}, which takes effect with `sinks: {in_flow([*sinks, of_sink[1]])}`"
     return fix
 
 

@@ -188,7 +188,7 @@ def _spread(call: ast.Call, listed: ast.List | ast.Tuple | ast.Set) -> str:
 
 def instead(text: str, span: Span, fix: str) -> str:
     """Complete a fix for a part of an expression, "write `...`", to the whole expression. Any other fix stays."""
-    written = re.fullmatch(r"write `([^`]+)`(, of .+)?", fix)
+    written = re.fullmatch(r"write `([^`]+)`((?:, of |: it is ).+)?", fix)
     body = None if written is None else body_of(written[1])
     if written is None or body is None:
         return fix

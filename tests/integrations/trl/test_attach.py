@@ -461,6 +461,30 @@ def test_a_config_that_is_built_on_another_preset(
     assert notes == [] and "completions" in run.tables and "p" in run
 
 
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        ([], 'declog.attach(trainer, "trl_grpo", ["sinks=[console,parquet]"])'),
+        (
+            ["metrics.p=p95(reward)", "sinks=[parquet]"],
+            'declog.attach(trainer, "trl_grpo", ["metrics.p=p95(reward)", "sinks=[parquet]"])',
+        ),
+    ],
+)
+def test_another_preset_by_its_name_has_the_call_with_the_trainers_preset(
+    overrides: list[str], line: str, model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Class: no file names the preset, so that the edit is the call, with its overrides and the sinks that it had."""
+    trainer = cases.trainer_of(Case(args=SHORT), model, tmp_path)
+    with declog.attach(trainer, "grpo", overrides, output_dir=tmp_path / "grpo"):
+        (note,) = [item.getMessage() for item in caplog.records if "is not built on" in item.getMessage()]
+    assert note.split("\n  fix: ")[1] == line
+    caplog.clear()
+    with eval(line, {"declog": declog, "trainer": trainer}) as log:
+        assert not [item for item in caplog.records if "is not built on" in item.getMessage()]
+    assert [sink.id for sink in log.plan.sinks] == (["parquet"] if overrides else ["console", "parquet"])
+
+
 def test_predictions_are_no_part_of_the_log(model: Path, tmp_path: Path) -> None:
     """What is generated outside of training and evaluation is not recorded."""
     from tests.integrations.trl import tiny
