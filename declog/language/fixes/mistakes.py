@@ -348,12 +348,12 @@ def _of_last_steps(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
     kept = {word: value for word, value in entry.items() if word in keys(MetricSpec) and word not in (key, "combine")}
     of = {} if "formula" in kept else {"expr": kept.pop("expr", name)}
     over = {"over": kept.pop("over", "step")} if of else {}
-    smooth = f"metrics: {in_flow({name: {**of, **kept, **over, 'combine': str(rolling)}})}"
+    smooth = in_flow({name: {**of, **kept, **over, "combine": str(rolling)}})[1:-1]
     way = kept.get("reduce") or (reduced(str(of.get("expr"))) or {}).get("reduce", "mean")
     if way == "mean" or not of:
         return f"{smooth}; or {pooled}"
-    window = in_flow({name: {**of, **kept, "every": int(rolling.number)}})
-    return f"{smooth}; or of all rows of {steps} steps, one value for each {steps}: metrics: {window}"
+    window = in_flow({name: {**of, **kept, "every": int(rolling.number)}})[1:-1]
+    return f"{smooth}; or of all rows of {steps} steps, one value for each {steps}: {window}"
 
 
 def _of_combine(name: str, entry: Mapping[str, Any]) -> str | None:
