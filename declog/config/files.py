@@ -21,7 +21,7 @@ from omegaconf._utils import get_yaml_loader
 
 from declog.config.search_path import GROUP
 from declog.config.source_map import FileLocation, Span, shown_path
-from declog.errors import CompositionError, Path, Problem, Where
+from declog.errors import CompositionError, Path, Problem, Where, in_flow
 from declog.errors.nesting import MAX_DEPTH
 from declog.language.tree import Node
 
@@ -82,13 +82,15 @@ def _checked(file: str, content: bytes) -> str:
     count = 0
     try:
         for event in yaml.parse(text, Loader=YamlLoader):
-            line = 1 if event.start_mark is None else event.start_mark.line + 1
+            line, column = (1, 1) if (mark := event.start_mark) is None else (mark.line + 1, mark.column + 1)
             if isinstance(event, yaml.AliasEvent) and any(event.anchor == anchor for anchor, _ in open_nodes):
                 raise _refused("DL202.alias", file, line, name=event.anchor)
             if isinstance(event, yaml.AliasEvent):
                 count += sizes.get(str(event.anchor), 1)
             elif isinstance(event, yaml.NodeEvent):
                 count += 1
+            if isinstance(event, yaml.ScalarEvent) and event.tag == "!" and not event.style:  # YAML reads `! x` as `x`
+                raise _refused("DL101.yaml_tag", file, line, column, fix=in_flow(f"not {event.value}"))
             if isinstance(event, yaml.CollectionStartEvent):
                 open_nodes.append((event.anchor, count))
             elif isinstance(event, yaml.CollectionEndEvent):

@@ -27,6 +27,7 @@ from declog.config.search_path import GROUP, ROOT, preset_folders
 from declog.config.source_map import LINE_BREAK, FileLocation, shown_path
 from declog.errors import Excerpt, Path, Problem, Where, did_you_mean, in_flow, nearest
 from declog.language.fixes.alert_keys import of_list
+from declog.language.fixes.unparsable import spelt
 from declog.language.fixes.wrong_forms import as_map, as_profile, as_sinks
 from declog.language.keys import keys, models
 from declog.language.notation import is_reduction, of_axes
@@ -172,8 +173,9 @@ def not_yaml(error: yaml.MarkedYAMLError, text: str | None = None) -> Problem:
         problem, width = Problem.of("DL101.yaml_alias", name=alias[1]), len(alias[1]) + 1
     elif "unknown escape character" in cause and (escaped := re.search(r'"([^"]*)"', line)) is not None:
         problem = Problem.of("DL101.yaml_escape", value=escaped[1])
-    elif (tag := re.search(r"[ :,\[{]!(\w+)", line)) is not None:
-        problem, column, width = Problem.of("DL101.yaml_tag", word=tag[1]), tag.start(1) - 1, len(tag[1]) + 1
+    elif (tag := re.search(r"(?<=[ :,\[{])!(?!=)", line)) is not None:
+        text = _value_at(line, tag.start())
+        problem, column, width = Problem.of("DL101.yaml_tag", fix=in_flow(spelt(text))), tag.start(), len(text)
     elif slashes := [at for at, row_text in enumerate(lines[: row + 1]) if row_text.lstrip()[:2] == "//"]:
         row, line, width = slashes[0], lines[slashes[0]], 2
         problem, column = Problem.of("DL101.yaml_comment", fix=f"#{line.lstrip()[2:]}"), len(line) - len(line.lstrip())
@@ -215,11 +217,9 @@ def not_yaml(error: yaml.MarkedYAMLError, text: str | None = None) -> Problem:
         problem = Problem.of("DL101.yaml_two_lists", fix=f"{listed[1]}, {line[2:].strip()}]")
     elif "expected <block end>" in cause:
         problem = Problem.of("DL101.yaml_indentation")
-    elif "expected a comment or a line break" in cause and (block := re.search(r": +([>|].*)", line)) is not None:
-        column, width = block.start(1), len(block[1].rstrip())
-        problem = Problem.of("DL101.yaml_block", char=line[column], fix=_quoted(line).replace("'", '"'))
-    elif "cannot start any token" in cause:
-        problem = Problem.of("DL101.yaml_first", char=line[column : column + 1])
+    elif _SIGN.search(cause) is not None and (sign := _SIGNED.search(line)) is not None:
+        column, text = sign.start(), _value_at(line, sign.start())
+        problem, width = Problem.of("DL101.yaml_first", char=sign[0], fix=json.dumps(text.strip("`"))), len(text)
     else:
         problem = Problem.of("DL101.yaml", cause=cause)
     excerpt = Excerpt(str(row + 1), line, column, column + width)
@@ -233,6 +233,19 @@ def _list_and_more(line: str) -> tuple[int, int, str] | None:
         if (fix := of_axes(entry[1], entry[2], ("signals", "", entry[1]))) is not None:
             return entry.start(2), len(entry[2].rstrip()), fix
     return None
+
+
+# causes of a value that begins with a sign of YAML
+_SIGN = re.compile("comment or a line break|start any token|chomping or ind|alphabetic or num|constructor for the tag")
+
+_SIGNED = re.compile(r"(?:(?<=[:\-,\[{] )|(?<=[\[{]))[>|&*@`%!]")
+
+
+def _value_at(line: str, start: int) -> str:
+    """The text of a value from its start to the end of its line, or to its own comma or bracket."""
+    is_inside = line[:start].count("{") + line[:start].count("[") > line[:start].count("}") + line[:start].count("]")
+    end = value_end(line, start) if is_inside else None
+    return re.split(r"\s+#", line[start:end])[0].rstrip()
 
 
 # a value that begins with a text in quotes: `where: "gsm8k" == source`
