@@ -18,6 +18,7 @@ from declog.compiler.fixes import suggestions
 from declog.compiler.formulas import condition
 from declog.compiler.scopes import FACTS
 from declog.errors import Path, Problem, SinkError, did_you_mean, elsewhere, in_flow, nearest
+from declog.errors.elsewhere import SYNONYMS
 from declog.language.fixes import other_tools
 from declog.language.fixes.wrong_forms import selector_of
 from declog.language.nodes import Node, members_of
@@ -110,6 +111,8 @@ def _of_option(draft: Draft, sink: str, problem: Problem) -> Problem:
     data = draft.spec.model_dump(include={"sinks", "sink_options", "metrics"})
     name = str(problem.path[0])
     fix = other_tools.of_sink_option(sink, name, data)
+    if fix is None and problem.code == "DL201" and (word := SYNONYMS.get(name)) in SinkSpec.model_fields:
+        fix = f"{word}: {in_flow(data['sink_options'][sink][name])}"
     if fix is None and problem.code == "DL201" and not str(problem.fix).startswith("did you mean"):
         fix = did_you_mean(name, SinkSpec.model_fields, what="options of every sink", otherwise=str(problem.fix))
     return problem if fix is None else replace(problem, fix=fix)

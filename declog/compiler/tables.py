@@ -235,7 +235,10 @@ def alerts(draft: Draft) -> None:
         with draft.at(*path, *(["when"] if spec.when is not None else []), off=f"alerts.{name}"):
             node = over_metrics(draft, text, of_alert=name, holds=True)
             if node.op == CONST and node.type.dtype in NUMERIC:  # kl: "0.5"
-                draft.report("DL305.alert", path, name=name, value=node.param("value"))
+                value = node.param("value")
+                good = draft.spec.about[name].good if name in draft.spec.about else None
+                fix = alert_keys.of_number(name, value, draft.spec.metrics, good)
+                draft.report("DL305.alert", path, value=value, fix=fix)
                 continue
             if not has_type(draft, node, (*path, "when"), [DType.BOOL]):
                 continue

@@ -23,6 +23,7 @@ from declog.config.uses import Use, declared, old_names, uses
 from declog.errors import Path, Problem, in_flow, nearest, nested
 from declog.language.fixes.tracker_names import id_of
 from declog.language.keys import NAMED, SECTIONS, entries, entry_path, is_entry, sections_with
+from declog.language.notation import SIGNS
 from declog.language.tree import at, map_at
 
 LOCK = "declog.lock"
@@ -186,6 +187,8 @@ _BASES: Mapping[str, frozenset[str]] = {
 def _completes(config: Composed, path: Path) -> bool:
     """Whether an entry has none of the keys that say what it is, so that it can only complete another layer's."""
     bases, entry = _BASES.get(str(path[0])), at(config.data, path)
+    if bases is not None and path[0] == "alerts" and path[1] in config.data["metrics"]:
+        bases |= SIGNS.keys()  # bounds are of the metric with the alert's name
     return bases is not None and isinstance(entry, Mapping) and bases.isdisjoint(entry)
 
 

@@ -271,7 +271,10 @@ def test_a_mapping_is_read_as_a_file_is() -> None:
     [
         ("signals: {any: {a: text completion}}", ["a: completion text"]),
         ("signals: {any: {a: int required step}}", ["a: step int required"]),
-        ("alerts: {kl: 0.5}", ['kl: "> 0.5"']),
+        (
+            "alerts: {kl: 0.5}",
+            ['kl: "> 0.5", where it must not be greater  or  kl: "< 0.5", where it must not be less'],
+        ),
         ("signals: {any: {count: step}}\nmetrics: {m: count}", ["to reduce the signal `count`: `m: {expr: count}`"]),
         ("metrics: {a: [p95, std, reward]}", ["a: {expr: reward, reduce: [p95, std]}"]),
         ("metrics: a = p95(reward)", ["a key needs a colon and a blank: `a: p95(reward)`"]),
@@ -279,7 +282,7 @@ def test_a_mapping_is_read_as_a_file_is() -> None:
         ("alerts: {high: {condition: kl > 1}}", ['when: "kl > 1"']),
         ("metrics: {a: {expr: reward, condition: reward > 1}}", ["did you mean `where`?"]),
         ("alerts: {kl: {greater: 1}}", ["did you mean `above`?"]),
-        ("axes: {group: {num_generations: 4}}", ["did you mean `size`?"]),
+        ("axes: {group: {num_generations: 4}}", ["size: 4"]),
         ("loggers: [wandb]", ["did you mean `sinks`?"]),
         ("tables: {t: {columns: [a], filter: {key: a, lowest: 4}}}", ["filter: {key: a, bottom: 4}"]),
     ],

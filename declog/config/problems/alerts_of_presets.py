@@ -24,10 +24,15 @@ def without_presets(problem: Problem, composed: Composed) -> Problem:
     """The problem of an alert's unknown key, with a fix of the layer that has this key; other problems unchanged.
 
     The fix does not repeat a bound or a condition of a lower layer. If the two cannot stand together, it sets the lower
-    one to null.
+    one to null. A number in place of a preset's alert becomes a bound on the same side.
     """
     if problem.code == "DL203" and problem.path[:1] == ("alerts",) and len(problem.path) == 2:
         return _instead(problem, composed)
+    if problem.message_key == "DL305.alert":
+        signs = [sign for word, sign in SIGNS.items() if _layers(composed, (*problem.path, word))]
+        edits = [edit.partition(", where")[0] for edit in str(problem.fix).split("  or  ")]
+        of_preset = [edit for edit in edits if len(signs) == 1 and f"{signs[0]} " in edit]
+        return replace(problem, fix=of_preset[0]) if of_preset else problem
     if problem.code != "DL201" or problem.path[:1] != ("alerts",) or len(problem.path) != 3:
         return problem
     (_, name, key), alert = map(str, problem.path), problem.path[:2]

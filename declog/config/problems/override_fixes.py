@@ -179,7 +179,7 @@ def edit_of(fix: str, path: Path, prefix: Path) -> tuple[str, Any, tuple[int, in
 
 
 _SIGNAL = "(?:step|group|completion|token) [a-z]+"
-_VALUE = rf"""{FLOW_MAP}|(?<=: )\[[^\[\]]*\]|(?<=: ){_SIGNAL}|(?<=: )(?:"[^"]*"|[^\s`]+)(?=$|  or )"""
+_VALUE = rf"""{FLOW_MAP}|(?<=: )\[[^\[\]]*\]|(?<=: ){_SIGNAL}|(?<=: )(?:"[^"]*"|[^\s`]+)(?=$|  or |, where )"""
 _EDIT = re.compile(rf"`?(?:(?P<key>[a-z_]\w*): )?(?P<value>{_VALUE})`?", re.MULTILINE)
 
 

@@ -10,19 +10,21 @@ import difflib
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
-from declog.errors import elsewhere, in_flow, nearest
+from declog.errors import Problem, elsewhere, in_flow, nearest
 from declog.errors.elsewhere import SYNONYMS
 from declog.language.fixes.library_calls import SPANS
 from declog.language.fixes.modes import alert_of_mode, in_mode
 from declog.language.fixes.tracker_names import Shown, in_formula, metric_of
 from declog.language.fixes.unparsable import BOUNDS, spelt, with_signs
 from declog.language.fixes.wrong_forms import of_prometheus
-from declog.language.keys import keys
+from declog.language.keys import entry_names, keys
 from declog.language.notation import SIGNS, condition, over_preset
 from declog.language.parser import body_of
 from declog.language.spec import AlertSpec
+from declog.language.tree import at, listed, map_at
 
 _ABOUT = ("metric", "metric_name", "signal", "target", "monitor", "on", "of", "expr")  # keys for an alert's metric
 _OPERATORS = ("op", "operator", "comparison", "cmp", "comparator", "direction", "condition", "rule", "trigger")
@@ -38,24 +40,23 @@ _RANGE = re.compile(r"(not +)?(in|inside|between|within|outside(?: of)?)\b *([\[
 _NUMBER = r"(?<!\w)-?\d+(?:\.\d+)?(?:e[-+]?\d+)?"
 
 
-def moved(
-    key: str, name: str, entry: Mapping[str, Any], metrics: Mapping[str, Any], modes: Collection[str]
-) -> str | None:
+def moved(key: str, name: str, entry: Mapping[str, Any], data: Mapping[str, Any]) -> str | None:
     """The fix for a key that alerts do not have: mostly the rewritten entry. None leaves the key to other rules.
 
-    ``metrics`` are the metrics of the config by id; ``modes`` are the names of its modes.
+    ``data`` is the config, with the metrics and the modes that an alert may be about.
     """
+    metrics, modes = map_at(data, "metrics"), entry_names(data, "modes")
     if SYNONYMS.get(key) == "level" and (level := nearest(str(entry[key]), ("info", "warn", "error"))) is not None:
         return f"level: {level}"
     if key in ("labels", "annotations"):
         return in_flow(dict([of_prometheus(key, entry[key])]))[1:-1]
     if (of_metric := _bounds_of_metrics(name, entry, metrics)) and key in of_metric:
         named = {word: value for word, value in entry.items() if word not in of_metric} | of_metric[key]
-        return moved("metric", name if len(of_metric) == 1 else f"{name}_{key}", named, metrics, modes)
+        return moved("metric", name if len(of_metric) == 1 else f"{name}_{key}", named, data)
     about = next((word for word in _ABOUT if word in entry), None)
     if about is not None and (alone := _of_metric(name, str(entry[about]))) is not None:
         rest = {word: value for word, value in entry.items() if word != about}
-        return alone if key == about else moved(key, name, rest, metrics, modes)
+        return alone if key == about else moved(key, name, rest, data)
     metric = name if about is None else str(entry[about])
     of_mode = None if metric in metrics else in_mode(metric, modes)
     shown = None if of_mode is None else metric_of(metrics, of_mode[1])
@@ -83,12 +84,12 @@ def moved(
     if about is None and key not in ranges:
         by_operator = len(foreign) == 1 and _operator(entry) is not None
         if key not in foreign and not (by_operator and key in _OPERATORS):
-            return _of_either_side(key, name, entry)
+            return _of_either_side(key, name, entry, data)
         sign, value = bounds[foreign[0] if by_operator else key]
         bound = next((word for word in SIGNS if SIGNS[word] == sign), "")
         if by_operator and bound and "when" not in rest and foreign[0] in conditions and len(bounds) == 1:
             return f"{name}: {in_flow({bound: value, **rest})}"
-        if not by_operator and (either := _of_either_side(key, name, entry)) is not None:
+        if not by_operator and (either := _of_either_side(key, name, entry, data)) is not None:
             return either
         if not by_operator and _inside(bounds) is None:  # a key outside of SYNONYMS is a near name of a bound
             return f"{'above' if sign[0] == '>' else 'below'}: {value}" if SYNONYMS.get(key) not in SIGNS else None
@@ -106,10 +107,36 @@ def moved(
         return alert_of_mode(name, {"when": when, **rest}, metric, str(mode), metrics)
     edit = f"{name}: {in_flow({'when': when, **rest})}"
     names_no_side = not bounds.keys().isdisjoint(_LIMITS) and _operator(entry) is None and _inside(bounds) is None
-    return _either(name, edit, edit.replace(f"{metric} > ", f"{metric} < ")) if names_no_side else edit
+    if not names_no_side:
+        return edit
+    return _either(name, better(metric, data), edit, edit.replace(f"{metric} > ", f"{metric} < "))
 
 
-def _of_either_side(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
+def of_form(problem: Problem, data: Mapping[str, Any]) -> Problem:
+    """The problem of an alert that is a number or a list, with the condition that it means as the fix."""
+    name, items = str(problem.path[1]), listed(at(data, problem.path))
+    if len(items) == 1 and isinstance(items[0], int | float) and not isinstance(items[0], bool):
+        fix = of_number(name, items[0], map_at(data, "metrics"), better(name, data))
+        return Problem.of("DL305.alert", problem.path, value=items[0], fix=fix)
+    return replace(problem, fix=of_list(name, items) or problem.fix)
+
+
+def of_number(name: str, bound: float, metrics: Collection[str], good: str | None) -> str:
+    """The fix for a number, ``kl: 0.4``, in place of an alert; ``good`` is the better direction of its metric."""
+    begins = (one for one in metrics if f"{name}_".startswith(f"{one}_"))
+    metric = max(begins, key=len, default=nearest(name, metrics) or name)
+    of = "" if metric == name else f"{metric} "
+    edits = (f"{name}: {json.dumps(f'{of}{sign} {bound}')}" for sign in SIGNS.values())
+    return _either(name, good, *edits) if bound == bound else f'{name}: "nan"'
+
+
+def better(metric: str, data: Mapping[str, Any]) -> str | None:
+    """The better direction of a metric, up or down; None if the config does not say it."""
+    said = at(data, ("about", metric, "good"))
+    return said if isinstance(said, str) else None
+
+
+def _of_either_side(key: str, name: str, entry: Mapping[str, Any], data: Mapping[str, Any]) -> str | None:
     """The fix for a bound that names no side, ``threshold: 0.9``: that of the alert's other layer, or both."""
     bound = entry[key]
     if not difflib.get_close_matches(key, _LIMITS, cutoff=0.85) or type(bound) not in (int, float):
@@ -117,15 +144,19 @@ def _of_either_side(key: str, name: str, entry: Mapping[str, Any]) -> str | None
     said = [side for side in SIGNS if side in entry]
     rest = {word: value for word, value in entry.items() if word != key}
     edits = (f"{name}: {in_flow({side: bound, **rest})}" for side in SIGNS)
-    return f"{said[0]}: {bound}" if len(said) == 1 else _either(name, *edits)
+    return f"{said[0]}: {bound}" if len(said) == 1 else _either(name, better(name, data), *edits)
 
 
-def _either(name: str, above: str, below: str) -> str:
-    """The fix with an edit for each side of a bound; with one of them where the alert's name says the side."""
+def _either(name: str, good: str | None, above: str, below: str) -> str:
+    """The fix with an edit for each side of a bound; with one of them where the alert's name says the side.
+
+    The first edit is for the side of which values are bad: below, where the ``good`` direction is up.
+    """
     sides = {_SIDES[word] for word in name.split("_") if word in _SIDES}
     if len(sides) == 1:
         return above if sides == {"above"} else below
-    return f"{above}, where it must not be greater  or  {below}, where it must not be less"
+    edits = (f"{above}, where it must not be greater", f"{below}, where it must not be less")
+    return "  or  ".join(reversed(edits) if good == "up" else edits)
 
 
 def _bounds_of_metrics(name: str, entry: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

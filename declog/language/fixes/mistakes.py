@@ -16,7 +16,7 @@ from declog.language.fixes import alert_keys, best_so_far, bins, chosen_rows, id
 from declog.language.fixes.earlier_steps import BEFORE, CHANGES, RATIOS, SLOPES
 from declog.language.fixes.labelled_rows import of_labelled_rows, of_labelled_table
 from declog.language.fixes.library_calls import SPANS, as_rate, of_level_beside
-from declog.language.fixes.other_tools import of_other_tools, of_verb
+from declog.language.fixes.other_tools import of_axis, of_other_tools, of_verb
 from declog.language.fixes.unknown_names import of_fewer_values
 from declog.language.fixes.wrong_types import bucketed, declared_before, edges_of
 from declog.language.keys import SECTIONS, entries, entry_names, keys, keys_at, model_of, section_of, sections_with
@@ -69,8 +69,8 @@ def _of_form(problem: Problem, data: Mapping[str, Any]) -> Problem | None:
         return replace(problem, fix=f"{problem.fix}, or where it is never to be logged: {never}")
     if problem.path[-1] in ("top", "bottom") and (fix := wrong_forms.of_share(problem.path, data)) is not None:
         return replace(problem, fix=fix)
-    if key == "alerts" and problem.path[1:] and isinstance(items := at(data, problem.path[:2]), list):
-        problem = replace(problem, fix=alert_keys.of_list(str(problem.path[1]), items) or problem.fix)
+    if key == "alerts" and len(problem.path) == 2:
+        problem = alert_keys.of_form(problem, data)
     for depth in (3, 4) if problem.path[0] == "schemas" else (3,):
         if (fix := wrong_forms.in_one_form(problem.path[:depth], data)) is not None:
             return replace(problem, path=problem.path[:depth], fix=fix)
@@ -99,16 +99,14 @@ def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
     *names, word = map(str, problem.path)
     if (fix := _of_dotted_key(problem.path, data)) is not None:
         return fix
-    if word == "group_size" and names[:1] == ["axes"]:
-        size = f"size: {in_flow(at(data, problem.path))}"
-        return size if names[1:] else f"group: {{{size}}}"
     if names == ["axes"] and (signals := of_parts(word, data)):
         return f"drop it, and signals: {in_flow({f'{word}s': signals})}: {OF_PARTS}"
     section = "filters" if names[2:] == ["filter"] else names[0] if len(names) == 2 else ""
     if names and (fix := _of_entry(section, word, names[-1], at(data, problem.path[:-1]), data)) is not None:
         return fix
     if len(problem.path) > 1:
-        return of_other_tools(problem.path, data) or _of_lost_sign(problem.path)
+        fix = of_axis(problem.path, data) if names[0] == "axes" else of_other_tools(problem.path, data)
+        return fix or _of_lost_sign(problem.path)
     key, value = word, data[word]
     if "<named>" not in elsewhere.keys().get(word, ""):
         moved = of_verb("metrics", word, {"metrics": {**map_at(data, "metrics"), word: value}})
@@ -170,9 +168,8 @@ def _of_entry(section: str, word: str, name: str, entry: Any, data: Mapping[str,
         case "profiles":
             return _of_extended(word, name, entry, data.get(section)) or _moved_of_profile(word, name, entry)
         case "alerts":
-            metrics = map_at(data, "metrics")
-            fix = of_fewer_values(word, name, entry, metrics)
-            return fix or alert_keys.moved(word, name, entry, metrics, entry_names(data, "modes"))
+            fix = of_fewer_values(word, name, entry, map_at(data, "metrics"))
+            return fix or alert_keys.moved(word, name, entry, data)
     return None
 
 

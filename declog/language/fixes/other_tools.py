@@ -63,7 +63,8 @@ def of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     if "<listed>" in template and not all(isinstance(item, str) for item in items):
         return None
     facts["recorded"] = in_flow(recorded)
-    facts["listed"], facts["axis_ids"] = in_flow(items), "ids" if ids[:1] == ["completion"] else "of"
+    facts["listed"] = in_flow(items)
+    facts["axis_ids"] = "size" if type(value) is int else "ids" if ids[:1] == ["completion"] else "of"
     facts["room"], facts["ema"] = in_flow(_room(key, value, entry)), Smoothing.weighing(value, key)
     facts["of_mode"] = in_flow(_of_mode(key, value) or "mode == 'eval'")
     facts["switch"] = "true" if value is True else "false"
@@ -96,6 +97,16 @@ def of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     if of_sink is not None and of_sink[1] not in sinks:
         return f"{fix}, which takes effect with `sinks: {in_flow([*sinks, of_sink[1]])}`"
     return fix
+
+
+def of_axis(path: Path, data: Mapping[str, Any]) -> str | None:
+    """The fix for an unknown key in ``axes``, at the axis that has such a key: `size` of completions is of groups."""
+    fix = of_other_tools(path, data)
+    edit = fix or f"{path[-1]}: {in_flow(at(data, path))}"
+    owners = [axis for axis in keys_at(("axes",)) if edit.partition(":")[0] in keys_at(("axes", axis))]
+    if not owners or path[1] == owners[0]:
+        return fix
+    return f"{owners[0]}: {{{edit}}}" if len(path) == 2 else f"axes: {{{owners[0]}: {{{edit}}}}}"
 
 
 def _computed(

@@ -43,14 +43,14 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
     match [*map(str, path)], value:
         case ["alerts", _, "do"], [_, *_]:
             return of_actions(value)
-        case ["alerts", name], int() | float() if not isinstance(value, bool):
-            return f'{name}: "> {value}"' if value == value else f'{name}: "nan"'
         case ["axes", "rank"], _:
             return "rank: all, or rank: each"
         case ["axes", "completion"], str():
             return f"completion: {{ids: {value}}}"
         case ["axes"] | ["axes", _], int():
             return f"group: {{size: {value}}}"
+        case ["axes", _, "ids" | "of"], int():
+            return f"axes: {{group: {{size: {value}}}}}"
         case ["modes", name], bool() | int() | float() | str() if value is not False:
             return f"{name}: {{prefix: {name}/}}"
         case ["metrics", name], [_, *_] if (entry := of_calls(value)) is not None:
