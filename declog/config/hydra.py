@@ -59,6 +59,8 @@ class Repository(ConfigRepository):
 
     def load_config(self, config_path: str) -> ConfigResult | None:
         """A configuration, or None; raises ``CompositionError`` for a file that is too large to be one."""
+        if ".." in config_path.split("/"):  # a name is no path, although Hydra's sources find the file
+            return None
         source = self._find_object_source(config_path, ObjectType.CONFIG)
         if source is None or config_path.startswith("hydra/"):
             return super().load_config(config_path)

@@ -56,7 +56,8 @@ def holds_config(result: ConfigResult, name: str) -> bool:
 def placed_defaults(data: Mapping[Any, Any], name: str) -> Any:
     """The defaults list of the file ``name`` as Hydra needs it: the group `packs` becomes `packs@_here_`.
 
-    This holds for every group that is not a section of the config: its files are parts of a config.
+    This holds for every group that is not a section of the config: its files are parts of a config. It also holds for
+    `/declog`, by which a file in a folder of presets extends a preset of the folder above.
     """
     defaults = data.get("defaults")
     if not name.startswith(f"{GROUP}/") or _config_in(data, name) != ((), "") or not isinstance(defaults, list):
@@ -105,11 +106,13 @@ def _config_in(data: Mapping[Any, Any], name: str) -> tuple[Path, str] | None:
 
 def _placed(entry: Any) -> Any:
     if isinstance(entry, Mapping):
-        return {f"{key}@_here_" if _is_part(str(key).split()[-1:]) else key: value for key, value in entry.items()}
+        return {f"{key}@_here_" if _is_part(str(key).split(" ")[-1]) else key: value for key, value in entry.items()}
     group, slash, _ = entry.rpartition("/") if isinstance(entry, str) else ("", "", "")
-    return f"{entry}@_here_" if slash and "@" not in entry and _is_part([group]) else entry
+    is_part = group == f"/{GROUP}" or _is_part(group)
+    return f"{entry}@_here_" if slash and "@" not in entry and is_part else entry
 
 
-def _is_part(group: list[str]) -> bool:
+def _is_part(group: str) -> bool:
     """Whether the files of a group are parts of a config: the group is not a section, and names no package."""
-    return all(re.fullmatch(r"\w+", word) and word not in (GROUP, *LogSpec.model_fields) for word in group)
+    words = group.removeprefix(f"/{GROUP}/").split("/")
+    return all(re.fullmatch(r"\w+", word) for word in words) and words[0] not in (GROUP, *LogSpec.model_fields)

@@ -360,6 +360,16 @@ def test_parts_of_a_profile(write_preset: WritePreset, entry: str) -> None:
     assert {**config_of("grpo")["metrics"], "judge": metrics["judge"]} == metrics
 
 
+@pytest.mark.parametrize("name", ["team/acme", "team/red/acme"])
+@pytest.mark.parametrize("entry", ["/declog/grpo", "/declog/grpo@_here_"])
+def test_a_part_in_a_folder_extends_a_preset_above_it(write_preset: WritePreset, name: str, entry: str) -> None:
+    """Class: names from the folder of presets down, at any depth; the keys of both are the config's."""
+    write_preset(name, f"defaults: [{entry}, /declog/packs: [sources], _self_]\nmetrics: {{reward_p95: p95(reward)}}")
+    folder = write_preset("mine", f"defaults: [{name}, _self_]")
+    metrics = config_of(compose("mine", config_dir=folder))["metrics"]
+    assert {*config_of("grpo")["metrics"], "reward_p95", "reward_of_source"} <= metrics.keys()
+
+
 def test_other_parts_than_the_presets(write_preset: WritePreset) -> None:
     """`override` chooses all of them anew, as Hydra's word does for every group."""
     folder = write_preset("mine", "defaults: [grpo, override packs: [rewards, optimisation], _self_]")

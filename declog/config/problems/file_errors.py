@@ -317,8 +317,11 @@ def _missing_default(loader: Loader, error: Exception, missing: str) -> Problem:
     parent = re.match(r"In '([^']+)'", str(error))
     chosen = None if parent is None else choice_of(loader.repository, parent[1], missing)
     folder = None if chosen is None else FilePath(chosen.file).parent
-    fix = _option_meant(group, option, presets) or (
-        known_presets(option, presets, folder) if group == GROUP else did_you_mean(option, options, what="options")
+    above = None if parent is None else _from_above(loader, parent[1], missing)
+    fix = (
+        above
+        or _option_meant(group, option, presets)
+        or (known_presets(option, presets, folder) if group == GROUP else did_you_mean(option, options, what="options"))
     )
     if group == GROUP:
         problem = Problem.of("DL104.option", source=option, name=option, group=group, notes=notes(), fix=fix)
@@ -327,6 +330,15 @@ def _missing_default(loader: Loader, error: Exception, missing: str) -> Problem:
     else:
         problem = Problem.of("DL101.no_such_config", source=option, name=option, fix=fix)
     return problem if chosen is None else replace(problem, where=in_file(problem, chosen))
+
+
+def _from_above(loader: Loader, parent: str, missing: str) -> str | None:
+    """The entry for a preset or a pack that the file ``parent`` in a folder of presets seeks there, or by a path."""
+    folder = parent.rpartition("/")[0]
+    words = missing.removeprefix(f"{folder}/").removesuffix(".yaml").split("/")
+    words = [word for word in words if word not in (".", "..", GROUP)]
+    name = "/".join([GROUP, *words])
+    return f"/{name}" if folder.startswith(f"{GROUP}/") and loader.repository.config_exists(name) else None
 
 
 def _option_meant(group: str, option: str, presets: Collection[str]) -> str | None:
