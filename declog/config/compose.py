@@ -35,6 +35,7 @@ from declog.config.search_path import GROUP, HYDRA_ERRORS, folders_of
 from declog.config.source_map import shown_path
 from declog.errors import CompositionError, Path, Problem, Where, did_you_mean, nearest
 from declog.errors.habits import shown_at_the_call
+from declog.language.spec import LogSpec
 from declog.language.tree import at
 
 log = logging.getLogger("declog")
@@ -59,6 +60,9 @@ def compose(
         said = [f"output_dir={text}" if "/" in text and "=" not in text else text for text in _as_texts(overrides)]
         texts = [with_equals(text) or text for text in said]
         raise _refused("DL101.overrides", "overrides", type=type(overrides).__name__, fix=str(texts))
+    if (lines := _of_arguments(overrides)) != [*overrides]:
+        came = ", ".join(f"`{word}`" for word in overrides if word not in lines)
+        raise _refused("DL101.arguments", "overrides", words=came, fix=str(lines))
     if isinstance(config, str | os.PathLike) or _extends(config) or (overrides and _is_lines(config)):
         _not_of_application()
         base = named(config, config_dir) if isinstance(config, str | os.PathLike) else _in_code(config, config_dir)
@@ -103,6 +107,25 @@ def _in_application(line: str) -> str:
     """An override of a config as the command line of an application takes it."""
     sign, key, value = re.fullmatch(r"([+~]*)(?:declog\.)?([^=]*)=?(.*)", line, re.DOTALL).groups()  # type: ignore[union-attr]
     return pasted(f"~{GROUP}.{key}" if sign == "~" else f"++{GROUP}.{key}={taken(value)}")
+
+
+def _of_arguments(words: Sequence[str]) -> list[str]:
+    """The overrides that a list of arguments means: of ``["--every", "2"]``, ``["every=2"]``. Overrides stay."""
+    lines: list[str] = []
+    key = False  # whether the last line is a key without its value
+    for word in words:
+        name, equals, value = word.partition("=")
+        dashed = re.match(r"--?(?=[a-z])", word) is not None
+        if key and not equals and not dashed:
+            lines[-1] = lines[-1].removesuffix("...") + word
+            key = False
+            continue
+        if word == "=":
+            continue
+        name = name.lstrip("-").replace("-", "_") if dashed else name
+        key = not equals and (dashed or name.lstrip("+").partition(".")[0] in LogSpec.model_fields)
+        lines.append(f"{name}=..." if key else f"{name}{equals}{value}")
+    return lines
 
 
 def _as_texts(overrides: object) -> Iterator[str]:

@@ -13,7 +13,7 @@ import re
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from declog.errors import ConfigError, InputError, SinkError, UsageError, in_flow, nearest
 from declog.errors.elsewhere import attributes
@@ -82,7 +82,13 @@ def shown_at_the_call(function: Callable[P, R]) -> Callable[P, R]:
                     raise type(error)(problems) from error.__cause__
             raise
 
+    setattr(call, "on_init_end", _as_callback)  # noqa: B010 - functions have no such attribute
     return call
+
+
+def _as_callback(*_: object, **__: object) -> NoReturn:
+    """Refuse a function among the callbacks of a trainer of transformers, which calls this method of each first."""
+    raise UsageError.of("DL510.callback", fix=attributes()["log.on_init_end"])
 
 
 _CHECKS = frozenset({"plan", "compose"})  # a command line calls these, too: their edits are words of a shell
