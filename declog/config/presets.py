@@ -32,8 +32,9 @@ from declog.distribution import NAME, VERSION
 from declog.errors import Path, Problem, in_flow
 from declog.language.fixes.unknown_names import as_label
 from declog.language.keys import entries
+from declog.language.notation import part_of
 from declog.language.shorthand import long, signal_names
-from declog.language.tree import Node, has, listed, over, tree_of
+from declog.language.tree import Node, at, has, listed, map_at, over, tree_of
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,22 @@ def _with_pack(pack: str) -> str | None:
     return None
 
 
+def _in_phase(fix: str, problem: Problem, data: Mapping[str, Any]) -> str:
+    """A fix that declares a signal, in the phase of its rows.
+
+    That is the phase of parts of a completion, such as turns, whose signals the entry with an unknown signal reads,
+    else the phase of the rewards. A phase of parts has the name that the config gives it.
+    """
+    entry = at(data, problem.path[:2]) if problem.code == "DL302" else None
+    words, phases = {*re.findall(r"\w+", in_flow(entry))}, map_at(data, "signals")
+    of_parts = {phase: part for phase in phases if (part := part_of(phase))}
+    rewards = "rollout" if "rollout" in phases else "any"
+    home = next((phase for phase in of_parts if words & {*map_at(phases, phase)}), rewards)
+    for phase, part in of_parts.items():
+        fix = fix.replace(f"signals: {{{part}s: {{", f"signals: {{{phase}: {{")
+    return _ANY.sub(rf"signals: {{{home}: {{\1", fix)
+
+
 def _preset_of(name: str) -> tuple[str, str, Node] | None:
     """The shipped preset that declares a signal or a metric, the word `signal` or `metric`, and the preset's keys.
 
@@ -156,9 +173,8 @@ def declared(problem: Problem, config: Composed, fits: Fits) -> Problem:
     """
     if problem.marked.isidentifier() and _is_label(problem.marked, config.data):
         problem = replace(problem, fix=as_label(problem.fix))
-    if has(config.data, ("signals", "rollout")):  # a value per completion is observed with the rewards
-        fix = _ANY.sub(r"signals: {rollout: {\1", problem.fix or "")
-        problem = replace(problem, fix=fix or None)
+    if problem.fix is not None:
+        problem = replace(problem, fix=_in_phase(problem.fix, problem, config.data))
     name = str(problem.facts.get("name"))
     of_profile = problem.message_key == "DL403.name" and problem.facts["noun"] == "profile"
     if of_profile and name in presets() and (problem.near is None or problem.path == ("profile",)):

@@ -357,9 +357,10 @@ class Compiler:
         if name not in AXES and (name == "prompt" or same_signal(name, ("group", "prompt"))):
             fix = wrong_calls.of_prompt(self.text, self.span(node), self.span(call), self.tried, slot.name == "within")
             self.fail(node, "DL306.prompt", name=name, fix=fix)
-        if name in notation.PARTS:
-            fix = notation.per_completion(call, self.text) if self.scope.noun == "signal" else "drop the axis"
-            self.fail(node, "DL306.part", name=name, parts=notation.OF_PARTS, fix=fix)
+        if (part := notation.part_of(name)) is not None:
+            of_signals, names = self.scope.noun == "signal", self.scope.names()
+            fix = notation.without_part(part, call, self.text, names) if of_signals else "drop the axis"
+            self.fail(node, "DL306.part", name=name, part=part.replace("_", " "), fix=fix)
         if name not in AXES:
             self.fail(node, "DL306.axis", name=name, known=axes)
         return AXES[name]

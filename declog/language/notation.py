@@ -103,14 +103,11 @@ def of_axes(name: str, value: Any, at: Path, signals: Collection[Any] = ()) -> s
     if part is None:
         edit = f"{name}: {words_of_it}"
         return edit if len(at) > 2 else f"signals: {{any: {{{edit}}}}}"
-    number = "" if part in {*signals, name} else f", {part}: completion int"
-    return f"signals: {{{part}s: {{{name}: {words_of_it}{number}}}}}: {OF_PARTS}"
+    number = "" if {part, f"{part}_index"} & {*signals, name} else f", {part}_index: completion int"
+    return f"signals: {{{part}s: {{{name}: {words_of_it}{number}}}}}{OF_PARTS}"
 
 
-OF_PARTS = (
-    "a phase of its own, with a row for each, observed with `row_id`, that of its completion; `by: turn` and `where`"
-    " choose rows, and their sum in a completion is a signal of your loop"
-)
+OF_PARTS = ", a phase of its own: observe its rows with `row_id`, that of their completion"
 
 
 def part_of(word: str) -> str | None:
@@ -118,11 +115,20 @@ def part_of(word: str) -> str | None:
     return part if (part := word.removesuffix("s")) in PARTS else None
 
 
-def per_completion(call: ast.Call, text: str) -> str:
-    """The fix for ``sum(x, over=turn)`` in an expression: a signal with that value of each completion."""
-    name = "_".join([*re.findall(r"[a-z]\w*", ast.unparse(call.args[0]) if call.args else ""), called(call)])
+def without_part(part: str, call: ast.Call, text: str, names: Iterable[str]) -> str:
+    """The fix for ``index(turn)`` or ``sum(x, over=turn)``: a signal, of the part's rows or of each completion.
+
+    A signal that is one of the ``names`` is declared already.
+    """
+    function = called(call)
+    of_rows = function == "index" or any(keyword.arg == "within" for keyword in call.keywords)
+    words = re.findall(r"[a-z]\w*", ast.unparse(call.args[0]) if call.args else "")
+    name = "_".join([*(part if part_of(word) == part else word for word in words), function])
     here = text.replace(source_of(text, call), name).strip()
-    return f"observe it of each completion: `signals: {{any: {{{name}: completion}}}}`, and write `{here}`"
+    declared = f"{name}: completion int" if function in ("index", "size") else f"{name}: completion"
+    declared = f"{part}s: {{{declared}}}" if of_rows else f"any: {{{declared}}}"
+    owner = part.replace("_", " ") if of_rows else "completion"
+    return f"{'' if name in names else f'observe it of each {owner}: `signals: {{{declared}}}`, and '}write `{here}`"
 
 
 def _axis_of(word: str) -> str | None:

@@ -100,7 +100,7 @@ def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
     if (fix := _of_dotted_key(problem.path, data)) is not None:
         return fix
     if names == ["axes"] and (signals := of_parts(word, data)):
-        return f"drop it, and signals: {in_flow({f'{word}s': signals})}: {OF_PARTS}"
+        return f"drop it, and signals: {in_flow({f'{word}s': signals})}{OF_PARTS}"
     section = "filters" if names[2:] == ["filter"] else names[0] if len(names) == 2 else ""
     if names and (fix := _of_entry(section, word, names[-1], at(data, problem.path[:-1]), data)) is not None:
         return fix
