@@ -9,6 +9,7 @@ Errors about a preset that does not exist name these faults.
 from __future__ import annotations
 
 import glob
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib.metadata import EntryPoint, distributions, entry_points
@@ -16,7 +17,7 @@ from pathlib import Path as FilePath
 
 from declog.config.search_path import GROUP, TEAMS, folders_of, preset_folders
 from declog.config.source_map import shown_path
-from declog.errors import error_text, nearest
+from declog.errors import elsewhere, error_text, nearest
 from declog.registry import home
 
 GROUPS = (TEAMS, "declog.functions", "declog.reducers", "declog.columns", "declog.sinks")
@@ -63,12 +64,14 @@ def files_named(name: str) -> list[FilePath]:
 
 
 def known_presets(name: str, names: Sequence[str], folder: FilePath | None = None) -> str:
-    """The fix for an unknown preset: a file of its name, the nearest preset, or all presets and where others are.
+    """The fix for an unknown preset: a file of its name, the preset of an algorithm, the nearest one, or all presets.
 
     ``folder`` holds the file that names the preset. The user's own presets are not listed. A name that shares only the
     last word with a preset, `acme_grpo` with `maxent_grpo`, is not near it: it is somebody's own.
     """
-    if (fix := _not_searched(name, folder) or _moved(name)) is not None:
+    algorithm = re.sub(r"[\W_]", "", name.lower().replace("++", "pp"))
+    of_algorithm = elsewhere.keys().get(f"presets.{algorithm}")
+    if (fix := _not_searched(name, folder) or _moved(name) or of_algorithm) is not None:
         return fix
     head, _, method = name.rpartition("_")
     heads = {preset: preset.rpartition("_")[0] for preset in names if preset.rpartition("_")[2] == method and head}

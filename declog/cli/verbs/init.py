@@ -84,10 +84,11 @@ def run(args: argparse.Namespace) -> int:
     if args.name is None:
         raise Wrong("init needs a name", "declog init mine, or declog init acme-logging --package")
     from declog.config.compose import presets
+    from declog.config.packages import known_presets
 
     preset = args.preset or DEFAULT
     if preset not in (names := presets()):
-        raise Wrong(f"there is no preset `{preset}`", did_you_mean(preset, names, what="presets"))
+        raise Wrong(f"there is no preset `{preset}`", known_presets(preset, names))
     module = _module(args)
     if args.package:
         short = module.removesuffix("_logging")

@@ -316,13 +316,14 @@ def _missing_default(loader: Loader, error: Exception, missing: str) -> Problem:
     options = [name for name in loader.get_group_options(group) if name not in _INTERNAL]
     parent = re.match(r"In '([^']+)'", str(error))
     chosen = None if parent is None else choice_of(loader.repository, parent[1], missing)
-    folder = None if chosen is None else FilePath(chosen.file).parent
-    above = None if parent is None else _from_above(loader, parent[1], missing)
-    fix = (
-        above
-        or _option_meant(group, option, presets)
-        or (known_presets(option, presets, folder) if group == GROUP else did_you_mean(option, options, what="options"))
-    )
+    file = None if chosen is None else FilePath(chosen.file)
+    options = [name for name in options if group != GROUP or file is None or name != file.stem]
+    fix = None if parent is None else _from_above(loader, parent[1], missing)
+    fix = fix or _option_meant(group, option, presets)
+    if fix is None and group == GROUP:
+        fix = known_presets(option, options, file and file.parent)
+    elif fix is None:
+        fix = did_you_mean(option, options, what="options")
     if group == GROUP:
         problem = Problem.of("DL104.option", source=option, name=option, group=group, notes=notes(), fix=fix)
     elif group:
