@@ -304,7 +304,7 @@ def _select(draft: Draft, word: str, path: Path) -> tuple[set[Names], set[str]]:
         return set(), tables
     outputs = {(*output, EVERY) for output in _matching(draft, word)} or set(_named(draft, word))
     if not outputs and not _is_off(draft, word):
-        draft.report("DL401.outputs", path, word=word, fix=_suggestion(draft, word))
+        draft.report("DL401.outputs", path, word=word, fix=_suggestion(draft, word, path))
     return outputs, set()
 
 
@@ -370,7 +370,7 @@ def _is_off(draft: Draft, word: str) -> bool:
     return any(fnmatch.fnmatchcase(name, word.split(".")[0]) for name in off)
 
 
-def _suggestion(draft: Draft, word: str) -> str:
+def _suggestion(draft: Draft, word: str, path: Path) -> str:
     meant = f"table:{word}" if word in draft.spec.tables else selector_of(word)
     if meant != word:
         return f"did you mean `{meant}`?"
@@ -386,8 +386,8 @@ def _suggestion(draft: Draft, word: str) -> str:
         return f"a member is selected by the name that trackers show, such as `{name}`"
     if (shown := draft.metric_shown(word)) is not None and shown.is_value and shown.key in draft.output_keys:
         return f"did you mean `{shown.key}`?"
-    if is_pattern(word) and (ids := _shown_as(draft, word)):
-        return f"by their ids, not as trackers show them: {in_flow(ids)}"
+    if is_pattern(word) and _shown_as(draft, word):
+        return f"by their ids, not as trackers show them: {_by_ids(draft, str(path[1]), str(path[2]))}"
     if head in FACTS:
         return f"metrics: {{{head}: {{formula: {head}}}}} logs it"
     is_one_of_several = ".".join(word.rsplit("_", 1)) in draft.output_keys
@@ -395,6 +395,16 @@ def _suggestion(draft: Draft, word: str) -> str:
         near = difflib.get_close_matches(word, draft.output_keys, n=1, cutoff=0.85)
         return f"{f'did you mean `{near[0]}`? Or ' if near else ''}define it: metrics: {in_flow(defined)}"
     return did_you_mean(word, {*draft.output_keys, *(key.split(".")[0] for key in draft.output_keys)}, what="metrics")
+
+
+def _by_ids(draft: Draft, profile: str, key: str) -> str:
+    """A list of selectors of a profile, with ids in place of globs that only names in trackers match."""
+    items: list[object] = []
+    for selector in getattr(draft.spec.profiles[profile], key):
+        words = selector.select.split()
+        ids = [id for word in words for id in ([] if [*_matching(draft, word)] else _shown_as(draft, word)) or [word]]
+        items += ids if selector.when is None else [{"select": " ".join(ids), "when": selector.when}]
+    return in_flow({key: items})[1:-1]
 
 
 def _shown_as(draft: Draft, glob: str) -> list[str]:

@@ -30,6 +30,7 @@ from declog.language.keys import (
     entries,
     entry_names,
     entry_path,
+    is_model,
     keys,
     keys_at,
     model_of,
@@ -41,7 +42,7 @@ from declog.language.shorthand import long
 from declog.language.spec import IDENTIFIER, LogSpec
 from declog.language.spec_of_tables import Length
 from declog.language.spec_of_tests import TestSpec
-from declog.language.tree import map_at, tree_of
+from declog.language.tree import listed, map_at, tree_of
 
 
 def validate(data: Mapping[str, Any]) -> LogSpec:
@@ -60,7 +61,7 @@ def validate(data: Mapping[str, Any]) -> LogSpec:
         f"{'signals' if path[0] == 'derived' else path[0]}.{path[-1]}"
         for section in SECTIONS for path, value in entries(data, section) if value is None
     )  # fmt: skip
-    cut = [*_cut(data, LogSpec, entry_names(data, "signals", "derived"))]
+    cut = [*_cut(data, LogSpec, entry_names(data, "signals", "derived")), *_lists_in_lists(data)]
     problems = [*unread, *(problem for problem, _ in cut)]
     problems += [*_ids(data), *_period(data.get("every")), *_bools(data), *_switches(data)]
     problems += [Problem.of("DL201.key", "deleted", key="deleted", fix=None)] if "deleted" in data else []
@@ -68,14 +69,13 @@ def validate(data: Mapping[str, Any]) -> LogSpec:
         spec = LogSpec.model_validate({**_without_nulls(data), "deleted": deleted})
     except ValidationError as error:
         problems += map(_problem, error.errors(include_url=False))
+        problems = _without_pieces(problems, cut)
         short = {problem.path for problem in unread}
         problems = _distinct([
             problem for problem in problems
             if problem in unread or short.isdisjoint((problem.path[:2], entry_path(problem.path)))
         ])  # fmt: skip
-    cause = {piece: problem for problem, pieces in cut for piece in pieces}
-    problems = [item for item in problems if all(cause.get(item.path[:depth], item) is item for depth in range(4))]
-    if problems:
+    if problems := _without_pieces(problems, cut):
         if (problem := application(data)) is not None:
             raise ConfigError([problem])
         outer = [problem for problem in problems if problem.path == ("declog",)]  # a config in a config
@@ -139,6 +139,22 @@ def _cut(
         parts = {str(key): plain} if isinstance(plain, str) else {}
         if isinstance(value, Mapping) and len(path) < 5:
             yield from _cut(value, below(model, str(key)), signals, (*path, str(key)))
+
+
+def _without_pieces(problems: list[Problem], cut: list[tuple[Problem, list[Path]]]) -> list[Problem]:
+    """The problems without those of paths at or below the pieces of a value whose own problem is reported."""
+    cause = {piece: problem for problem, pieces in cut for piece in pieces}
+    return [item for item in problems if all(cause.get(item.path[:depth], item) is item for depth in range(5))]
+
+
+def _lists_in_lists(data: Mapping[str, Any]) -> Iterator[tuple[Problem, list[Path]]]:
+    """The problems of lists among the items of a list of words or maps, with the paths of the outer lists."""
+    for path, value, type_ in values({**data, "tests": None}):
+        items = {*atoms(below(type_, 0))}
+        of_words = not items.isdisjoint((str, int, float)) or any(map(is_model, items))
+        if of_words and isinstance(value, list) and any(isinstance(item, list) for item in value):
+            words = in_flow([word for item in value for word in listed(item)])
+            yield Problem.of("DL202.lists", path, key=path[-1], fix=f"{path[-1]}: {words}"), [path]
 
 
 def _text_of(value: Any) -> Any:

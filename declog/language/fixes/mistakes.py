@@ -17,6 +17,7 @@ from declog.language.fixes.earlier_steps import BEFORE, CHANGES, RATIOS, SLOPES
 from declog.language.fixes.labelled_rows import of_labelled_rows, of_labelled_table
 from declog.language.fixes.library_calls import SPANS, as_rate, of_level_beside
 from declog.language.fixes.other_tools import of_axis, of_other_tools, of_verb
+from declog.language.fixes.tracker_names import ids_of
 from declog.language.fixes.unknown_names import of_fewer_values
 from declog.language.fixes.wrong_types import bucketed, declared_before, edges_of
 from declog.language.keys import SECTIONS, entries, entry_names, keys, keys_at, model_of, section_of, sections_with
@@ -35,6 +36,8 @@ def answered(problem: Problem, data: Mapping[str, Any]) -> Problem | None:
     Returns None if another problem reports the same mistake.
     """
     section, *names = map(str, problem.path)
+    if problem.message_key == "DL202.lists":
+        return problem
     if names and (verb := of_verb(section, names[0], data)):
         first = next(iter(at(data, (section, names[0]))))
         edit = verb if verb.startswith("drop it") else f"{verb}, which replaces `{names[0]}`"
@@ -166,7 +169,7 @@ def _of_entry(section: str, word: str, name: str, entry: Any, data: Mapping[str,
         case "tables":
             return of_labelled_table(word, entry) or chosen_rows.of_rows("tables", word, "filter", entry)
         case "profiles":
-            return _of_extended(word, name, entry, data.get(section)) or _moved_of_profile(word, name, entry)
+            return _of_extended(word, name, entry, data) or _moved_of_profile(word, name, entry)
         case "alerts":
             fix = of_fewer_values(word, name, entry, map_at(data, "metrics"))
             return fix or alert_keys.moved(word, name, entry, data)
@@ -414,21 +417,22 @@ def _moved_of_profile(key: str, name: str, entry: Mapping[str, Any]) -> str | No
     return f"{name}: {in_flow({'only': alone, 'hide': hidden})}" if alone else in_flow({"hide": hidden})[1:-1]
 
 
-def _of_extended(key: str, name: str, entry: Mapping[str, Any], profiles: Any) -> str | None:
+def _of_extended(key: str, name: str, entry: Mapping[str, Any], data: Mapping[str, Any]) -> str | None:
     """The fix for `extends: slim` of a profile: the selections of both profiles in one entry."""
+    profiles, metrics = map_at(data, "profiles"), map_at(data, "metrics")
     if key == "every" and entry[key] == 1:  # the default of sinks
         key = next((word for word in _EXTENDING if word in entry), key)
         if key == "every":
             return "drop it: a sink shows each log event anyway"
-    if key not in _EXTENDING or not isinstance(profiles, Mapping):
+    if key not in _EXTENDING:
         return None
     (base, *further) = _words(entry[key]) or [None]
     spec = {"only": ["tag:core"], **(profiles.get("slim") or {})} if base == "slim" else profiles.get(base)
     if further or base == name or not isinstance(spec, Mapping) or key in spec:
         return None
     rest = {word: value for of in (spec, entry) for word, value in of.items() if word in _BESIDE_SELECTION}
-    shown = [word for of in (spec, entry) for part in ("only", "show") for word in _words(of.get(part))]
-    hidden = [word for of in (spec, entry) for word in _words(of.get("hide"))]
+    shown = [id for of in (spec, entry) for part in ("only", "show") for id in ids_of(_words(of.get(part)), metrics)]
+    hidden = [id for of in (spec, entry) for id in ids_of(_words(of.get("hide")), metrics)]
     edit = ({"only": shown} if "only" in spec else {}) | ({"hide": hidden} if hidden else {})
     return f"{name}: {in_flow(edit | rest)}"
 

@@ -5,8 +5,9 @@ The functions take a config's metrics as plain data.
 
 from __future__ import annotations
 
+import fnmatch
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from declog.language.fixes import idioms
@@ -63,6 +64,14 @@ def metric_of(metrics: Mapping[str, Any], name: str) -> Shown | None:
         if named and reduction in reductions:
             return Shown(id, reduction if len(reductions) > 1 else None)
     return _label_of(metrics, name)
+
+
+def ids_of(selectors: Iterable[Any], metrics: Mapping[str, Any]) -> Iterator[Any]:
+    """The selectors, with ids in place of a glob that only names in trackers match: ``completions/*``."""
+    names = {id: str(entry.get("name") or id) for id, entry in metrics.items() if isinstance(entry, Mapping)}
+    for selector in selectors:
+        glob = "" if fnmatch.filter(metrics, str(selector)) else str(selector)
+        yield from [id for id, name in names.items() if fnmatch.fnmatchcase(name, glob)] or [selector]
 
 
 def _named(metrics: Mapping[str, Any], shown: str) -> Iterator[Shown]:
