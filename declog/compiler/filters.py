@@ -12,9 +12,9 @@ from declog.compiler.scopes import typed
 from declog.errors import Path, Problem, in_flow, nearest
 from declog.language.dtypes import NUMERIC, Axis, DType
 from declog.language.fixes import unparsable
-from declog.language.fixes.unknown_names import as_label
 from declog.language.fixes.wrong_forms import in_one_way
 from declog.language.nodes import Node
+from declog.language.notation import as_label
 from declog.language.phases import labels
 from declog.language.spec_of_tables import FilterSpec, Within
 from declog.plans.ops import FilterOp

@@ -30,9 +30,8 @@ from declog.config.problems.fix_trials import Check
 from declog.config.search_path import GROUP, PROVIDER, ROOT, preset_folders, provider_of
 from declog.distribution import NAME, VERSION
 from declog.errors import Path, Problem, in_flow
-from declog.language.fixes.unknown_names import as_label
 from declog.language.keys import entries
-from declog.language.notation import part_of
+from declog.language.notation import as_label, part_of
 from declog.language.shorthand import long, signal_names
 from declog.language.tree import Node, at, has, listed, map_at, over, tree_of
 

@@ -170,6 +170,14 @@ def are_names(words: list[str]) -> bool:
     return bool(words) and all(map(WORD.match, words)) and {*AXES, *TYPES, *_AXIS_WORDS}.isdisjoint(words)
 
 
+def as_label(fix: str | None) -> str | None:
+    """Change the fix that declares an unknown signal, for a signal whose values are labels: texts come first."""
+    return _NUMBER.sub(r"\1 text}} for texts, `completion int` for numbers", fix or "") or None
+
+
+_NUMBER = re.compile(r"(signals: \{any: \{\w+: completion)\}\} for numbers, .*")  # the fix that declares a signal
+
+
 def of_parts(part: str, data: Mapping[str, Any]) -> dict[str, str]:
     """The signals that a config declares per ``part`` of a completion, such as a turn, redeclared per completion."""
     entries = [inner for inner in map_at(data, "signals").values() if isinstance(inner, Mapping)]

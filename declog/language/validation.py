@@ -260,6 +260,9 @@ def _problem(item: Any) -> Problem:
         return Problem.of(kind, path, **facts)
     if kind in ("literal_error", "enum"):
         return _not_one_of([text or digits for text, digits in _CHOICE.findall(facts["expected"])], path, value)
+    of_ids = kind == "greater_than_equal" or of_type("a whole number", "", "size", value, len(path)).startswith("drop")
+    if path == ("axes", "group", "size") and of_ids:  # `size: auto`, `size: -1`
+        return Problem.of("DL202.group_size", path)
     if kind == "greater_than_equal":
         return Problem.of("DL202.at_least", path, key=path[-1], least=facts["ge"])
     noun, example = _KINDS.get(kind.split("_")[0], ("", ""))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from declog.errors import Entry, elsewhere, in_flow
-from declog.language.fixes.library_calls import naming, of_library
+from declog.language.fixes.library_calls import defining, naming, of_library
 from declog.language.fixes.tracker_names import in_formula, reductions_of
 from declog.language.keys import keys
 from declog.language.notation import both
@@ -16,7 +16,7 @@ from declog.language.parser import body_of
 from declog.language.scope import Scope
 from declog.language.smoothing import MOST
 from declog.language.spec import MetricSpec
-from declog.language.syntax import parse
+from declog.language.syntax import parse, refuse
 
 
 def so_far(name: str, text: str, scope: Scope) -> dict[str, Any] | None:
@@ -53,6 +53,23 @@ _EXTREMES = elsewhere.meanings("extremes")
 _LASTING = re.compile(
     r"_(?:so_far|ever|yet|to_date|until_now)\Z|\A(?:running_|cum(?=max|min)|all_time_|overall_|global_)"
 )
+
+
+def refuse_standstill(text: str, span: tuple[int, int], scope: Scope) -> None:
+    """Refuse ``not improving`` and ``stalled`` in an alert. The fix compares its metric with the best value so far.
+
+    Any other condition is accepted.
+    """
+    said, metric = re.fullmatch(r"\s*(not\s+)?(\w+)\s*", text), str(scope.of_alert)
+    ways = elsewhere.meanings("progress" if said and said[1] else "standstill")
+    if said is None or said[2] not in ways or metric not in scope.metrics:
+        return
+    combine, sign, best = ("min", ">", "least") if ways[said[2]] == "min" else ("max", "<", "best")
+    here = in_formula(metric, scope.metrics[metric])
+    entry = best_of_steps(here, scope.metrics, combine)
+    fix = defining(f"{here} {sign} {metric}_{best}", {} if entry is None else {f"{metric}_{best}": entry})
+    fix += "\nwhere less is better, `>` and `combine: min`" if ways[said[2]] == "best" else ""
+    refuse("DL302.undefined", text, span, name=said[2], fix=fix)
 
 
 def best_of_steps(metric: str, metrics: Mapping[str, Any], combine: str) -> dict[str, Any] | None:

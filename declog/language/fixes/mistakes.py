@@ -309,7 +309,8 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
         return f"observe: {signal['axis'] if [*signal] == ['axis'] else in_flow(signal)}"
     from declog.language.functions import BUILTIN  # imports numpy, which composing alone does not need
 
-    if key in {*BUILTIN.names()} - {"exp", "label"} and SYNONYMS.get(key) != "where" and entry[key] is not None:
+    is_function = key in {*BUILTIN.names()} - {"exp", "label", "only", "without"}
+    if is_function and SYNONYMS.get(key) != "where" and entry[key] is not None:
         further = listed(entry[key])
         expr = entry.get("expr", name)
         call = reduced(str(expr)) or {"expr": expr}  # the function applies to rows, before the reduction

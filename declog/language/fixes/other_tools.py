@@ -27,9 +27,14 @@ def of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     section = "filters" if ids[1:] == ["filter"] else section
     value, entry = at(data, path), at(data, path[:-1])
     modes = {"train": "train", "training": "train", **words_of_evaluations(entry_names(data, "modes"))}
-    if key == "phase" and section and isinstance(value, str) and value in modes:  # it is meant as a mode
-        key, value = "mode", modes[value]
     template = elsewhere.keys().get(f"{section}.{key}" if section else key)
+    named_modes = [modes.get(str(item)) for item in listed(value)]
+    of_rows = key == "phase" or template is None or template.startswith(("by: ", "where: ", "filter: {where: "))
+    home = {"metrics": "metrics", "filters": "metrics", "tables": "tables"}.get(section)
+    home = "alerts" if section == "alerts" and key not in _DELETING else home
+    if of_rows and home is not None and named_modes and None not in named_modes:
+        template = elsewhere.keys()[f"{home}.mode"]  # `only: eval`
+        value = named_modes if len(named_modes) > 1 else named_modes[0]
     of_wandb = _is_of_wandb(key) if section == "run" else key == "tags"
     sinks, _ = sinks_and_options(data.get("sinks") or [])
     recorded = {**_recorded(data.get("run"), sinks, moved=section == "run"), key: at(data, path)}
@@ -244,6 +249,8 @@ def _of_mode(key: str, value: Any) -> str | None:
         return None
     if not all(isinstance(name, str) and WORD.match(name) for name in names):
         return None
+    if key in _DELETING:
+        return f"mode != '{names[0]}'" if len(names) == 1 else f"mode not in {names}"
     return f"mode == '{names[0]}'" if len(names) == 1 else f"mode in {names}"
 
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from declog.errors import Entry, did_you_mean, elsewhere, in_flow, nearest
 from declog.errors.elsewhere import SYNONYMS
 from declog.language.dtypes import ABOVE, AXES, MEMBER, DType
-from declog.language.fixes import bins, earlier_steps, group_size, idioms, library_calls
+from declog.language.fixes import best_so_far, bins, earlier_steps, group_size, idioms, library_calls
 from declog.language.fixes.best_so_far import best_of_mode, best_of_steps, compared_with_itself, of_all_steps, so_far
 from declog.language.fixes.modes import MODES, in_mode, of_one_mode, without_mode
 from declog.language.fixes.step_time import seconds_of
@@ -22,7 +22,6 @@ from declog.language.scope import Scope
 from declog.language.smoothing import Smoothing
 from declog.language.syntax import parse, refuse
 
-_NUMBER = re.compile(r"(signals: \{any: \{\w+: completion)\}\} for numbers, .*")  # the fix that declares a signal
 Span = tuple[int, int]  # a half-open character range of the expression
 _CONDITIONS = elsewhere.words("conditions")  # other tools' keys for the condition of an alert
 _POSITIONS = ("position", "token_position", "token_index", "token_idx")
@@ -60,6 +59,7 @@ def refuse_name(node: ast.Name, text: str, span: Span, scope: Scope) -> NoReturn
     bound = {"+": f"{name}_high", "-": f"{name}_low"}.get(text[: span[0]].rstrip()[-1:], "")  # `1 + epsilon`
     near = [bound] if bound in near else near
     if scope.noun != "signal":
+        best_so_far.refuse_standstill(text, span, scope)
         if (best := so_far(name, text, scope)) is None:
             refuse_tracker_name(node, text, span, scope)
         if (seconds := seconds_of(name)) is not None and scope.noun == "metric":
@@ -93,11 +93,6 @@ def refuse_name(node: ast.Name, text: str, span: Span, scope: Scope) -> NoReturn
 
 
 _OF_ALL = elsewhere.words("of_all")
-
-
-def as_label(fix: str | None) -> str | None:
-    """Change the fix that declares an unknown signal, for a signal whose values are labels: texts come first."""
-    return _NUMBER.sub(r"\1 text}} for texts, `completion int` for numbers", fix or "") or None
 
 
 def says_reward(name: str) -> bool:
