@@ -135,7 +135,8 @@ def _points(marks: set[float], bounds: Range) -> list[float]:
     if not edges:
         return [-1.0, 1.0]
     between = [(one + other) / 2 for one, other in itertools.pairwise(edges)]
-    return [point for point in (edges[0] - 1, *edges, *between, edges[-1] + 1) if low <= point <= high]
+    below, beyond = edges[0] - max(1.0, abs(edges[0])), edges[-1] + max(1.0, abs(edges[-1]))  # 1e9 + 1 rounds to 1e9
+    return [point for point in (below, *edges, *between, beyond) if low <= point <= high]
 
 
 def _value(node: Node, values: Mapping[str, float]) -> Any:

@@ -63,6 +63,9 @@ ALERTS: Mapping[str, tuple[Any, str | None]] = {
     "one that comes": ("cycle >= 3", None),
     "a quotient": ("tens < 0", "never holds: `tens` is at least 0"),
     "an ordinary one": ("share > 0.5", None),
+    "a number to which one adds nothing": ("a > 1e9", None),
+    "a number near the greatest": ("a > 1e38 or a < -1e300", None),
+    "a count beyond what a float counts": ("n > 1e20", None),
 }  # fmt: skip
 
 
