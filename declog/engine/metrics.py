@@ -15,6 +15,8 @@ from declog.engine.partials import State
 from declog.engine.reduce import Reductions, Report, failure, has_state
 from declog.engine.window_state import WindowState
 from declog.errors import RuntimeFailure
+from declog.errors.messages import listed
+from declog.language.functions.text import OTHER
 from declog.language.nodes import Node
 from declog.plans.needs import needs, ordered, read
 from declog.plans.ops import PREFERRED, FormulaOp, MetricOp, Plan
@@ -34,6 +36,8 @@ class Metrics:
         self._facts: Mapping[str, float] = {}  # `step`, `elapsed` and `seconds` of the window that is evaluated
         self._by_key = {op.key: op for op in plan.metrics}
         self._incomplete: set[str] = set()  # metrics whose missing values have been reported
+        by_default = (op for op in plan.metrics if op.by is not None and op.max_labels == MetricOp.max_labels)
+        self._labelled = {op.key: op for op in by_default}  # whose pooled labels have not been reported
         computed = _computed(plan)
         self._periods = {period: _Period(plan, computed, period) for period in plan.periods}
 
@@ -79,9 +83,8 @@ class Metrics:
         for key, preferred in of_period.preferred:
             if preferred in results and results[preferred].there.any():
                 results[key] = results[preferred]
-        for key, count in results.skipped().items():
-            if self._by_key[key].nan != "propagate":
-                self._note_missing(self._by_key[key], count, key in results.numbers or results[key].has_values)
+        self._note_missing(results)
+        self._note_pooled(results)
         self._compute(of_period, results, shorter, at)
         return results
 
@@ -129,19 +132,34 @@ class Metrics:
             self._report(failure(what, error))
             return None
 
-    def _note_missing(self, op: MetricOp, count: int, has_values: bool) -> None:
-        if op.nan == "raise":
-            self._report(RuntimeFailure.of("DL605.nan", metric=op.called, count=count))
-            return
-        name = op.id.removesuffix(PREFERRED)
-        if has_values and name not in self._incomplete:  # a metric without any value is reported as inactive instead
-            self._incomplete.add(name)
+    def _note_missing(self, results: MetricValues) -> None:
+        """Warn of the metrics that leave out missing values for the first time; a metric with `nan: raise` fails."""
+        incomplete: dict[str, int] = {}
+        for key, count in results.skipped().items():
+            op = self._by_key[key]
+            if op.nan == "raise":
+                self._report(RuntimeFailure.of("DL605.nan", metric=op.called, count=count))
+            # a metric without any value is reported as inactive instead
+            elif op.nan != "propagate" and (key in results.numbers or results[key].has_values):
+                incomplete.setdefault(op.id.removesuffix(PREFERRED), count)
+        incomplete = {name: count for name, count in incomplete.items() if name not in self._incomplete}
+        self._incomplete |= incomplete.keys()
+        if incomplete:
             log.warning(
-                "the metric `%s` leaves out missing values (%d at its first log event with any); "
+                "missing values are left out of %s; "
                 "`nan: propagate` shows them, and `x if isfinite(x) else 0` counts them as 0",
-                name,
-                count,
+                listed([f"`{name}` ({count} at first)" for name, count in sorted(incomplete.items())], 8),
             )
+
+    def _note_pooled(self, results: MetricValues) -> None:
+        """Tell once of each metric with more labels than it shows, unless its config says how many."""
+        pooled = {op.id: op for key, op in self._labelled.items() if key in results and results[key].rest is not None}
+        self._labelled = {key: op for key, op in self._labelled.items() if op.id not in pooled}
+        for id, op in pooled.items():
+            log.warning(
+                "the metric `%s` has more than %d labels: the others are `%s`; `max_labels: 1000` shows up to 1000",
+                id, op.max_labels, OTHER,
+            )  # fmt: skip
 
 
 class _Period:

@@ -224,9 +224,50 @@ def test_missing_values_are_reported_once_by_name(tmp_path: Path, caplog: pytest
         sink = run(config, observe, tmp_path)
     assert sink.scalars == {0: {"x": 2.0, "lr": 0.5}, 1: {"x": 2.0, "lr": 0.5}}
     assert [record.getMessage() for record in caplog.records if "inactive" not in record.getMessage()] == [
-        "the metric `x` leaves out missing values (2 at its first log event with any); "
+        "missing values are left out of `x` (2 at first); "
         "`nan: propagate` shows them, and `x if isfinite(x) else 0` counts them as 0"
     ]
+
+
+def test_metrics_that_leave_out_values_are_one_message(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Class: several metrics of one signal, or of signals that come together, begin to lack values in one log event."""
+    signals = {"x": {"axis": "completion"}, "y": {"axis": "completion"}}
+    metrics = {"a": "mean(x)", "b": "max(x)", "c": "p95(x)", "d": "mean(y)"}
+
+    def observe(log: Recorder) -> None:
+        for step in range(2):
+            with log.step(step):
+                log.observe(x=[1.0, None, float("nan")], y=[1.0, float("nan") if step else 2.0, 3.0])
+
+    with caplog.at_level(logging.WARNING, logger="declog"):
+        run(profile(signals, metrics), observe, tmp_path)
+    assert [record.getMessage().partition("; ")[0] for record in caplog.records] == [
+        "missing values are left out of `a` (2 at first), `b` (2 at first) and `c` (2 at first)",
+        "missing values are left out of `d` (1 at first)",
+    ]
+
+
+@pytest.mark.parametrize("over", ["window", "run"])
+@pytest.mark.parametrize(("most", "told"), [(None, 1), (3, 0)])
+def test_labels_that_are_pooled_are_told_once(
+    over: str, most: int | None, told: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Class: a metric with more labels than it shows, of which its config says nothing."""
+    signals = {"x": {"axis": "completion"}, "task": {"axis": "completion", "type": "text"}}
+    metric = {"expr": "x", "reduce": ["mean", "max"], "by": "task", "over": over}
+    config = profile(signals, {"by": metric if most is None else {**metric, "max_labels": most}})
+
+    def observe(log: Recorder) -> None:
+        for step in range(2):
+            with log.step(step):
+                log.observe(x=list(range(70)), task=[f"t{row}" for row in range(70)])
+
+    with caplog.at_level(logging.WARNING, logger="declog"):
+        run(config, observe, tmp_path)
+    message = (
+        "the metric `by` has more than 64 labels: the others are `_other`; `max_labels: 1000` shows up to 1000"
+    )
+    assert [record.getMessage() for record in caplog.records] == [message] * told
 
 
 @pytest.mark.parametrize("nan", ["skip", "raise"])
@@ -247,7 +288,7 @@ def test_messages_name_the_metric_that_has_a_preferred_value(
         run(config, observe, tmp_path)
     messages = [text for text in caplog.messages if "missing values" in text]
     assert messages and not any("__" in text for text in messages)
-    assert sum("leaves out" in text for text in messages) == (nan == "skip")
+    assert sum("left out of" in text for text in messages) == (nan == "skip")
 
 
 def test_a_problem_of_a_preferred_value_is_at_its_key() -> None:
