@@ -64,8 +64,11 @@ def pasted(profile: dict[str, Any], found: Problem, choice: int) -> dict[str, An
     if entire and isinstance(profile["metrics"]["m"], str):
         return {**profile, "metrics": {**profile["metrics"], "m": text}}
     start, end = (0, len(found.source or "")) if entire or found.span is None else found.span
-    if isinstance(profile["metrics"]["m"], str) and found.source is not None:  # a part of it, in its place
-        whole = profile["metrics"]["m"]
+    whole = profile["metrics"]["m"]
+    repeated = (
+        entire and isinstance(whole, str) and text.startswith(f"{whole.partition('(')[0]}(")
+    )  # with its reduction
+    if isinstance(whole, str) and found.source is not None and not repeated:  # a part of it, in its place
         before = whole.find(found.source)
         found = replace(found, source=whole, span=(before + start, before + end))
         start, end = before + start, before + end
