@@ -212,8 +212,6 @@ class _Metric:
         if self.spec.reduce is not None:
             compiler = self._compiler(parsed.text)
             return suggestions.reduced_already(self.id, self.spec, parsed.body, compiler, draft.reductions)
-        if share := re.fullmatch(r"sum\((.+[<>=].+?)\) / (?:len|count|size)\([^()]*\)", ast.unparse(parsed.body)):
-            return f"mean({share[1]})"
         if (fix := library_calls.of_levels(parsed.body)) is not None:
             return fix
         names = draft.reductions.names(), draft.functions.names()

@@ -289,14 +289,13 @@ def of_rows(draft: Draft, problem: Problem, text: str) -> Problem:
             return problem.saying("DL302.column", name=problem.marked, fix=edit)
     if metric is None and problem.code == "DL302" and (call := call_of(draft, problem.marked)) is not None:
         return replace(problem, fix=_instead(problem, text, call))
-    if metric is None or problem.path[::2] == ("metrics", "expr"):
+    if metric is None or (problem.path[::2] == ("metrics", "expr") and len(problem.path) == 3):
         return problem
     fix = None if problem.message_key == "DL302.quotes" else _of_window(draft, metric, problem.marked, text)
     if fix is not None:
         return problem.saying("DL302.of_window", name=problem.marked, fix=fix)
-    if not isinstance(metric.expr, str):
-        return problem
-    if metric.reduce not in (None, "mean") or metric.where or metric.by or metric.weight:
+    chosen = metric.where or metric.by or metric.weight
+    if not isinstance(metric.expr, str) or metric.reduce not in (None, "mean") or chosen:
         return problem
     fix = _instead(problem, text, metric.expr)
     wrong = fix.startswith("write") and tried(draft, fix[7:-1]) is None
@@ -381,7 +380,8 @@ def _typed_signal(draft: Draft, name: str) -> Node | Problem | SwitchedOff:
         return node
     except ExpressionError as error:
         # reported once, at the signal; entries that use it get a short reason
-        draft.report_first(error.problem, (*draft.signals[name].path, "expr"))
+        path = (*draft.signals[name].path, "expr")
+        draft.report_first(of_rows(draft, replace(error.problem, path=path), str(spec.expr)), path)
         return SwitchedOff(f"the signal `{name}` has an error")
     except SwitchedOff as off:
         draft.inactive[f"signals.{name}"] = off.reason

@@ -30,16 +30,16 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def pasted(entry: dict[str, Any]) -> dict[str, Any]:
+def pasted(entry: dict[str, Any], config: dict[str, Any] = CONFIG) -> dict[str, Any]:
     """The config with an entry `asked`, in whose place the fix stands."""
-    metrics = CONFIG["metrics"]
+    metrics = config["metrics"]
     with pytest.raises(ConfigError) as refused:
-        declog.plan({**CONFIG, "metrics": {**metrics, "asked": entry}})
+        declog.plan({**config, "metrics": {**metrics, "asked": entry}})
     (problem,) = refused.value.problems
     edit = re.match(r"(asked|metrics): .*\}", str(problem.fix))
     assert edit is not None
     shown = yaml.safe_load(edit[0])
-    return {**CONFIG, "metrics": {**metrics, **shown.get("metrics", shown)}}
+    return {**config, "metrics": {**metrics, **shown.get("metrics", shown)}}
 
 
 def last(values: np.ndarray, count: int) -> list[float]:
@@ -102,3 +102,63 @@ def test_nothing_is_said_of_steps_where_no_entry_has_them(expr: str, combine: di
     asked = {"expr": expr, **combine}
     with pytest.raises(ConfigError, match=f"a formula has no `combine: {combine['combine']}`"):
         declog.plan({**CONFIG, "metrics": {**CONFIG["metrics"], "asked": asked}})
+
+
+DATA = np.random.default_rng(1)
+R, LENGTH, A = DATA.integers(0, 3, 8) / 2, DATA.integers(2, 7, 8), DATA.normal(size=8)
+LOGPROBS = -DATA.random((8, 6))
+OLD, MASK = LOGPROBS + 0.2 * DATA.normal(size=(8, 6)), np.arange(6)[None] < LENGTH[:, None]
+ADV = (R.reshape(2, 4) - R.reshape(2, 4).mean(1, keepdims=True)).ravel()
+DEV = abs(LOGPROBS - OLD)
+OF_ROWS = {
+    "signals": {
+        "any": {"reward": "completion", "length": "completion int", "advantages": "completion"}
+        | {"logprobs": "token", "old": "token", "mask": "token bool"}
+    },
+    "axes": {"token": {"mask": "mask"}, "group": {"size": 4}},
+    "metrics": {
+        "length": {"reduce": ["mean", "max"]},
+        "adv": "reward - mean(reward, over=completion)",
+        "correct": "reward == 1",
+        "lr_dev": "abs(logprobs - old)",
+        "longer": {"expr": "reward", "where": "length > 3"},
+        "longest": "max(length)",
+        "median": "p50(reward)",
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("mean(abs(adv))", abs(ADV).mean()),
+        ("mean(adv ** 2)", (ADV**2).mean()),
+        ("adv > 0", (ADV > 0).mean()),
+        ("sqrt(mean(square(adv)))", np.sqrt((ADV**2).mean())),
+        ("mean(abs(adv)) / mean(correct)", abs(ADV).mean() / (R == 1).mean()),
+        ("lr_dev > 0.1", (DEV > 0.1)[MASK].mean()),
+        ("mean(mean(lr_dev, over=token))", ((DEV * MASK).sum(1) / LENGTH).mean()),
+        ("lr_dev * advantages", (DEV * A[:, None])[MASK].mean()),
+        ("correct and length < 5", ((R == 1) & (LENGTH < 5)).mean()),
+        ("adv * correct", (ADV * (R == 1)).mean()),
+        ("max(correct, over=completion)", (R == 1).reshape(2, 4).any(1).mean()),
+        ("max(abs(adv))", abs(ADV).max()),
+        ("max(-adv)", (-ADV).max()),
+        ("p95(abs(adv))", np.quantile(abs(ADV), 0.95)),
+        ("{expr: longer > 0, where: reward < 1}", (R > 0)[(LENGTH > 3) & (R < 1)].mean()),
+        ("mean(square(longer))", (R**2)[LENGTH > 3].mean()),
+        ("longest > 5", 1),
+        ("sqrt(longest)", np.sqrt(LENGTH.max())),
+        ("longest / median", LENGTH.max() / np.median(R)),
+        ("mean(adv) ** 2", 0),
+        ("100 * correct", 100 * (R == 1).mean()),
+    ],
+    ids=lambda part: part if isinstance(part, str) else "",
+)
+def test_a_metric_that_is_read_as_a_signal_of_rows(text: str, expected: float) -> None:
+    """Class: functions, conditions and products of a metric of rows: a formula would compute with its mean."""
+    entry = yaml.safe_load(text) if text.startswith("{") else {"expr": text}
+    sink = MemorySink()
+    with declog.start(pasted(entry, OF_ROWS), sinks=[sink]) as log, log.step(0):
+        log.observe(reward=R, length=LENGTH, advantages=A, logprobs=LOGPROBS, old=OLD, mask=MASK)
+    assert sink.scalars[0]["asked"] == pytest.approx(expected)

@@ -65,6 +65,7 @@ UNANSWERED = {
     "forty_third_stranger": 0,
     "forty_sixth_stranger": 0,
     "forty_fifth_stranger": 0,
+    "forty_fourth_stranger": 0,
     "fortieth_stranger": 0,
     "thirty_ninth_stranger": 0,
     "thirty_seventh_stranger": 0,

@@ -167,6 +167,11 @@ def test_the_value_of_the_first_step(formula: str, tmp_path: Path) -> None:
         '"count(length > 4) / count(length)"',
         '{formula: "count(length > 4) / count(reward)"}',
         '{formula: "sum(length > 4) / count(length)", tags: [core]}',
+        '"sum(length > 4) / count(length)"',
+        '"sum(length > 4) / count(reward)"',
+        '"sum(length > 4) / count(length > 4)"',
+        '"sum(length > 4) / len(length)"',
+        '"100 * sum(length > 4) / count(length) / 100"',
     ],
 )
 def test_the_share_of_rows_with_a_condition(entry: str, tmp_path: Path) -> None:

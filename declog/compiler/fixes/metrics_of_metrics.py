@@ -5,16 +5,20 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import reduce
 from typing import Any
 
 from declog.compiler.draft import Draft
 from declog.compiler.fixes import reduced_parts
-from declog.compiler.scopes import FACTS
+from declog.compiler.scopes import FACTS, SignalScope
 from declog.errors import in_flow
+from declog.language.expression import Compiler
 from declog.language.fixes.tracker_names import reductions_of
+from declog.language.nodes import Node
 from declog.language.notation import both, reduced
 from declog.language.parser import names_in, tree_of
 from declog.language.spec import MetricSpec
+from declog.language.tree import listed
 
 _OF_FORMULAS = frozenset({"name", "alias", "tags", "log", "empty", "when"})  # keys that a formula has, too
 _OF_ROWS = frozenset({"where", "by", "weight", "nan", "ranks", "max_labels"})  # keys that choose or weight rows
@@ -29,6 +33,8 @@ def of_metrics(draft: Draft, id: str, spec: MetricSpec, body: ast.expr) -> str |
     metrics, constants = draft.spec.metrics, {*draft.constants, *FACTS}
     formula = reduced_parts.of_metrics(body, metrics, constants, spec.reduce)
     beside = _said(spec, spec.model_fields_set - {"expr", "reduce"})
+    if (of_rows := _of_their_rows(draft, id, spec, body, formula)) is not None:
+        return of_rows
     takes = _OF_FORMULAS | ({"combine"} if spec.smoothing is not None else set())
     if formula is not None and beside.keys() <= takes and _reduced_already(spec, body, metrics):
         return f"{id}: {in_flow({'formula': formula, **beside})}"
@@ -58,6 +64,33 @@ def again(draft: Draft, body: ast.expr) -> bool:
     """Whether an expression reduces a metric, which is reduced already; a name that is also a signal does not count."""
     calls = (node for node in ast.walk(body) if isinstance(node, ast.Call) and reduced(ast.unparse(node)) is not None)
     return any(not names_in(call).isdisjoint(draft.spec.metrics.keys() - draft.signals.keys()) for call in calls)
+
+
+def _of_their_rows(draft: Draft, id: str, spec: MetricSpec, body: ast.expr, formula: str | None) -> str | None:
+    """The fix for ``adv > 0`` and ``mean(abs(adv))`` of a metric `adv`: the metric's expression in place of its name.
+
+    None for an expression of numbers, whose ``formula`` gives the same value, and for metrics that have no such rows.
+    """
+    numbers = any(reduced(ast.unparse(node)) is not None for node in ast.walk(body) if isinstance(node, ast.Call))
+    if isinstance(body, ast.Name):
+        return None
+    if formula is not None and spec.reduce in (None, "mean"):
+        of_step = draft.spec.metrics.keys() - draft.signals.keys()
+        if numbers or reduced_parts.is_linear(tree_of(formula).body, of_step, affine=True):
+            return None
+    inlined = _Inlined(draft, spec, numbers)
+    try:
+        text = ast.unparse(inlined.visit(tree_of(ast.unparse(body)).body))
+    except _NotSaid:
+        return None
+    entry = {"expr": text, **_said(spec, spec.model_fields_set - {"expr"}), **inlined.rows}
+    entry = {key: value for key, value in entry.items() if (key, value) != ("reduce", "mean")}
+    compiler = Compiler(text, SignalScope(draft), draft.graph, draft.functions)
+    results = map(compiler.tried, listed((reduced(text) or entry)["expr"]))
+    if all(isinstance(result, Node) or result.code == "DL313" for result in results):  # DL313 says how phases meet
+        return f"{id}: {in_flow(entry)}"
+    readable = {*draft.spec.metrics, *FACTS}
+    return reduced_parts.as_formula(draft, id, MetricSpec(**entry), tree_of(text).body, readable) if numbers else None
 
 
 def _of_one_number(
@@ -106,6 +139,48 @@ def _said(spec: MetricSpec, keys: frozenset[str] | set[str]) -> dict[str, Any]:
 
 class _NotSaid(Exception):
     """There is no expression of signals that gives a metric's value."""
+
+
+class _Inlined(ast.NodeTransformer):
+    """Replaces the metrics in an expression by their own expressions, where the values of rows are meant.
+
+    They are meant inside of a reduction, and in an expression without one; there, a metric with a reduction of its own
+    is a number. ``rows`` are the keys of the metrics and of ``spec`` that choose rows.
+    """
+
+    def __init__(self, draft: Draft, spec: MetricSpec, numbers: bool) -> None:
+        self.rows = _said(spec, _OF_ROWS)
+        self._numbers, self._inside = numbers, spec.reduce is not None
+        self._metrics = {id: metric for id, metric in draft.spec.metrics.items() if id not in draft.signals}
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """Replace the metrics in the arguments."""
+        before, self._inside = self._inside, self._inside or reduced(ast.unparse(node)) is not None
+        node.args, node.keywords = [list(map(self.visit, parts)) for parts in (node.args, node.keywords)]
+        self._inside = before
+        return node
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        """Replace the metrics in a calculation, where a condition is 1 or 0."""
+        for side in ("left", "right"):
+            value = self.visit(written := getattr(node, side))
+            is_condition = value is not written and isinstance(value, ast.Compare | ast.BoolOp)
+            setattr(node, side, ast.IfExp(value, ast.Constant(1), ast.Constant(0)) if is_condition else value)
+        return node
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        """Replace a metric; keep a signal, a constant, and a metric that is a number."""
+        metric = self._metrics.get(node.id)
+        if metric is None:
+            return node
+        call = (None if metric.reduce else reduced(str(metric.expr))) or {"expr": metric.expr, "reduce": metric.reduce}
+        if not self._inside and (self._numbers or call["reduce"] is not None):
+            return node
+        further = metric.formula or metric.prefer or metric.over or metric.combine
+        if further or call["reduce"] not in (None, "mean") or not isinstance(call["expr"], str):
+            raise _NotSaid
+        self.rows = _with_rows(_said(metric, _OF_ROWS), self.rows)
+        return tree_of(call["expr"]).body
 
 
 class _Expanded(ast.NodeTransformer):
@@ -168,12 +243,7 @@ class _Expanded(ast.NodeTransformer):
             reduction = said["reduce"] if reduction is None else _of_rows(said["reduce"], reduction)
         entry = {"expr": said["expr"], **({} if reduction in (None, "mean") else {"reduce": reduction})}
         rows = _said(metric, _OF_ROWS | {"prefer"})
-        for key in rows.keys() & self._beside.keys() - {"where"}:
-            rows[key] = rows[key] if rows[key] == self._beside[key] else _refused()
-        entry |= {**rows, **self._beside}
-        if "where" in rows and "where" in self._beside:
-            entry["where"] = both(str(rows["where"]), str(self._beside["where"]))
-        return self._named(entry)
+        return self._named({**entry, **_with_rows(rows, self._beside)})
 
     def _named(self, entry: dict[str, Any]) -> ast.Name:
         """The name of the new metric with this entry; equal entries share a metric."""
@@ -182,6 +252,14 @@ class _Expanded(ast.NodeTransformer):
         part = same or next(one for one in names if one not in self.parts and one not in self._metrics)
         self.parts[part] = entry
         return ast.Name(part)
+
+
+def _with_rows(rows: Mapping[str, Any], beside: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a metric that choose its rows, with the keys ``beside`` it; raises ``_NotSaid`` if they differ."""
+    if any(rows[key] != beside[key] for key in rows.keys() & beside.keys() - {"where"}):
+        raise _NotSaid
+    where = [str(keys["where"]) for keys in (rows, beside) if "where" in keys]
+    return {**rows, **beside, **({"where": reduce(both, dict.fromkeys(where))} if where else {})}
 
 
 def _of_rows(logged: object, reduction: object) -> object:

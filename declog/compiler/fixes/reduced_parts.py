@@ -19,9 +19,9 @@ from declog.language.dtypes import Axis, DType
 from declog.language.fixes import earlier_steps, library_calls, step_time, wrong_calls
 from declog.language.fixes.tracker_names import in_formula, reductions_of
 from declog.language.nodes import Node
-from declog.language.notation import SEVERAL, both
+from declog.language.notation import SEVERAL, both, is_reduction
 from declog.language.parser import called, names_in, tree_of
-from declog.language.reductions import BUILTIN, quantile_level
+from declog.language.reductions import quantile_level
 from declog.language.spec import MetricSpec
 from declog.language.tree import listed
 
@@ -46,7 +46,7 @@ def as_formula(draft: Draft, id: str, spec: MetricSpec, body: ast.expr, metrics:
         return None
     entries, rest = reduced
     pieces = spec.over not in (None, "run") or spec.combine is not None  # several values are combined
-    same = not pieces or (_LINEAR.match(str(spec.combine)) is not None and _is_linear(rest, {*entries}))
+    same = not pieces or (_LINEAR.match(str(spec.combine)) is not None and is_linear(rest, {*entries}))
     if any(isinstance(node, ast.keyword) for node in ast.walk(rest)) or not further <= _PLAIN or not same:
         return "a metric for each reduction, with the same keys as this one, and a `formula:` of those metrics"
     said = spec.model_dump(include=further, by_alias=True)
@@ -54,33 +54,41 @@ def as_formula(draft: Draft, id: str, spec: MetricSpec, body: ast.expr, metrics:
 
 
 def of_share(draft: Draft, body: ast.expr) -> str | None:
-    """The mean for ``count(length > 4) / count(length)``, or for a sum of the condition; None for anything else."""
+    """The mean for ``count(length > 4) / len(length)``, or for a sum of the condition; None for anything else."""
     match body:
         case ast.BinOp(
-            ast.Call(ast.Name("count" | "sum"), [condition], []), ast.Div(), ast.Call(ast.Name("count"), rows, [])
+            ast.Call(ast.Name("count" | "sum" as over), [condition], []),
+            ast.Div(),
+            ast.Call(ast.Name("count" | "len" | "size"), rows, []),
         ):
-            chosen, counted = (tried(draft, ast.unparse(node)) for node in (condition, *rows, condition)[:2])
-            if all(isinstance(row, ast.Name) for row in rows) and chosen is not None and counted is not None:
-                same = (chosen.type.axis, chosen.type.phase) == (counted.type.axis, counted.type.phase)
-                if chosen.type.dtype is DType.BOOL and same and not (rows and counted.type.dtype is DType.BOOL):
-                    return f"mean({ast.unparse(condition)})"
+            text, counted = ast.unparse(condition), [*map(ast.unparse, rows)] or [ast.unparse(condition)]
+            chosen, all_rows = tried(draft, text), tried(draft, counted[0])
+            if len(counted) > 1 or chosen is None or all_rows is None or chosen.type.dtype is not DType.BOOL:
+                return None
+            same = (chosen.type.axis, chosen.type.phase) == (all_rows.type.axis, all_rows.type.phase)
+            other = isinstance(rows[0], ast.Name) and all_rows.type.dtype is not DType.BOOL if rows else True
+            if same and (other or (over == "sum" and counted == [text])):  # `count(c)` by `count(c)` is 1
+                return f"mean({text})"
     return None
 
 
 _LINEAR = re.compile(r"(sum|mean)$|(ema|rolling)\(")  # ways to combine that keep a sum the sum of its parts
 
 
-def _is_linear(node: ast.expr, parts: Collection[str]) -> bool:
-    """Whether an expression is a sum of multiples of ``parts``."""
+def is_linear(node: ast.expr, parts: Collection[str], *, affine: bool = False) -> bool:
+    """Whether an expression is a sum of multiples of ``parts``, and of constants if ``affine``."""
+    is_sum = partial(is_linear, parts=parts, affine=affine)
     match node:
+        case ast.Constant():
+            return affine
         case ast.Name(id=name):
             return name in parts
         case ast.UnaryOp(op=ast.USub(), operand=value) | ast.BinOp(value, ast.Mult() | ast.Div(), ast.Constant()):
-            return _is_linear(value, parts)
+            return is_sum(value)
         case ast.BinOp(ast.Constant(), ast.Mult(), value):
-            return _is_linear(value, parts)
+            return is_sum(value)
         case ast.BinOp(one, ast.Add() | ast.Sub(), other):
-            return _is_linear(one, parts) and _is_linear(other, parts)
+            return is_sum(one) and is_sum(other)
     return False
 
 
@@ -358,15 +366,15 @@ def of_metrics(
     further: list[str] = []  # reductions other than the metrics' own
 
     def reduced(call: ast.Call, name: str) -> str | None:
-        inner: ast.expr = call
-        while isinstance(inner, ast.Call) and len(inner.args) == 1:
+        inner = call.args[0] if call.args else call
+        while isinstance(inner, ast.Call) and is_reduction(called(inner), len(inner.args)) and not inner.keywords:
             inner = inner.args[0]
-        if not isinstance(inner, ast.Name) or inner.id not in metrics:
+        reduces, earlier = is_reduction(name, len(call.args)), earlier_steps.reads_earlier(call)
+        if earlier or not isinstance(inner, ast.Name) or inner.id not in metrics or not reduces or call.keywords:
+            further.extend([name] * (earlier or reduces))
             return None
-        if earlier_steps.reads_earlier(call):
-            further.append(name)
         as_logged = ("mean", metrics[inner.id].reduce, *reductions_of(entries[inner.id]).values())
-        further.extend([name] * (BUILTIN.get(name) is not None and name not in as_logged))
+        further.extend([name] * (name not in as_logged))
         return in_formula(inner.id, entries[inner.id], name)
 
     rest = _Calls(reduced).visit(tree_of(ast.unparse(body)).body)
