@@ -320,7 +320,7 @@ class _Metric:
                 binned = bins.of_reduce(text, {})
                 fix = None if binned is None else suggestions.of_reduce(self.spec, binned)
                 fix = fix or library_calls.of_levels(parsed.body) or library_calls.reduction(parsed.body)
-                ways = (reduced_parts.of_spelt_out, reduced_parts.of_texts, reduced_parts.of_quotient)
+                ways = (reduced_parts.of_spelt_out, reduced_parts.of_type, reduced_parts.of_quotient)
                 fix = fix or next(filter(None, (way(self.draft, self.id, self.spec, name) for way in ways)), None)
                 meant = library_calls.as_reducer(name, parsed.body, parse(str(self.spec.expr or self.id)).body)
                 if fix := fix or (meant if isinstance(meant, Entry) and "combine" in meant.keys else None):

@@ -353,7 +353,8 @@ class Compiler:
             return str(name)
         axes = [*AXES, MEMBER] if self.scope.noun == "signal" else [MEMBER, LABEL]
         if not isinstance(name, str):
-            self.fail(node, "DL306.axis_named", fix=did_you_mean("", axes, what="axes"))
+            several = wrong_calls.of_axes(call, node, self.text, self.span(call))
+            self.fail(node, "DL306.axis_named", fix=several or did_you_mean("", axes, what="axes"))
         if name not in AXES and (name == "prompt" or same_signal(name, ("group", "prompt"))):
             fix = wrong_calls.of_prompt(self.text, self.span(node), self.span(call), self.tried, slot.name == "within")
             self.fail(node, "DL306.prompt", name=name, fix=fix)

@@ -287,3 +287,27 @@ def test_a_key_that_is_a_column_is_what_the_column_computes(column: dict[str, st
     ((_, table),) = sink.tables("t")
     assert [*table.data["completion"]] == ["b c d"]
     assert [*table.data["size_of"]] == [3 if "call" in column else 6]
+
+
+SUMS = (np.nan_to_num(ENTROPY) * MASK).sum(1)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("(entropy * 2).sum(-1).mean()", 2 * SUMS.mean()),
+        ("entropy.sum(dim=-1).max()", SUMS.max()),
+        ("np.mean(np.sum(entropy, axis=1))", SUMS.mean()),
+        ("logprobs.max(-1).values.mean()", np.where(MASK, LOGPROBS, -np.inf).max(1).mean()),
+        ("logprobs.max(dim=-1)[0].mean()", np.where(MASK, LOGPROBS, -np.inf).max(1).mean()),
+        ("entropy.sum(-1).max() - entropy.sum(-1).min()", SUMS.max() - SUMS.min()),
+        ("(entropy.sum(-1) / mask.sum(-1)).mean()", (SUMS / LENGTH).mean()),
+        ("(length > 3).float().mean()", (LENGTH > 3).mean()),
+        ("(length > 3).sum() / len(length)", (LENGTH > 3).mean()),
+        ("sum(reward > 0) / count(length)", (REWARD > 0).sum() / 6),
+        ("sum(reward > 0) / count(reward)", (REWARD > 0).sum() / 5),
+    ],
+)
+def test_chains_of_methods_along_the_last_axis(text: str, expected: float) -> None:
+    """Class: each method of a chain has its axis; a count of other rows is no mean."""
+    assert pasted(text)["m"] == pytest.approx(expected, rel=1e-6)

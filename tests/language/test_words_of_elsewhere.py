@@ -240,7 +240,7 @@ def test_a_member_that_is_shown_wins_over_its_family_that_is_hidden(tmp_path: Pa
 
 
 ARGUMENTS = {"c": "correct", "m": "correct", "t": "completion", "s": "'a'", "g": "source", "k": "0.9"}
-ARGUMENTS |= {"l": "logprobs", "l2": "old_logprobs", "s2": "'b'", "text": "source"}
+ARGUMENTS |= {"l": "logprobs", "l2": "old_logprobs", "s2": "'b'", "text": "source", "int": "number"}
 CALLS = [f"{name}{call[call.index('(') :]}" for call in calls() for name in call.partition("(")[0].split("|")]
 
 
@@ -250,7 +250,13 @@ def test_a_call_of_another_library_is_answered_with_what_compiles(call: str) -> 
     name, parameters = call.partition("(")[0], re.findall(r"\w+", call.partition("(")[2])
     written = f"{name}({', '.join(ARGUMENTS.get(each, 'reward') for each in parameters)})"
     signals = {"reward": "completion", "correct": "completion bool", "completion": "completion text"}
-    signals |= {"source": "completion text", "mask": "token bool", "logprobs": "token", "old_logprobs": "token"}
+    signals |= {
+        "number": "completion int",
+        "source": "completion text",
+        "mask": "token bool",
+        "logprobs": "token",
+        "old_logprobs": "token",
+    }
 
     functions, reducers = Functions(FUNCTIONS), reductions.Reductions(reductions.BUILTIN)
 
@@ -287,6 +293,7 @@ def test_a_call_of_another_library_is_answered_with_what_compiles(call: str) -> 
             assert problems(metric[1], **dict(beside)) == []
             continue
         fix = problem.fix.replace("majority(source)", "mean(len(majority(source)))")  # a text, which a metric measures
+        fix = re.sub(r"\}: .+", "}", fix)  # words behind it
         assert problems(yaml.safe_load(fix) if fix.startswith("{") else fix) == []
 
 
@@ -369,8 +376,8 @@ def test_a_word_has_one_answer(file: str) -> None:
     ]
     if file == "calls.txt":
         calls_of = [line.partition("(") for line in lines]
-        words = [  # a call of a text has a line of its own
-            ("text" if behind == "text)" else str(behind.count(",")), name)
+        words = [  # a call of a text, an int or a float has a line of its own
+            (behind if behind in ("text)", "int)", "float)") else str(behind.count(",")), name)
             for names, _, behind in calls_of for name in names.split("|")
         ]  # fmt: skip
     assert [word for word, count in Counter(words).items() if count > 1] == []

@@ -54,21 +54,19 @@ def as_formula(draft: Draft, id: str, spec: MetricSpec, body: ast.expr, metrics:
 
 
 def of_share(draft: Draft, body: ast.expr) -> str | None:
-    """The mean for ``count(length > 4) / len(length)``, or for a sum of the condition; None for anything else."""
+    """The mean for ``count(length > 4) / len(length)``, or for a sum of the condition; None for anything else.
+
+    A count of another signal's rows may be another number.
+    """
     match body:
         case ast.BinOp(
             ast.Call(ast.Name("count" | "sum" as over), [condition], []),
             ast.Div(),
-            ast.Call(ast.Name("count" | "len" | "size"), rows, []),
+            ast.Call(ast.Name("count" | "len" | "size"), [] | [_] as rows, []),
         ):
-            text, counted = ast.unparse(condition), [*map(ast.unparse, rows)] or [ast.unparse(condition)]
-            chosen, all_rows = tried(draft, text), tried(draft, counted[0])
-            if len(counted) > 1 or chosen is None or all_rows is None or chosen.type.dtype is not DType.BOOL:
-                return None
-            same = (chosen.type.axis, chosen.type.phase) == (all_rows.type.axis, all_rows.type.phase)
-            other = isinstance(rows[0], ast.Name) and all_rows.type.dtype is not DType.BOOL if rows else True
-            if same and (other or (over == "sum" and counted == [text])):  # `count(c)` by `count(c)` is 1
-                return f"mean({text})"
+            counted, text = [*map(ast.unparse, rows)], ast.unparse(condition)
+            same = counted in ([], sorted(names_in(condition))) or (over == "sum" and counted == [text])
+            return f"mean({text})" if same and _is(draft, text, DType.BOOL) else None
     return None
 
 
@@ -109,10 +107,10 @@ def of_spelt_out(draft: Draft, id: str, spec: MetricSpec, word: str, values: Seq
     return f"drop it, and define it: {fix}" if several else fix
 
 
-def of_texts(draft: Draft, id: str, spec: MetricSpec, word: str) -> str | None:
+def of_type(draft: Draft, id: str, spec: MetricSpec, word: str) -> str | None:
     """The fix for ``reduce: value_counts`` of texts, such as the counts of their labels; None for another word."""
-    expr = str(spec.expr or id)
-    return library_calls.of_library(f"{word}(text)", [tree_of(expr).body]) if _is(draft, expr, DType.TEXT) else None
+    node = tried(draft, expr := str(spec.expr or id))
+    return None if node is None else library_calls.of_library(f"{word}({node.type.dtype})", [tree_of(expr).body])
 
 
 def of_quotient(draft: Draft, id: str, spec: MetricSpec, word: str) -> str | None:
@@ -308,9 +306,12 @@ def _call_of(text: str) -> ast.Call:
 def of_earlier_steps(draft: Draft, id: str, body: ast.expr, problem: Problem) -> Problem | None:
     """The problem of ``reward - prev(reward)``, with a formula over metrics as the fix.
 
-    None if the expression reads no earlier step, and for signals per step, which `prev` takes as they are.
+    None if the expression reads no earlier step, for signals per step, which `prev` takes as they are, and for the last
+    token, ``logprobs[-1]``.
     """
     asked = [node for node in ast.walk(body) if isinstance(node, ast.expr) and earlier_steps.reads_earlier(node)]
+    if all(isinstance(node, ast.Subscript) and _is_of_tokens(draft, node, body) for node in asked):
+        return None
     spec = draft.spec.metrics[id]
     rows = {key: getattr(spec, key) for key in MetricSpec.model_fields if key in OF_ROWS & spec.model_fields_set}
     rows |= {"over": "run"} if spec.over == "run" else {}
@@ -353,6 +354,14 @@ def of_earlier_steps(draft: Draft, id: str, body: ast.expr, problem: Problem) ->
     spread = [str(reduction) for reduction in reductions.values() if reduction not in (None, "mean", "sum")]
     fix += f": how the {' and the '.join(spread)} changes, as rows of two steps are no pairs" if spread else ""
     return Problem.of("DL310.earlier", source=problem.source, span=problem.span, fix=fix)
+
+
+def _is_of_tokens(draft: Draft, node: ast.Subscript, body: ast.expr) -> bool:
+    """Whether a subscript is a place among tokens, and not of an earlier step, as in ``entropy - entropy[-1]``."""
+    value = tried(draft, ast.unparse(node.value))
+    subscripted = [id(part.value) for part in ast.walk(body) if isinstance(part, ast.Subscript)]
+    again = (part for part in ast.walk(body) if ast.unparse(part) == ast.unparse(node.value))
+    return value is not None and value.type.axis is Axis.TOKEN and all(id(part) in subscripted for part in again)
 
 
 def of_metrics(

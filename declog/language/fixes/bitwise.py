@@ -1,26 +1,32 @@
-"""Fixes for `&`, `|` and `~` between conditions, as numpy and pandas write them: the words of the language."""
+"""Fixes for `&`, `|` and `~`: the words of the language between conditions, and keys for ``mean(reward | topic)``."""
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Mapping
+import re
+from collections.abc import Callable
 
-_WORDS: Mapping[type[ast.operator], ast.boolop] = {ast.BitAnd: ast.And(), ast.BitOr: ast.Or()}
+from declog.errors import Entry, Problem
+from declog.language.dtypes import DType
+from declog.language.nodes import Node
+from declog.language.notation import reduced
+
+_WORDS = {"&": " and ", "|": " or ", "~": "not "}
+_SIGN = re.compile(r"""("[^"]*"|'[^']*')|\s*([&|])\s*|(~)""")  # or a text in quotes, which stays
+_KEYS = {DType.BOOL: "where", DType.TEXT: "by", DType.INT: "by"}
 
 
-def in_words(node: ast.BinOp, text: str) -> str:
-    """The fix for ``(x > 0) & (y < 1)``: the same with words; of ``x > 0 & y < 1`` the word alone."""
-    words = _condition(node)
-    alone = "and" if isinstance(node.op, ast.BitAnd) else "or"
-    return f"write `{alone if words is None else ast.unparse(words)}`"
+def in_words(text: str, tried: Callable[[str], Node | Problem], *, of_rows: bool) -> str:
+    """The fix for ``(x > 0) & (y < 1)``: the whole text with words in place of the signs.
 
-
-def _condition(node: ast.expr) -> ast.expr | None:
-    """A condition with words in place of signs; None if a side is no condition."""
-    if isinstance(node, ast.BinOp) and type(node.op) in _WORDS:
-        sides = [side for side in map(_condition, (node.left, node.right)) if side is not None]
-        return ast.BoolOp(_WORDS[type(node.op)], sides) if len(sides) == 2 else None
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Invert):
-        inside = _condition(node.operand)
-        return None if inside is None else ast.UnaryOp(ast.Not(), inside)
-    return node if isinstance(node, ast.Compare | ast.BoolOp | ast.Call) else None
+    Of rows, ``mean(reward | topic)`` is the mean of each topic, and ``mean(reward | length > 3)`` that of some rows.
+    """
+    call = reduced(text) or {"expr": text.strip()}
+    inner = str(call["expr"])
+    signs = [sign for sign in _SIGN.finditer(inner) if sign[1] is None]
+    if of_rows and [sign[2] for sign in signs] == ["|"]:
+        value, condition = inner[: signs[0].start()], inner[signs[0].end() :]
+        nodes = [node for side in (value, condition) if isinstance(node := tried(side), Node)]
+        dtypes = [node.type.dtype for node in nodes]
+        if len(dtypes) == 2 and dtypes[0] in (DType.FLOAT, DType.INT) and dtypes[1] in _KEYS:
+            return Entry({**call, "expr": value, _KEYS[dtypes[1]]: condition})
+    return f"write `{_SIGN.sub(lambda sign: sign[1] or _WORDS[sign[2] or sign[3]], text.strip())}`"

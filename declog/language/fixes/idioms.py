@@ -12,7 +12,6 @@ from typing import Any
 
 from declog.errors import Entry, elsewhere, in_flow
 from declog.language.fixes import bins
-from declog.language.fixes.bitwise import in_words
 from declog.language.fixes.library_calls import (
     DIVISORS,
     MODULES,
@@ -30,7 +29,7 @@ from declog.language.tree import listed
 
 AXES = frozenset({"axis", "dim", "dims", "keepdim", "keepdims", "by", "per", "group_by", "groupby"})
 NO_VALUES = AXES | {"adjust", "center", "ignore_na", "min_periods"}  # arguments that say how, and no number
-_CONVERSIONS = elsewhere.words("conversions")
+CONVERSIONS = elsewhere.words("conversions")
 _NAME = re.compile(r"[a-z]\w*")
 REDUCTIONS = r"mean|sum|min|max|p?std|var|count|last|p\d+"
 _WORDS = r"mean|avg|average|sum|min|max|p?std|var|count|last|median|p\d+"
@@ -55,7 +54,7 @@ def of_call(node: ast.Call) -> str:
     weights = [weight_of_past(word) for word in node.keywords if word.arg in OF_PANDAS]
     arguments = list(map(_plain, [*([] if module else [node.func.value]), *node.args, *weights]))
     name = node.func.attr.lower() if module else node.func.attr
-    if name in _CONVERSIONS and not module:
+    if name in CONVERSIONS and not module:
         return f"{ast.unparse(node.func.value)}: values are converted where they are observed"
     if name == "split":
         return f"words({ast.unparse(node.func.value)}), which counts them, in place of len(...)"
@@ -118,8 +117,15 @@ def at_k(text: str) -> str:
     return _AT_K.sub(call, text)
 
 
+_OF_DRAWS = {"majority_at": "answer, reward > 0.5", "best_at": "reward"}  # functions of k draws, with their values
+
+
 def _of_matmul(node: ast.BinOp, text: str) -> str:
-    """The fix for ``@``, which may be that of ``maj@8(answer)``."""
+    """The fix for ``@``, which may be that of ``maj@8(answer)``, or of ``maj@8`` alone."""
+    word, _, k = (part.strip() for part in text.partition("@"))
+    name = elsewhere.SYNONYMS.get(f"{word}_at", f"{word}_at")
+    if k.isdigit() and name in _OF_DRAWS:
+        return f"write `{name}({_OF_DRAWS[name]}, k={k})`"
     return _OWN if at_k(text) == text else f"write `{at_k(text)}`"
 
 
@@ -135,18 +141,16 @@ def with_plain_calls(tree: ast.expr) -> str | None:
             return None if part is None else ast.unparse(ast.UnaryOp(tree.op, ast.Name(part)))
         case ast.Call(func=ast.Attribute()):
             return of_call(tree)
-        case ast.Constant():
+        case ast.Constant() | ast.Call():
             return ast.unparse(tree)
     return None
 
 
 def _plain(node: ast.expr) -> ast.expr:
-    """Rewrite ``x.mean(dim=1)`` inside another call as `mean(x, over=completion)`."""
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
-        return node
-    text = of_call(node)
-    along = any(keyword.arg in AXES for keyword in node.keywords)
-    return ast.Name(f"{text[:-1]}, over=completion)" if along and text.endswith(")") else text)
+    """Rewrite ``x.abs()`` inside another call as `abs(x)`."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return ast.Name(text) if body_of(text := of_call(node)) is not None else node
+    return node
 
 
 def _of_comprehension(node: ast.ListComp | ast.GeneratorExp | ast.SetComp, text: str) -> str:
@@ -218,7 +222,7 @@ def without_thousands(text: str) -> str:
 
 # Constructs of Python that the language lacks, each with its name, and a fix or a function that returns the fix.
 _CONSTRUCTS: Mapping[type[ast.AST], tuple[str, str | Callable[[Any, str], str]]] = {
-    ast.BitAnd: ("`&`", in_words), ast.BitOr: ("`|`", in_words), ast.Invert: ("`~`", "write `not`"),
+    ast.BitAnd: ("`&`", ""), ast.BitOr: ("`|`", ""), ast.Invert: ("`~`", ""),
     ast.BitXor: ("`^`", lambda node, text: f"write `{text.replace('^', '**')}`"), ast.MatMult: ("`@`", _of_matmul),
     ast.LShift: ("`<<`", _OWN), ast.RShift: ("`>>`", _OWN), ast.NamedExpr: ("`:=`", _OWN),
     ast.Subscript: ("a subscript", _OWN), ast.Attribute: ("an attribute", _OWN),
@@ -233,7 +237,10 @@ _CONSTRUCTS: Mapping[type[ast.AST], tuple[str, str | Callable[[Any, str], str]]]
 
 
 def of_syntax(node: ast.expr, text: str) -> tuple[str, str]:
-    """The name of a Python construct that the language lacks, and the fix. ``text`` is the construct as written."""
+    """The name of a Python construct that the language lacks, and the fix. ``text`` is the construct as written.
+
+    The fix is empty for a sign in place of a word.
+    """
     kind = node.op if isinstance(node, ast.BinOp | ast.UnaryOp) else node
     name, fix = _CONSTRUCTS.get(type(kind), (type(kind).__name__, _OWN))
     if isinstance(node, ast.BinOp) and (call := PIPE.fullmatch(text)) is not None:

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from declog.errors import Entry, Problem, elsewhere, in_flow
-from declog.language.dtypes import AXES, Axis
+from declog.language.dtypes import AXES, Axis, DType
 from declog.language.nodes import Node
 from declog.language.parser import arguments, called, source_of, tree_of
 from declog.language.smoothing import OF_PANDAS, Smoothing
@@ -31,10 +31,10 @@ _LOGPROBS = re.compile(r"(?:logprobs?|log_probs?|logps?)\Z")
 def _templates() -> Mapping[tuple[str, int], tuple[list[str], str]]:
     """The parameters and the template of each call of `calls.txt`, by its name and its number of arguments.
 
-    A call of a text, with the parameter `text`, has the name ``share(text)``.
+    A call that depends on its value's type, such as the parameter `text`, has the name ``share(text)``.
     """
     return {
-        (f"{name}(text)" if behind == "text)" else name, behind.count(",") + 1): (
+        (f"{name}({behind}" if behind[:-1] in map(str, DType) else name, behind.count(",") + 1): (
             re.findall(r"\w+", behind), template.replace("<name>", name),
         )
         for call, template in elsewhere.calls().items()
@@ -66,14 +66,16 @@ def of_library(name: str, arguments: Sequence[ast.expr], *, of_metrics: bool = F
     if (call := templates.get((name, len(arguments))) or templates.get((name.lower(), len(arguments)))) is None:
         return None
     parameters, template = call
+    for word, argument in zip(("<x>", "<y>"), arguments, strict=False):
+        text = ast.unparse(argument)
+        template = template.replace(f"by: {word}", f"by: ({text})" if text in AXES else f"by: {text}")
+        template = template.replace(word, text)
     if template.startswith("write"):
-        for word, argument in zip(("<x>", "<y>"), arguments, strict=False):
-            text = ast.unparse(argument)
-            template = template.replace(f"by: {word}", f"by: ({text})" if text in AXES else f"by: {text}")
-            template = template.replace(word, text)
         return template
     if template.startswith(YOURS):
         return of_yours(template.removeprefix(YOURS))
+    template, end, words = template.partition("}: ")  # words behind a map
+    template += end[:1]
     template = template.replace("rolling(50)", str(Smoothing.of_last(steps)))
     template = re.sub(r"(rolling_\w+)\(50\)", rf"\1({Smoothing.of_last(steps).number:g})", template)
     if steps is not None:  # a number of steps in place of a weight, or of draws in place of an example
@@ -83,7 +85,8 @@ def of_library(name: str, arguments: Sequence[ast.expr], *, of_metrics: bool = F
     body = Substitution({"nan": ast.Name("missing")}).visit(tree).body
     if not isinstance(body, ast.Dict):
         return ast.unparse(body)
-    return Entry(dict(zip(re.findall(r"(\w+):", template), map(_data, body.values), strict=True)), bare=True)
+    keys = dict(zip(re.findall(r"(\w+):", template), map(_data, body.values), strict=True))
+    return Entry(keys, behind=f"{end[1:]}{words}", bare=True)
 
 
 def _data(item: ast.expr) -> Any:

@@ -95,12 +95,22 @@ def along(call: ast.Call, plain: str, tried: Callable[[str], Node | Problem]) ->
     return next((text for text in aggregates if isinstance(tried(text), Node)), None)
 
 
+def of_axes(call: ast.Call, axes: ast.expr, text: str, span: Span) -> str | None:
+    """The fix for ``mean(x, over=[token, completion])``: the call of all values, or along the list's only axis."""
+    if not (items := idioms.items(axes)) or items == [axes]:
+        return None
+    over = [ast.keyword("over", items[0])] * (len(items) == 1)
+    rest = [item for item in call.keywords if item.value is not axes]
+    return instead(text, span, f"write `{ast.unparse(ast.Call(call.func, call.args, [*rest, *over]))}`")
+
+
 def of_list(call: ast.Call, text: str, span: Span, tried: Callable[[str], Node | Problem]) -> str | None:
     """The fix for a list among a call's arguments: its items as arguments, or one call for each item. None without one.
 
     ``span`` is the range of the call in the text. ``tried`` compiles another text, or returns its problem.
     """
-    lists = (item for item in arguments(call) if isinstance(item, ast.List | ast.Tuple | ast.Set))
+    axes = [item.value for item in call.keywords if item.arg in ("over", "within")]
+    lists = (item for item in arguments(call) if isinstance(item, ast.List | ast.Tuple | ast.Set) and item not in axes)
     listed = next((item for item in lists if item.elts), None)
     if listed is None:
         return None

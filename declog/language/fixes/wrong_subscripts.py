@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable
+from typing import Any
 
 from declog.errors import Entry, Problem, elsewhere
 from declog.language.dtypes import Axis, DType, Type
 from declog.language.fixes import group_size, idioms
+from declog.language.fixes.bitwise import in_words
 from declog.language.fixes.earlier_steps import plain
-from declog.language.fixes.library_calls import YOURS, is_of_matrix, naming, of_library, of_matrix
+from declog.language.fixes.library_calls import YOURS, is_of_matrix, is_of_module, naming, of_library, of_matrix
 from declog.language.fixes.wrong_calls import Span, along, digitized, in_place, instead
 from declog.language.nodes import Node
 from declog.language.notation import is_reduction, reduced
@@ -24,6 +26,8 @@ _OF_FRAMES = re.compile(r"\.(?:i?loc|i?at|values)\Z")  # attributes of a frame t
 def of_syntax(node: ast.expr, text: str, span: Span, tried: Tried, noun: str) -> tuple[str, str]:
     """The name of a Python construct that the language lacks, and the fix. ``span`` is its range in the text."""
     what, fix = idioms.of_syntax(node, text[slice(*span)])
+    if not fix:
+        return what, in_words(text, tried, of_rows=noun == "signal")
     if (call := of_matrix(node)) is not None:
         number = of_library(called(call), call.args) or ast.unparse(call)
         fix = number if isinstance(number, Entry) or number.startswith(YOURS) else f"write `{number}`"
@@ -41,13 +45,64 @@ def of_method(node: ast.Call, text: str, span: Span, tried: Tried, noun: str) ->
     """The fix for ``x.f()``: a plain call; inside of an expression a call that names its axis."""
     if (fix := of_values(node, text, span, tried, noun)) is not None:
         return fix
-    plain_call = idioms.of_call(node)
+    if _is_conversion(node) and isinstance(inner := node.func.value, ast.Call):  # type: ignore[attr-defined]
+        node = inner  # x.max().item()
     body = tree_of(text.strip()).body
-    problem = tried(plain_call) if ast.unparse(node) != ast.unparse(body) else None
+    is_part = ast.unparse(node) != ast.unparse(body)
+    node = _WithAxes(tried).generic_visit(tree_of(ast.unparse(node)).body)  # type: ignore[assignment]
+    plain_call = idioms.of_call(node)
+    problem = tried(plain_call) if is_part else None
     if isinstance(problem, Problem) and problem.code == "DL306" and problem.fix is not None:
-        entire = idioms.with_plain_calls(body)
+        entire = idioms.with_plain_calls(_WithAxes(tried).visit(body))
         return problem.fix if entire is None else f"write `{entire}`"
     return in_place(text, span, along(node, plain_call, tried) or plain_call)
+
+
+def _is_conversion(node: ast.Call) -> bool:
+    """Whether a call is ``x.float()`` or ``x.view(-1, 8)``, which have the values of ``x``."""
+    name = node.func.attr if isinstance(node.func, ast.Attribute) and not is_of_module(node.func) else ""
+    of_groups = name in ("view", "reshape") and list(map(ast.unparse, node.args))[:1] == ["-1"]
+    return name in idioms.CONVERSIONS or of_groups
+
+
+_ALONG = ("max", "min", "median")  # along an axis torch gives the values and their places
+
+
+class _WithAxes(ast.NodeTransformer):
+    """Rewrites ``x.sum(-1)`` as `sum(x, over=token)`, ``x.max(-1).values`` likewise, and ``x.float()`` as `x`.
+
+    ``x.view(-1, 8)`` is `x`, too: the completions of a group are its rows.
+    """
+
+    def __init__(self, tried: Tried) -> None:
+        self._tried = tried
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        """Rewrite the calls inside of a call, then the call."""
+        self.generic_visit(node)
+        if not isinstance(node.func, ast.Attribute):
+            return node
+        if _is_conversion(node):
+            return node.func.value
+        text = along(node, idioms.of_call(node), self._tried)
+        return node if text is None else tree_of(text).body
+
+    def visit_Attribute(self, node: ast.Attribute) -> Any:
+        """Rewrite the call in front of ``.values``, such as that of an extreme along an axis."""
+        if node.attr != "values" or not isinstance(call := node.value, ast.Call):
+            return self.generic_visit(node)
+        if plain(call)[0] not in _ALONG:
+            return self.visit(call)
+        values = call.args[: is_of_module(call.func)]
+        axes = [ast.keyword("dim", item) for item in call.args[len(values) :]]
+        return self.visit(ast.Call(call.func, values, [*axes, *call.keywords]))
+
+    def visit_Subscript(self, node: ast.Subscript) -> Any:
+        """Rewrite the call in front of ``[0]``, which torch gives for ``.values``."""
+        call = node.value
+        if isinstance(call, ast.Call) and plain(call)[0] in _ALONG and ast.unparse(node.slice) == "0":
+            return self.visit(ast.Attribute(call, "values"))
+        return self.generic_visit(node)
 
 
 def _of_metric(node: ast.Subscript, text: str, span: Span) -> str | None:
@@ -95,18 +150,18 @@ _BEST = elsewhere.meanings("best_of")
 
 def of_values(call: ast.Call, text: str, span: Span, tried: Tried, noun: str) -> str | None:
     """The fix for a call of another library that depends on its arguments; None for any other call."""
-    if (fix := digitized(call, tried) or _of_text(call, tried)) is not None:
+    of_rows = noun == "signal"
+    if (fix := digitized(call, tried) or (_of_type(call, tried) if of_rows else None)) is not None:
         return in_place(text, span, fix)
-    return of_best(call, text, span) if noun == "signal" else None
+    return of_best(call, text, span) if of_rows else None
 
 
-def _of_text(call: ast.Call, tried: Tried) -> str | None:
-    """The fix for ``value_counts(source)`` and ``source.value_counts()``, of a text; None for any other call."""
+def _of_type(call: ast.Call, tried: Tried) -> str | None:
+    """The fix for a call that depends on its value's type, such as ``value_counts(source)`` of a text, or None."""
     name, values = plain(call)
     name = "share" if any(word.arg == "normalize" for word in call.keywords) else name
-    fix = of_library(f"{name}(text)", values) if len(values) == 1 else None
-    value = None if fix is None else tried(ast.unparse(values[0]))
-    return fix if isinstance(value, Node) and value.type.dtype is DType.TEXT else None
+    value = tried(ast.unparse(values[0])) if len(values) == 1 else None
+    return of_library(f"{name}({value.type.dtype})", values) if isinstance(value, Node) else None
 
 
 def of_best(call: ast.expr, text: str, span: Span) -> str | None:

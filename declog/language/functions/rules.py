@@ -107,7 +107,7 @@ def of_type(node: Node, dtypes: Sequence[DType]) -> str | None:
         return f"count it, `len({node})`, or compare it, `(1 if {node} == ... else 0)`"
     if node.type.dtype is not DType.FLOAT or DType.INT not in dtypes:
         return None
-    ranges = f'ranges with edges of yours: "bucket({node}, 32, 64)"'
+    ranges = f'ranges with edges of yours: "bucket({node}, LOW, HIGH)"'
     axis = node.type.axis if node.op == SIGNAL else None
     return ranges if axis is None else f"`{node}: {axis.label} int` where it is declared, or {ranges}"
 
