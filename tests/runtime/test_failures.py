@@ -264,9 +264,7 @@ def test_labels_that_are_pooled_are_told_once(
 
     with caplog.at_level(logging.WARNING, logger="declog"):
         run(config, observe, tmp_path)
-    message = (
-        "the metric `by` has more than 64 labels: the others are `_other`; `max_labels: 1000` shows up to 1000"
-    )
+    message = "the metric `by` has more than 64 labels: the others are `_other`; `max_labels: 1000` shows up to 1000"
     assert [record.getMessage() for record in caplog.records] == [message] * told
 
 
