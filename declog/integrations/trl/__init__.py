@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -24,8 +25,9 @@ from declog.integrations.trl.capture import CAPTURE_SIGNALS, Capture
 from declog.integrations.trl.ppo import LOOP_SIGNALS, Loop
 from declog.integrations.trl.report import MERGE, Report
 from declog.integrations.trl.samples import SAMPLE_SIGNALS, Samples
-from declog.integrations.trl.steps import Steps, in_training
+from declog.integrations.trl.steps import EVAL, Steps, in_training
 from declog.integrations.trl.support import CLASSES, SEEN, Support, constants_of, support_of
+from declog.plans.modes import one_more
 from declog.sinks import Sink
 
 __all__ = ["attach", "detach"]
@@ -106,6 +108,7 @@ def attach(
     if trainer.args.process_index == 0:
         _report(trainer, support, config, constants, plan)
         _note_other_preset(trainer, support, config, overrides, constants, plan)
+        _note_evaluations(trainer, support, plan)
     hooks = Hooks(trainer, lambda: recorder)
     capture = Capture(trainer, hooks, support)
     if support.rollouts:
@@ -200,6 +203,20 @@ def _report(trainer: Any, support: Support, config: Any, constants: dict[str, An
         "; ".join(support.missing),
         inactive,
     )
+
+
+def _note_evaluations(trainer: Any, support: Support, plan: declog.Plan) -> None:
+    """Warn of several data sets of evaluations that share a mode: TRL's names of their numbers do not have the set."""
+    sets = vars(trainer).get("eval_dataset")
+    names = [f"{EVAL}_{name}".lower() for name in sets] if support.rollouts and isinstance(sets, dict) else []
+    absent = [one_more(name, plan.modes) for name in names if name not in plan.modes]
+    if len(absent) > 1 and EVAL in plan.modes:
+        keys = [re.sub(r"\W+", "_", str(name).lower()) for name in sets]
+        renamed = "" if keys == [*sets] else f", and {', '.join(keys)} as the keys of `eval_dataset`"
+        log.warning(
+            "the data sets of evaluations share the mode `%s`: where the run is read, the last one hides those before"
+            "\n  fix: modes: {%s}%s", EVAL, ", ".join(absent), renamed,
+        )  # fmt: skip
 
 
 def _note_other_preset(

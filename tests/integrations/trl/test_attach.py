@@ -792,3 +792,29 @@ def test_several_evaluation_sets(model: Path, tmp_path: Path) -> None:
         own = {name: value for name, value in entry.items() if name.startswith("eval_")}
         assert own == pytest.approx({name: found.get(name) for name in own}, abs=1e-6, rel=1e-6)
     assert "eval_easy_loss" in logged[0][2] and "eval_hard_loss" in logged[1][2]
+
+
+def test_evaluation_sets_that_share_a_mode(model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Class: sets of any names. The warning comes before training, and with its modes each set has its own numbers."""
+    from tests.integrations.trl import tiny
+
+    data = {"eval_dataset": {"easy": tiny.prompts(4), "hard": tiny.prompts(4)}}
+    case = Case(args={"max_steps": 2})
+    cases.run(case, model, tmp_path / "shared", data=data)
+    (said,) = [text for text in caplog.messages if "share the mode `eval`" in text]
+    assert said.endswith("fix: modes: {eval_easy: {prefix: eval_easy_}, eval_hard: {prefix: eval_hard_}}")
+    caplog.clear()
+    modes = [f"+modes.eval_{name}={{prefix: eval_{name}_}}" for name in ("easy", "hard")]
+    outcome = cases.run(case, model, tmp_path / "own", data=data, overrides=modes)
+    rewards = [entry["eval_reward"] for entry in outcome.history if "eval_reward" in entry]
+    found = {mode: values[f"{mode}_reward"] for _, mode, values in outcome.events if mode.startswith("eval")}
+    assert found == pytest.approx(dict(zip(("eval_easy", "eval_hard"), rewards, strict=True)), abs=1e-6)
+    assert not [text for text in caplog.messages if "share the mode" in text or "several log events" in text]
+    cases.run(
+        case,
+        model,
+        tmp_path / "renamed",
+        data={"eval_dataset": dict(zip(("MATH-500", "a b"), [tiny.prompts(4)] * 2, strict=True))},
+    )
+    (said,) = [text for text in caplog.messages if "share the mode `eval`" in text]
+    assert said.endswith("}}, and math_500, a_b as the keys of `eval_dataset`")
