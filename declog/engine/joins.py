@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -286,8 +286,8 @@ class Carryover:
             doubles |= doubled
         if (places < 0).any():
             words = {
-                f"own_{leaf.leaf}": f"{leaf.type.axis.label} {'family' if leaf.type.family else leaf.type.dtype}"
-                for leaf in walk(expr) if leaf.op == SIGNAL and leaf.type.axis is not None
+                f"own_{node}": f"{node.type.axis.label} {'family' if node.type.family else node.type.dtype}"
+                for node in _named(expr) if node.type.axis is not None
             }  # fmt: skip
             raise RuntimeFailure.of(
                 "DL511.missing", missing=int((places < 0).sum()), target=target.phase, ids=self._plan.ids,
@@ -323,6 +323,15 @@ class Carryover:
         places, doubled = of_source.rows_of(search.target_ids[span])
         batch_of = source.parts(Axis.COMPLETION, Axis.STEP).index
         return places, {(one, other) for one, other in doubled if batch_of[one] == batch_of[other]}
+
+
+def _named(node: Node) -> Iterator[Node]:
+    """The signals that an expression names, observed and derived; not those inside of a derived one."""
+    if node.op == SIGNAL or any(map(str.isidentifier, node.names)):
+        yield node
+    else:
+        for arg in node.args:
+            yield from _named(arg)
 
 
 def _earlier_groups(frame: Frame) -> Array | None:
