@@ -27,7 +27,6 @@ from declog.integrations.trl.report import MERGE, Report
 from declog.integrations.trl.samples import SAMPLE_SIGNALS, Samples
 from declog.integrations.trl.steps import EVAL, Steps, in_training
 from declog.integrations.trl.support import CLASSES, SEEN, Support, constants_of, support_of
-from declog.plans.modes import one_more
 from declog.sinks import Sink
 
 __all__ = ["attach", "detach"]
@@ -208,14 +207,17 @@ def _report(trainer: Any, support: Support, config: Any, constants: dict[str, An
 def _note_evaluations(trainer: Any, support: Support, plan: declog.Plan) -> None:
     """Warn of several data sets of evaluations that share a mode: TRL's names of their numbers do not have the set."""
     sets = vars(trainer).get("eval_dataset")
-    names = [f"{EVAL}_{name}".lower() for name in sets] if support.rollouts and isinstance(sets, dict) else []
-    absent = [one_more(name, plan.modes) for name in names if name not in plan.modes]
-    if len(absent) > 1 and EVAL in plan.modes:
-        keys = [re.sub(r"\W+", "_", str(name).lower()) for name in sets]
+    if not (support.rollouts and isinstance(sets, dict) and EVAL in plan.modes):
+        return
+    keys = [re.sub(r"\W+", "_", str(name).lower()) for name in sets]
+    between = plan.modes[EVAL].prefix[-1:] or "/"
+    modes = {f"{EVAL}_{key}": {"prefix": f"{EVAL}_{key}{between}"} for key in keys}
+    absent = {name: entry for name, entry in modes.items() if name not in plan.modes}
+    if len(absent) > 1:
         renamed = "" if keys == [*sets] else f", and {', '.join(keys)} as the keys of `eval_dataset`"
         log.warning(
             "the data sets of evaluations share the mode `%s`: where the run is read, the last one hides those before"
-            "\n  fix: modes: {%s}%s", EVAL, ", ".join(absent), renamed,
+            "\n  fix: modes: %s%s", EVAL, in_flow(absent), renamed,
         )  # fmt: skip
 
 
