@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from declog.errors import Problem, did_you_mean, nearest
+from declog.errors import Problem, nearest
 from declog.errors.elsewhere import same_signal
 from declog.language import notation
 from declog.language.dtypes import AXES, MEMBER, Axis, DType, Type
@@ -353,14 +353,13 @@ class Compiler:
             return str(name)
         axes = [*AXES, MEMBER] if self.scope.noun == "signal" else [MEMBER, LABEL]
         if not isinstance(name, str):
-            several = wrong_calls.of_axes(call, node, self.text, self.span(call))
-            self.fail(node, "DL306.axis_named", fix=several or did_you_mean("", axes, what="axes"))
+            self.fail(node, "DL306.axis_named", fix=wrong_calls.of_axes(call, node, self.text, self.span(call), axes))
         if name not in AXES and (name == "prompt" or same_signal(name, ("group", "prompt"))):
             fix = wrong_calls.of_prompt(self.text, self.span(node), self.span(call), self.tried, slot.name == "within")
             self.fail(node, "DL306.prompt", name=name, fix=fix)
         if (part := notation.part_of(name)) is not None:
-            of_signals, names = self.scope.noun == "signal", self.scope.names()
-            fix = notation.without_part(part, call, self.text, names) if of_signals else "drop the axis"
+            names = self.scope.names() if self.scope.noun == "signal" else None
+            fix = "drop the axis" if names is None else notation.without_part(part, call, self.text, names)
             self.fail(node, "DL306.part", name=name, part=part.replace("_", " "), fix=fix)
         if name not in AXES:
             self.fail(node, "DL306.axis", name=name, known=axes)
@@ -397,9 +396,8 @@ class Compiler:
             facts |= library_calls.of_folded(node, self.text, args[0]) if key == "DL306.tokens_reduced" else {}
             part = node if arg is None else places[arg]
             if isinstance(fix := facts.get("fix"), str):
-                fix = wrong_calls.instead(self.text, self.span(part), fix)
-                is_of_axis = key == "DL306.needs_over"
-                facts["fix"] = wrong_calls.over_everywhere(fix, self.span(part), self.tried) if is_of_axis else fix
+                fix, needs_over = wrong_calls.instead(self.text, self.span(part), fix), key == "DL306.needs_over"
+                facts["fix"] = wrong_calls.over_everywhere(fix, self.span(part), self.tried) if needs_over else fix
             self.fail(part, key, **facts)
 
         scope, said = self.scope, self.graph.said

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from declog.errors import Entry, elsewhere, in_flow
-from declog.language.fixes.library_calls import defining, naming, of_library
+from declog.language.fixes.library_calls import naming, of_library
 from declog.language.fixes.tracker_names import in_formula, reductions_of
 from declog.language.keys import keys
 from declog.language.notation import both
@@ -67,7 +67,7 @@ def refuse_standstill(text: str, span: tuple[int, int], scope: Scope) -> None:
     combine, sign, best = ("min", ">", "least") if ways[said[2]] == "min" else ("max", "<", "best")
     here = in_formula(metric, scope.metrics[metric])
     entry = best_of_steps(here, scope.metrics, combine)
-    fix = defining(f"{here} {sign} {metric}_{best}", {} if entry is None else {f"{metric}_{best}": entry})
+    fix = naming({} if entry is None else {f"{metric}_{best}": entry}, f"{here} {sign} {metric}_{best}")
     fix += "\nwhere less is better, `>` and `combine: min`" if ways[said[2]] == "best" else ""
     refuse("DL302.undefined", text, span, name=said[2], fix=fix)
 

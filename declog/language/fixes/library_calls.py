@@ -162,13 +162,9 @@ def with_metric(fix: str, call: ast.Call, text: str, taken: Container[str] = ())
 
 
 def naming(metrics: Mapping[str, Any], here: str) -> str:
-    """The fix for a text over metrics that are not defined: their definitions, and ``here``, which names them."""
-    return f"write a metric and name it here: `metrics: {in_flow(metrics)}`, and `{here}`"
-
-
-def defining(here: str, metrics: Mapping[str, Any]) -> str:
-    """The fix for a text over metrics: the text ``here``, and the definitions of metrics that it names, if any."""
-    return naming(metrics, here) if metrics else f"write `{here}`"
+    """The fix for a text over metrics: the definitions of new ones, if any, and ``here``, which names them."""
+    definitions = f"a metric and name it here: `metrics: {in_flow(metrics)}`, and " if metrics else ""
+    return f"write {definitions}`{here}`"
 
 
 def named_by(fix: str | None) -> tuple[str, str] | None:

@@ -218,7 +218,7 @@ def refuse_tracker_name(node: ast.expr, text: str, span: Span, scope: Scope) -> 
         name = source_of(text, node.left)
         end = start + len(name) if scope.of_tracker("".join(name.split())) == written else end
         span = start, end
-    fix = library_calls.defining(f"{text[:start]}{written}{text[end:]}", scope.definition(written) or {})
+    fix = library_calls.naming(scope.definition(written) or {}, f"{text[:start]}{written}{text[end:]}")
     refuse("DL302.tracker", text, span, name=text[start:end], fix=compared_with_itself(text, span, written) or fix)
 
 
@@ -433,7 +433,7 @@ def _with_metrics(text: str, scope: Scope) -> str:
         return written
 
     here = re.sub(r"\b(\w+)\(\s*([a-z_][\w./]*)\s*\)|\b([a-z_]\w*)\.(\w+)", named, text)
-    return library_calls.defining(here, definitions)
+    return library_calls.naming(definitions, here)
 
 
 def _smoothed(name: str, scope: Scope) -> dict[str, Any] | None:
