@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -58,8 +59,8 @@ class TeeCall:
 
     def __init__(self, config: Any) -> None:
         origin = config.origin
-        self.added: list[str] = []
-        self._values: list[str] = []  # histograms in whose place the loop has to log the values
+        self.added: dict[str, list[str]] = {}  # the overrides of each value
+        self._values: dict[str, str] = {}  # histograms in whose place the loop has to log the values
         self._extensible = origin is not None and not origin.running  # else the overrides go to the application
         self._config = config if self._extensible else declog.compose("tee")
         self._preset = ""
@@ -80,9 +81,9 @@ class TeeCall:
         The overrides use names that are still free. They are tried: the config must compile, and no other signal may
         move into their phase. ``signals`` are the names under which signals are observed already.
         """
-        values = [f"{name!r}: values"] if is_histogram(value) else []
+        values = {name: f"{name!r}: values"} if is_histogram(value) else {}
         if values and name in signals:
-            self._values += values
+            self._values |= values
             return True
         id = _id(kind_of(name)) or "logged"
         for free in (id, f"logged_{id}"):
@@ -90,25 +91,33 @@ class TeeCall:
             if not overrides or any(free in keys for keys in self._keys.values()):
                 continue
             try:
-                plan = declog.plan(declog.compose(self._config, [*self._overrides, *self.added, *overrides]))
+                plan = declog.plan(
+                    declog.compose(self._config, [*self._overrides, *chain(*self.added.values()), *overrides])
+                )
             except declog.ConfigError:
                 continue
             elsewhere = {signal.name for id, phase in plan.phases.items() if id != free for signal in phase.signals}
             if all(op.name.startswith(free) or op.name in elsewhere for op in plan.phases[free].signals):
-                self.added += overrides
-                self._values += values
+                self.added[name] = overrides
+                self._values |= values
                 self._keys["signals"].add(free)
                 return True
         return False
 
-    def text(self, it: str) -> str:
-        """The call that replaces the one that made the tee ``it``; only the overrides if ``it`` is empty."""
-        overrides = [*self._overrides, *self.added]
+    def text(self, it: str, name: str | None = None) -> str:
+        """The call that replaces the one that made the tee ``it``; only the overrides if ``it`` is empty.
+
+        It declares the value ``name``, by default all values so far.
+        """
+        names = [*self.added, *self._values] if name is None else [name]
+        added = [*chain(*(self.added.get(name, ()) for name in dict.fromkeys(names)))]
+        logged = ", ".join(self._values[name] for name in dict.fromkeys(names) if name in self._values)
+        overrides = [*self._overrides, *added]
         call = f"{it} = declog.tee({it}, {self._preset!r}, {overrides})"
         if not (it and self._preset):
             call = f"where {it} is teed, behind your overrides: {overrides}" if it else f"overrides={overrides}"
-        values = f"log the values in place of their histogram: {{{', '.join(self._values)}}}" if self._values else ""
-        return ", and ".join(filter(None, [call if self.added else "", values]))
+        values = f"log the values in place of their histogram: {{{logged}}}" if logged else ""
+        return ", and ".join(filter(None, [call if added else "", values]))
 
 
 def is_table(value: Any) -> bool:
@@ -122,7 +131,9 @@ def is_histogram(value: Any) -> bool:
 
 
 def is_array(value: Any) -> bool:
-    """Whether a value is a tensor or an array of several numbers, one after the other."""
+    """Whether a value is a tensor, an array or a list of several numbers, one after the other."""
+    if isinstance(value, list | tuple):
+        return len(value) > 1 and all(number_of(item) is not None for item in value)
     return isinstance(value, torch.Tensor | np.ndarray) and value.ndim == 1 and len(value) > 1
 
 

@@ -97,8 +97,10 @@ class LeftToLogger:
         self._kinds.update(kinds)
         if untold:
             shown = ", ".join(f"`{name}`" for name in untold)
+            before = bool(self._edits)
             fix = self._edit({name: values[name] for name in untold}, signals)
             went = f"{shown} went to {self._logger} alone" if self._logger else f"left out: {shown}"
+            went += "; this fix replaces the one before, and is for all" if before and fix else ""
             log.warning(
                 "declog keeps numbers, in %s; %s%s", recorder.output_dir, went, f"\n  fix: {fix}" if fix else ""
             )
@@ -110,7 +112,7 @@ class LeftToLogger:
         if not any(is_table(value) or is_histogram(value) or is_array(value) for value in values.values()):
             return ""
         call = self._call = self._call or TeeCall(self._config)
+        it = self._logger and ("wandb" if self._logger == "wandb" else "logger")
         added = [name for name, value in values.items() if call.declare(name, value, signals)]
-        edit = call.text(self._logger and ("wandb" if self._logger == "wandb" else "logger")) if added else ""
-        self._edits |= dict.fromkeys(added, edit)
-        return edit
+        self._edits |= {name: call.text(it, name) for name in added}
+        return call.text(it) if added else ""
