@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import declog
-from declog.errors import UsageError
+from declog.errors import UsageError, in_flow
 from declog.errors.habits import shown_at_the_call
 from declog.integrations.logged import flat, numbers_in
 from declog.integrations.tee import Tee, original, reject_other_shapes
@@ -146,6 +146,8 @@ class Comparison:
 
     def _warn(self, number: str) -> None:
         pair = self._pair(number)
+        if any(other is not None and not other.differences for other in self._pairs.get(number, {}).values()):
+            return  # a metric of another name agrees so far
         if number not in self._warned and pair is not None and pair.first_difference is not None:
             self._warned.add(number)
             step, value, other = pair.first_difference
@@ -190,15 +192,20 @@ class Comparison:
                 f"  different  {pair.number:{width}}  {pair.metric}: {value:.6g} and {other:.6g} at step {step}, "
                 f"at {pair.differences} of {pair.steps} steps, by {pair.greatest:.2%} at most{pair.reduction}"
             )
-        lines += [f"  not computed: {', '.join(map(self._alone, self.alone))}"] if self.alone else []
+        constant = {number: metrics for number in self.alone if (metrics := self._constant(number))}
+        lines += [f"  constant   {number:{width}}  {metrics}" for number, metrics in constant.items()]
+        if names := [number for number in self.alone if number not in constant]:
+            ids = {re.sub(r"\W+", "_", name.lower()).strip("_"): name for name in names[:2]}
+            edit = in_flow({id: "..." if id == name else {"expr": "...", "name": name} for id, name in ids.items()})
+            lines += [f"  not computed: {', '.join(names)}", f"    fix: metrics: {edit}"]
         return "\n".join(lines)
 
-    def _alone(self, number: str) -> str:
-        """Show a number without a metric; if it never changes, also the metrics that have the same value."""
+    def _constant(self, number: str) -> str:
+        """The metrics that have the value of a number that never changes; empty for any other number."""
         pairs = [pair for pair in self._pairs.get(number, {}).values() if pair is not None and not pair.differences]
         none = {0.0, 1.0, *(value for pair in pairs for value in pair.values if abs(value) < self.tolerance / 50)}
         metrics = sorted(pair.metric for pair in pairs if pair.values.isdisjoint(none))
-        return f"{number} (always {min(pairs[0].values):.6g}, as {' and '.join(metrics)})" if metrics else number
+        return f"{' and '.join(metrics)}: {min(pairs[0].values):.6g} at every step, maybe by chance" if metrics else ""
 
 
 class Shadow(Tee):

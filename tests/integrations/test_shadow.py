@@ -208,16 +208,32 @@ def test_values_that_come_late_or_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"), [(1e-5, "lr (always 1e-05, as learning_rate)"), (0.0, "lr"), (1.0, "lr"), (2.0, "lr")]
+    ("value", "constant"),
+    [(1e-5, True), (0.0, False), (1.0, False), (2.0, False)],
 )
-def test_a_number_that_never_changes(value: float, shown: str) -> None:
+def test_a_number_that_never_changes(value: float, constant: bool) -> None:
     """It agrees with many metrics by chance: those of its value are named, but for 0 and 1."""
     comparison = Comparison(1e-4)
     for step in range(3):
         comparison.log(step, {"lr": value})
         comparison.compare(step, {"learning_rate": 1e-5 if value > 1 else value, "kl": step / 10})
     assert comparison.alone == ["lr"]
-    assert str(comparison).splitlines()[-1] == f"  not computed: {shown}"
+    told = "  constant   lr  learning_rate: 1e-05 at every step, maybe by chance"
+    edit = ["  not computed: lr", "    fix: metrics: {lr: ...}"]
+    assert str(comparison).splitlines()[1:] == ([told] if constant else edit)
+
+
+def test_a_number_whose_metric_has_another_name(caplog: pytest.LogCaptureFixture) -> None:
+    """Class: at the first steps a metric of its values and one of its name are both possible: no alarm before that."""
+    comparison = Comparison(1e-4)
+    for step in range(4):
+        comparison.log(step, {"val/loss": step + 0.5, "kl": step + 0.25, "policy/clip-frac": 0.3})
+        metrics = {"loss": -1.0 - step, "value_loss": step + 0.5, "kl": step + 1.0, "approx": 0.25 if step < 2 else 9.0}
+        comparison.compare(step, metrics)
+    assert [(pair.number, pair.metric) for pair in comparison.same] == [("val/loss", "value_loss")]
+    assert [record.getMessage() for record in caplog.records] == ["`kl` is 0.25 at step 0, and declog's `kl` is 1"]
+    edit = "    fix: metrics: {policy_clip_frac: {expr: ..., name: policy/clip-frac}}"
+    assert str(comparison).splitlines()[-1] == edit
 
 
 def test_what_is_no_logger_is_refused() -> None:
