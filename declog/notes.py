@@ -13,10 +13,11 @@ from declog.config.composed import Composed
 from declog.config.overrides import setting
 from declog.config.search_path import package_of
 from declog.errors import Path, in_flow, nearest, nested
+from declog.errors.messages import ordinal
 from declog.language.dtypes import Axis, DType
-from declog.language.keys import entries, keys
+from declog.language.keys import entries, entry_names, keys
 from declog.language.moments import FORMULAS
-from declog.language.nodes import CARRIED, SIGNAL, walk
+from declog.language.nodes import CARRIED, CONST, SIGNAL, walk
 from declog.language.notation import SIGNS
 from declog.language.spec import MetricSpec
 from declog.language.tree import Node, has
@@ -30,7 +31,7 @@ def notes(config: Composed, plan: Plan) -> Iterator[str]:
     rules = (
         _unseen, _of_families, _unopened, _thinned, _of_all, _replaced, _of_another_side, _redefined,
         _of_another_schema, _below_the_run, _outdented, _off, _of_one_step, _of_means, _of_pieces,
-        _of_numbers,
+        _of_numbers, _of_constants,
     )  # fmt: skip
     for rule in rules:
         yield from rule(config, plan)
@@ -191,9 +192,20 @@ def _thinned(config: Composed, plan: Plan) -> Iterator[str]:
     for sink in plan.sinks:
         if sink.every == 1 or config.home(("sink_options", sink.id)) is not None or plan.every <= 1:
             continue
-        too = f"; of {' and '.join(f'`{mode}`' for mode in modes)} each {sink.every}th, too" if modes else ""
-        events = f"each {sink.every}th log event, so each {sink.every * plan.every} steps{too}"
+        too = f"; of {' and '.join(f'`{mode}`' for mode in modes)} each {ordinal(sink.every)}, too" if modes else ""
+        events = f"each {ordinal(sink.every)} log event, so each {sink.every * plan.every} steps{too}"
         yield f"`{sink.id}` takes {events}. `every: 1` takes all"
+
+
+def _of_constants(config: Composed, plan: Plan) -> Iterator[str]:
+    """A note on the user's own sums and counts of a number, `sum(1)`, which are not over rows."""
+    rows = [op.name for op in plan.signals if op.axis is Axis.COMPLETION and not op.family]
+    rows = ["reward", *rows] if "reward" in entry_names(config.data, "signals", "derived") else rows
+    for op in plan.metrics:
+        of_number = op.reduction.name in ("sum", "count") and all(arg.op == CONST for arg in op.args)
+        if of_number and config.home(("metrics", op.id)) is None:
+            counted = next(iter(rows), "SIGNAL")
+            yield f"`{op.id}` counts steps or calls, as a number has no rows: `count({counted})` counts rows"
 
 
 def _of_all(config: Composed, plan: Plan) -> Iterator[str]:

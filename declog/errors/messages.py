@@ -67,6 +67,12 @@ def filled(text: str, facts: Mapping[str, object]) -> str:
     return _FACT.sub(value, text)
 
 
+def ordinal(number: int) -> str:
+    """A number in an order: 2nd, 11th, 23rd."""
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th") if number % 100 // 10 != 1 else "th"
+    return f"{number}{ending}"
+
+
 def listed(names: Collection[str], most: int, last: str = "and") -> str:
     """A list of names in words; of too many, the first ``most`` and how many more there are."""
     shown = list(names)[: most if len(names) > most + 1 else most + 1]
