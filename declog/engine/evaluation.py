@@ -99,7 +99,7 @@ class Evaluation:
 
     def _dispatch(self, event: EventFacts, due: Mapping[int, WindowState], **beside: Any) -> dict[str, float]:
         if event.mode == "train":
-            self._cut.note(event.step, (period for period, window in due.items() if window))
+            self._cut.note(event.step, due)
         return self._dispatcher.dispatch(event, due, **beside)
 
     def rewind(self, step: int) -> None:

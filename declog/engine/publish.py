@@ -108,7 +108,7 @@ class Dispatcher:
         self._untaken: dict[tuple[str, int], tuple[int, list[_Event]]] = {}
         self._metrics = Metrics(plan, report)
         self._naming = Naming(plan, self._metrics.combine, report)
-        self._samples = Tables(report, plan.ids)
+        self._samples = Tables(report, plan)
         self._outputs = {op.key: op for op in plan.outputs}
         self._alert_periods = [(op, judged(plan, op)) for op in plan.alerts]
         self.inactive = Inactive(plan, inactive)

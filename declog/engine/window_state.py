@@ -118,6 +118,13 @@ class WindowState:
         return bool(self._parts or self.folded)
 
     @property
+    def first(self) -> int | None:
+        """The lowest step of its rows; None if it has none."""
+        steps = [frame.batches.step for part in self._parts for frame in part.values() if len(frame.batches)]
+        folded = [] if self._first is None else [self._first]
+        return min([*folded, *(int(of_frame.min()) for of_frame in steps)], default=None)
+
+    @property
     def stepless(self) -> bool:
         """Whether steps of its mode ended before it but none in it, as when a trainer reports the time of training."""
         return 0 < self._count == self._began
@@ -153,10 +160,7 @@ class WindowState:
         """Fold the rows: update the states, and drop the rows that nothing else needs."""
         frames = merged(self._parts)
         views = {name: View(frame, self._plan.function) for name, frame in frames.items()}
-        if self._first is None:
-            self._first = min(
-                (int(frame.batches.step.min()) for frame in frames.values() if len(frame.batches)), default=None
-            )
+        self._first = self.first
 
         def failed(op: MetricOp, error: BaseException) -> None:
             if op.key not in self._failed:

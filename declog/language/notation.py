@@ -112,7 +112,7 @@ OF_PARTS = ", a phase of its own: observe its rows with `row_id`, that of their 
 
 def part_of(word: str) -> str | None:
     """The part of a completion whose name, in the singular or the plural, a word or a phase is; else None."""
-    return part if (part := word.removesuffix("s")) in PARTS else None
+    return part if (part := str(word).removesuffix("s")) in PARTS else None
 
 
 def without_part(part: str, call: ast.Call, text: str, names: Iterable[str]) -> str:

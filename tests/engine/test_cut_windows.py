@@ -46,11 +46,29 @@ def test_rows_that_are_lost_are_told(back: int, every: int, tmp_path: Path, capl
     lost = {name for name, count in counted.items() if count != 2 * (BEHIND + 1)}
     assert [name in " ".join(lines) for name in (": rows", "of_three")] == ["rows" in lost, "of_three" in lost]
     if lines:
-        assert lines[0].endswith(f"`log.rewind({back // 3 * 3 - 1 if back % 3 < 2 else back})`")
+        assert lines[0].endswith(f"`log.rewind({back // 3 * 3 - 1})`")
 
 
 def test_an_open_window_loses_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """It is logged in two parts, of the steps that stay and of those that go."""
     caplog.set_level(logging.WARNING, "declog")
     assert set(train(tmp_path, back=3, every=1, last=4).values()) == {2 * (BEHIND + 1)}
+    assert "into the middle" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("steps", "every", "back"),
+    [(range(100), 1, 30), (range(1000, 1008), 4, 999), (range(0, 40, 5), 1, 12), (range(0, 40, 5), 2, 17)],
+)
+def test_a_step_between_windows_loses_nothing(
+    steps: range, every: int, back: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Class: more windows than are remembered, the time before the first one, numbers of steps with gaps."""
+    caplog.set_level(logging.WARNING, "declog")
+    config = {**CONFIG, "every": every, "metrics": {"rows": CONFIG["metrics"]["rows"]}}
+    with declog.start(config, output_dir=tmp_path) as log:
+        for step in steps:
+            with log.step(step):
+                log.observe(x=[1.0, 2.0])
+        log.rewind(back)
     assert "into the middle" not in caplog.text

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from declog.config.overrides import parsed, pasted, setting
+from declog.config.quoting import is_expression
 from declog.config.search_path import GROUP
 from declog.errors import FLOW_MAP, Path, Problem, nearest
 from declog.language.fixes.library_calls import named_by
@@ -44,7 +45,8 @@ def in_override_terms(problem: Problem, prefix: Path) -> Problem:
         return replace(problem, fix=" ".join([*defined, setting(line.partition("=")[0], value)]))
     if (written := _WRITTEN_HERE.fullmatch(fix)) is not None and override is not None:
         value, here = override.value(), written[1]
-        mended = here if isinstance(value, str) else _with_text(value, str(problem.source), here)
+        entire = isinstance(value, str) and (value == problem.source or is_expression(value))
+        mended = here if entire else _with_text(value, str(problem.source), here)
         return replace(problem, fix=setting(line.partition("=")[0], mended)) if mended != value else problem
     answers = [_as_overrides(answer, line, problem.path, prefix) for answer in fix.split("  or  ")]
     problem = replace(problem, fix="  or  ".join(answers))
@@ -140,7 +142,7 @@ def _keys_beside(fix: str, path: Path) -> dict[str, Any]:
     return data if isinstance(data, dict) and len(data) > 1 and data.keys() <= keys else {}
 
 
-_WRITTEN_HERE = re.compile("write `([^`]+)`")
+_WRITTEN_HERE = re.compile(r"write `((?!(?:\w+: )?\{)[^`]+)`")  # an expression, not a map
 _DECLARED = ("signals.", "schemas.", "metrics.", "about.", "constants.", "axes.")  # what an edit may declare
 
 

@@ -21,7 +21,7 @@ from declog.engine.warnings.repeated_rows import RepeatedRows
 from declog.errors import RuntimeFailure, error_text
 from declog.language.dtypes import Axis, DType
 from declog.language.plain_values import CONVERT, fits, natural, plain, returned
-from declog.plans.ops import ColumnOp, TableOp
+from declog.plans.ops import ColumnOp, Plan, TableOp
 from declog.records import Column, Places, Table
 
 log = logging.getLogger("declog")
@@ -42,9 +42,9 @@ class _TableColumn:
 class Tables:
     """Builds the tables of a run. Keeps the types and members of run-time columns, which must not change in a run."""
 
-    def __init__(self, report: Report, ids: str | None) -> None:
+    def __init__(self, report: Report, plan: Plan) -> None:
         self._report = report
-        self._repeated = RepeatedRows(ids)
+        self._repeated = RepeatedRows(plan)
         self._types: dict[str, dict[str, DType]] = {}  # types of log_extra's columns by table, in order of appearance
         self._members: dict[str, dict[str, None]] = {}  # members of families by table and column
         self._reported: set[tuple[str, ...]] = set()

@@ -11,36 +11,44 @@ import numpy as np
 from numpy.typing import NDArray
 
 from declog.engine.frame import Frame
+from declog.engine.row_ids import keys_of
 from declog.language.dtypes import Axis
 from declog.language.notation import part_of
-from declog.plans.ops import TableOp
+from declog.plans.ops import Plan, TableOp
 
 log = logging.getLogger("declog")
+MOST = 1_000  # a filter that chooses more rows of a window shows nobody single completions
 
 
 class RepeatedRows:
-    """Looks at the tables whose filter chooses few rows of a phase, until one shows a completion again.
+    """Looks at the tables whose filter chooses few rows of a later phase, until one shows a completion again.
 
-    ``ids`` is the signal with the ids of rows; without it, no row is known to be another one's completion.
+    Without ids of rows, no row is known to be another one's completion.
     """
 
-    def __init__(self, ids: str | None) -> None:
-        self._ids = ids
+    def __init__(self, plan: Plan) -> None:
+        self._ids = plan.ids
+        self._later = {op.target for op in plan.joins}
         self._told: set[str] = set()
 
     def judge(self, op: TableOp, frame: Frame, rows: NDArray[np.int64], data: Mapping[str, Sequence[Any]]) -> None:
         """``rows`` are the chosen rows of the frame, and ``data`` has their values by column."""
-        if self._ids is None or op.filter is None or op.axis is not Axis.COMPLETION or op.id in self._told:
+        if (
+            self._ids is None
+            or op.filter is None
+            or op.axis is not Axis.COMPLETION
+            or op.id in self._told
+            or op.phase not in self._later
+        ):
             return
         ids = frame.column(self._ids, exact=True)
-        if ids is None or part_of(op.phase) is not None:
+        if ids is None or part_of(op.phase) is not None or len(rows) > MOST:
             return
         batches = frame.parts(Axis.COMPLETION, Axis.STEP).index[rows]
         steps, ranks = frame.batches.step[batches].tolist(), frame.batches.rank[batches].tolist()
         shown = zip(*data.values(), strict=True)
-        seen = Counter(
-            (*key, repr(values)) for *key, values in zip(steps, ranks, ids[rows].tolist(), shown, strict=True)
-        )
+        keys = zip(steps, ranks, keys_of(ids[rows]), shown, strict=True)
+        seen = Counter((*key, repr(values)) for *key, values in keys)
         again = [key for key, count in seen.items() if count > 1 and key[2] is not None]
         if again:
             self._told.add(op.id)

@@ -26,7 +26,7 @@ class LocalTables:
         self._report = report
         self._plan = plan
         self._routes = routes
-        self._tables = Tables(report, plan.ids)
+        self._tables = Tables(report, plan)
         self._ops = [op for op in plan.tables if op.local]
         self._events: Counter[str] = Counter()  # the number of log events by mode, for sinks that take each N-th
 
