@@ -156,17 +156,26 @@ class _Inlined(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.AST:
         """Replace the metrics in the arguments."""
         before, self._inside = self._inside, self._inside or reduced(ast.unparse(node)) is not None
-        node.args, node.keywords = [list(map(self.visit, parts)) for parts in (node.args, node.keywords)]
+        node.args = list(map(self.visit if len(node.args) == 1 else self._number, node.args))
+        node.keywords = list(map(self.visit, node.keywords))
         self._inside = before
         return node
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
-        """Replace the metrics in a calculation, where a condition is 1 or 0."""
-        for side in ("left", "right"):
-            value = self.visit(written := getattr(node, side))
-            is_condition = value is not written and isinstance(value, ast.Compare | ast.BoolOp)
-            setattr(node, side, ast.IfExp(value, ast.Constant(1), ast.Constant(0)) if is_condition else value)
+        """Replace the metrics in a calculation."""
+        node.left, node.right = self._number(node.left), self._number(node.right)
         return node
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        """Replace the metrics in a comparison."""
+        node.left, node.comparators = self._number(node.left), list(map(self._number, node.comparators))
+        return node
+
+    def _number(self, written: ast.expr) -> ast.expr:
+        """An operand with its metrics replaced; a metric that is a condition is 1 or 0."""
+        value: ast.expr = self.visit(written)
+        is_condition = value is not written and isinstance(value, ast.Compare | ast.BoolOp)
+        return ast.IfExp(value, ast.Constant(1), ast.Constant(0)) if is_condition else value
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
         """Replace a metric; keep a signal, a constant, and a metric that is a number."""
@@ -180,7 +189,10 @@ class _Inlined(ast.NodeTransformer):
         if further or call["reduce"] not in (None, "mean") or not isinstance(call["expr"], str):
             raise _NotSaid
         self.rows = _with_rows(_said(metric, _OF_ROWS), self.rows)
-        return tree_of(call["expr"]).body
+        del self._metrics[node.id]  # no metric is inside of itself
+        body: ast.AST = self.visit(tree_of(call["expr"]).body)
+        self._metrics[node.id] = metric
+        return body
 
 
 class _Expanded(ast.NodeTransformer):
