@@ -36,13 +36,13 @@ def _reads(text: str) -> bool:
 def test_a_signal_of_turns(words: str, tmp_path: Path) -> None:
     """Class: a signal of completions and turns has a row for each turn, however its axes are written."""
     (problem,) = problems_of(f"signals:\n  rollout:\n    turn_reward: {words}\n", tmp_path, HEADER)
-    metrics = {"m": "mean(turn_reward)", "first": {"expr": "turn_reward", "where": "turn == 0"}}
+    metrics = {"m": "mean(turn_reward)", "first": {"expr": "turn_reward", "where": "turn_index == 0"}}
     turn, reward, sink = np.array([0, 1, 2, 0, 0, 1]), np.array([1.0, 0.5, 0.0, 2.0, 0.25, 4.0]), MemorySink()
     config = {**yaml.safe_load(HEADER), **edit_of(problem), "metrics": metrics}
     (tmp_path / "declog" / "mine.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     with declog.start(declog.compose("mine", config_dir=tmp_path), sinks=[sink]) as log, log.step(0):
         log.observe(reward=[0.0, 1.0, 1.0, 0.0])
-        log.observe(turn_reward=reward, turn=turn)
+        log.observe(turn_reward=reward, turn_index=turn)
     assert sink.scalars[0]["m"] == pytest.approx(reward.mean())
     assert sink.scalars[0]["first"] == pytest.approx(reward[turn == 0].mean())
 

@@ -50,11 +50,12 @@ def test_the_edit_is_of_all_rows(case: str, ranks: int, most: int) -> None:
         declog.plan(profile(written))
     (problem,) = refused.value.problems
     edit = re.search(r"`([^`]+)`", str(problem.fix))
-    assert edit is not None
+    assert edit is not None and ("over=step" in edit[1] or "with over=step: of all rows" in str(problem.fix))
+    text_of_all = edit[1].replace("over=completion", "over=step")
     key = str(problem.path[-1])
     text = written[key]
     start, end = problem.span or (0, len(text))
-    entire = edit[1] if str(problem.fix).startswith("write") else f"{text[:start]}{edit[1]}{text[end:]}"
+    entire = text_of_all if str(problem.fix).startswith("write") else f"{text[:start]}{text_of_all}{text[end:]}"
     rows = np.array_split(np.arange(24), 6)
     of_ranks = [np.concatenate(rows[rank::ranks]) for rank in range(ranks)]
     steps = [[[{"length": length[some], "reward": REWARD[some]}]] for some in of_ranks]

@@ -203,8 +203,8 @@ def test_a_quotient_stays_one(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "fix"),
     [
-        ("label(x, 'u') < 1", "write `x` alone"),
-        ("label(g, 'p') < 1", "write member(g, 'p')"),
+        ("label(x, 'u') < 1", "`x` alone"),
+        ("label(g, 'p') < 1", "member(g, 'p')"),
         ("member(w, 'u') < 1", "write label(w, 'u')"),
         ("label(i, 1) < 1", "label(i, '1')"),
         ("label(w, u) < 1", "label(w, 'u')"),

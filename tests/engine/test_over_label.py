@@ -203,9 +203,9 @@ def test_texts_of_alerts(text: str | None, shown: str, tmp_path: Path) -> None:
         ("abs(x) + std(s.max) > 1", "abs(x) + std(s.max, over=label) > 1"),
         ("w < 0.5 * mean(w)", "w < 0.5 * mean(w, over=label)"),
         ("max(d) > 1", "max(d, over=label) > 1"),
-        ("min(w - 1) > 1", "`min(w - 1, over=label)`"),
-        ("max(x, over=label) > 1", "`x`"),
-        ("max(g, over=label) > 1", "`max(g, over=member)`"),
+        ("min(w - 1) > 1", "min(w - 1, over=label) > 1"),
+        ("max(x, over=label) > 1", "x > 1"),
+        ("max(g, over=label) > 1", "max(g, over=member) > 1"),
         ("max(w, over=env) > 1", "label"),
     ],
 )

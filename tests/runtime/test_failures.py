@@ -110,7 +110,7 @@ def test_one_cause_is_logged_once(
             with log.step(step):
                 log.observe(x=[float(step)] * rows)
     assert len(caplog.records) == 2
-    fix = re.search(r'prompt: "axes\.group\.size=(\d+)"', caplog.records[0].getMessage())
+    fix = re.search(r'"axes\.group\.size=(\d+)"', caplog.records[0].getMessage())
     assert (None if fix is None else int(fix[1])) == divisor
     assert list(log.failures.values()) == [12, 12]
     sums = caplog.records[1].getMessage()

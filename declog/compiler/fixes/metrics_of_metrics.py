@@ -163,13 +163,11 @@ class _Inlined(ast.NodeTransformer):
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
         """Replace the metrics in a calculation."""
-        node.left, node.right = self._number(node.left), self._number(node.right)
-        return node
+        return ast.BinOp(self._number(node.left), node.op, self._number(node.right))
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
         """Replace the metrics in a comparison."""
-        node.left, node.comparators = self._number(node.left), list(map(self._number, node.comparators))
-        return node
+        return ast.Compare(self._number(node.left), node.ops, list(map(self._number, node.comparators)))
 
     def _number(self, written: ast.expr) -> ast.expr:
         """An operand with its metrics replaced; a metric that is a condition is 1 or 0."""

@@ -95,13 +95,13 @@ def along(call: ast.Call, plain: str, tried: Callable[[str], Node | Problem]) ->
     return next((text for text in aggregates if isinstance(tried(text), Node)), None)
 
 
-def of_axes(call: ast.Call, axes: ast.expr, text: str, span: Span, known: Collection[str]) -> str | None:
+def of_axes(call: ast.Call, axes: ast.expr, text: str, span: Span, names: Collection[str]) -> str | None:
     """The fix for ``mean(x, over=[token, completion])``: the call of all values, or along the list's only axis.
 
-    For anything else that is no axis, it names the ``known`` ones.
+    For anything else that is no axis, it gives the ``names`` of axes.
     """
     if not (items := idioms.items(axes)) or items == [axes]:
-        return did_you_mean("", known, what="axes")
+        return did_you_mean("", names, what="axes")
     over = [ast.keyword("over", items[0])] * (len(items) == 1)
     rest = [item for item in call.keywords if item.value is not axes]
     return instead(text, span, f"write `{ast.unparse(ast.Call(call.func, call.args, [*rest, *over]))}`")

@@ -80,7 +80,7 @@ def remove_axis(call: Call, *, accept: Sequence[DType]) -> Type:
         if all(item.op != METRIC for item in walk(node)):
             call.fail("DL306.no_metric", node=node, function=call.name)
         if _names(node) != LABEL:
-            call.fail("DL306.no_labels", arg=0, node=node, fix=_without_axis(call, node))
+            call.fail("DL306.no_labels", node=node, fix=_without_axis(call, node))
         return node.type
     axis = node.type.axis
     if axis is None or axis < over or (axis is Axis.ALL):
