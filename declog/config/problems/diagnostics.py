@@ -239,10 +239,13 @@ def in_override(problem: Problem, text: str, sign: str = "=") -> Excerpt:
         in_key = [match for match in matches if equals < 0 or match.end() <= equals]
         if matches:
             start, end = in_key[-1].span() if in_key else matches[0].span()
-    elif problem.source is not None and (at := text.find(problem.source, start)) >= 0:
-        first, last = problem.span or (0, len(problem.source))
+        return Excerpt("", text, start, end)
+    inside = _entry(problem, text, start) if text[start : start + 1] == "{" else None
+    source, begin = problem.source, start if inside is None else inside[0]
+    if source is not None and (at := text.find(source, begin if source in text[begin:] else start)) >= 0:
+        first, last = problem.span or (0, len(source))
         start, end = at + first, at + max(last, first + 1)
-    elif text[start : start + 1] == "{" and (inside := _entry(problem, text, start)) is not None:
+    elif inside is not None:
         start, end = inside
     elif end - start > 2 and text[start] == text[end - 1] and text[start] in "'\"":
         start, end = start + 1, end - 1
@@ -251,8 +254,8 @@ def in_override(problem: Problem, text: str, sign: str = "=") -> Excerpt:
 
 def _entry(problem: Problem, text: str, start: int) -> tuple[int, int] | None:
     """The value of the problem's key in an override's `{...}`."""
-    key = re.compile(rf"(?<!\w){re.escape(str(problem.path[-1] if problem.path else ''))}\s*:\s*")
-    match = key.search(text, start)
+    name = next((str(key) for key in reversed(problem.path) if not str(key).isdigit()), "")  # not an item's number
+    match = re.compile(rf"(?<!\w){re.escape(name)}\s*:\s*").search(text, start)
     end = None if match is None else value_end(text, match.end())
     return None if match is None or end is None else (match.end(), end)
 
