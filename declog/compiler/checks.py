@@ -104,9 +104,15 @@ def draws(draft: Draft) -> None:
 
 def comparisons(draft: Draft) -> None:
     """Warn of a comparison that never or always holds: ``index(token) == -1`` for the last token."""
-    for path, root in expressions(draft):
+    alerts = ((("alerts", op.id), op.when) for op in draft.alerts)
+    for path, root in (*expressions(draft), *alerts):
         for node in walk(root):
-            if (decided := ranges.compared(node)) is None:
+            if node.op == "ne" and node.args[0] is node.args[1]:  # so numpy finds NaN
+                where = ".".join(map(str, path))
+                draft.warn(
+                    f"{where}: `{node}` never holds, also where a value is missing: write `isnan({node.args[0]})`"
+                )
+            if path[0] == "alerts" or (decided := ranges.compared(node)) is None:
                 continue
             value, number, always = decided
             last = ""

@@ -141,10 +141,12 @@ def _of_either_side(key: str, name: str, entry: Mapping[str, Any], data: Mapping
     bound = entry[key]
     if not difflib.get_close_matches(key, _LIMITS, cutoff=0.85) or type(bound) not in (int, float):
         return None
-    said = [side for side in SIGNS if side in entry]
-    rest = {word: value for word, value in entry.items() if word != key}
-    edits = (f"{name}: {in_flow({side: bound, **rest})}" for side in SIGNS)
-    return f"{said[0]}: {bound}" if len(said) == 1 else _either(name, better(name, data), *edits)
+    if len(said := [side for side in SIGNS if side in entry]) == 1:
+        return f"{said[0]}: {bound}"
+    rest = {word: value for word, value in entry.items() if word in keys(AlertSpec)}
+    edits = {side: f"{name}: {in_flow({side: bound, **rest})}" for side in SIGNS}
+    sides = {_SIDES.get(value, value) for value in map(str, entry.values())} & SIGNS.keys()  # `side: below`
+    return edits[sides.pop()] if len(sides) == 1 else _either(name, better(name, data), *edits.values())
 
 
 def _either(name: str, good: str | None, above: str, below: str) -> str:
@@ -200,9 +202,11 @@ def of_list(name: str, items: list[Any], below: Collection[str] = ()) -> str | N
 
     ``below`` are the keys of a preset's alert of this name.
     """
+    items = [f"> {item}" if isinstance(item, int | float) and not isinstance(item, bool) else item for item in items]
     texts = [item if isinstance(item, str) else in_flow(item).strip("{}") for item in items]
     bounds = [match for text in texts if (match := re.fullmatch(r"(above|below)[ :=]*(\S+)", text))]
     said = {match[1]: match[2] for match in bounds} or of_keys_inside(", ".join(texts), name)
+    said = condition(texts[0], name) if said is None and len(texts) == 1 and texts[0][:1] in ("<", ">") else said
     return None if said is None else edit_over_preset(name, said, below)
 
 
