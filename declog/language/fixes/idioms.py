@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from declog.errors import Entry, elsewhere, in_flow
+from declog.language.dtypes import Axis
 from declog.language.fixes import bins
 from declog.language.fixes.library_calls import (
     DIVISORS,
@@ -22,6 +23,7 @@ from declog.language.fixes.library_calls import (
     quantile,
     weight_of_past,
 )
+from declog.language.nodes import Node
 from declog.language.notation import reduced
 from declog.language.parser import body_of
 from declog.language.smoothing import OF_PANDAS
@@ -259,6 +261,19 @@ def names_of_word(node: ast.expr) -> list[str]:
 def reduction(word: str) -> str:
     """The language's name for a reduction: the word itself, or the reduction for another library's word."""
     return word if re.fullmatch(REDUCTIONS, word) else elsewhere.SYNONYMS.get(word.lower(), word)
+
+
+def of_call_in_name(name: str, names: Iterable[str], resolve: Callable[[str], object]) -> str | None:
+    """The call for ``logratio`` and ``reward_mean``: `log(ratio)`, `mean(reward, over=step)`; None for any other name.
+
+    ``names`` are the signals, and ``resolve`` gives their nodes.
+    """
+    stem, word = of_ending(name) or ("", "")
+    if name.startswith("log") and (of := name[3:].lstrip("_")) in names:
+        return f"log({of})"
+    node = resolve(stem) if word in ("mean", "std") and stem in names else None
+    is_of_rows = isinstance(node, Node) and node.type.axis is Axis.COMPLETION
+    return f"{word}({stem}, over=step)" if is_of_rows else None
 
 
 def of_ending(name: str) -> tuple[str, str] | None:

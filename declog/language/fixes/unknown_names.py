@@ -76,8 +76,8 @@ def refuse_name(node: ast.Name, text: str, span: Span, scope: Scope) -> NoReturn
             refuse("DL302.of_each_step", text, span, name=name, known=near)
         refuse("DL302.name", text, span, noun=scope.noun, name=name, known=near)
     group_size.refuse_group_size(text, span, scope)
-    if name.startswith("log") and (of := name[3:].lstrip("_")) in scope.names():  # `logratio` is not the ratio
-        here = re.sub(rf"\b{name}\b", f"log({of})", text)
+    if (call := idioms.of_call_in_name(name, scope.names(), scope.resolve)) is not None:
+        here = re.sub(rf"\b{name}\b", call, text)
         refuse("DL302.undeclared", text, span, name=name, fix=f"write `{here}`")
     if _LIMIT.search(name):
         refuse("DL302.limit", text, span, name=name, known=near)
