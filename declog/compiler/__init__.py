@@ -73,7 +73,7 @@ PASSES: tuple[tuple[Pass, ...], ...] = (
         Pass(checks.quantiles, reads="metrics tables"),
         Pass(checks.surprises, reads="metrics tables"),
         Pass(checks.draws, reads="metrics tables"),
-        Pass(checks.comparisons, reads="metrics tables"),
+        Pass(checks.comparisons, reads="metrics tables alerts"),
         Pass(checks.escapes, reads="metrics tables"),
         Pass(checks.constants),
         Pass(checks.conditions, reads="metrics formulas alerts"),
