@@ -17,10 +17,14 @@ from tests.cli.conftest import Cli
 METRIC = "is a metric of its own here"
 
 
-def checked(cli: Cli, folder: Path, text: str) -> str:
+SIGNALS = "signals: {any: {reward: completion, lr: step}}\n"
+GRPO = "defaults: [grpo, _self_]\n"
+
+
+def checked(cli: Cli, folder: Path, text: str, header: str = SIGNALS) -> str:
     """What `declog check` prints of a config, in one line."""
     file = folder / "mine.yaml"
-    file.write_text(f"signals: {{any: {{reward: completion, lr: step}}}}\n{text}")
+    file.write_text(f"{header}{text}")
     result = cli("check", str(file))
     return " ".join((result.out + result.err).split())
 
@@ -100,9 +104,7 @@ CHOSEN = {
 def test_rows_that_come_again_in_a_later_phase(case: str, cli: Cli, tmp_path: Path) -> None:
     """A sum or a count of values of the rollout has a row once per epoch where an update's values choose its rows."""
     entry, again = CHOSEN[case]
-    file = tmp_path / "mine.yaml"
-    file.write_text(f"defaults: [grpo, _self_]\nmetrics: {{m: {entry}}}\n")
-    answer = " ".join(cli("check", str(file)).out.split())
+    answer = checked(cli, tmp_path, f"metrics: {{m: {entry}}}\n", GRPO)
     assert ("`m` has the rows of update" in answer) is again
 
 
@@ -153,9 +155,7 @@ def test_the_mean_of_a_quantile_of_each_step(case: str, cli: Cli, tmp_path: Path
 )  # fmt: skip
 def test_an_alert_whose_metric_was_deleted(entries: str, off: str | None, cli: Cli, tmp_path: Path) -> None:
     """One's own alert is told, with the edit that hides the metric in place of deleting it."""
-    file = tmp_path / "mine.yaml"
-    file.write_text(f"defaults: [grpo, _self_]\n{entries}")
-    answer = " ".join((result := cli("check", str(file))).out.split()) + result.err
+    answer = checked(cli, tmp_path, entries, GRPO)
     assert off in answer if off else "is off" not in answer
 
 
