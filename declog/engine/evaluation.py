@@ -97,10 +97,10 @@ class Evaluation:
         self._repeated.judge(event.mode, event.step, logged)
         return logged
 
-    def _dispatch(self, event: EventFacts, due: Mapping[int, WindowState], **beside: Any) -> dict[str, float]:
+    def _dispatch(self, event: EventFacts, due: Mapping[int, WindowState], **costs: Any) -> dict[str, float]:
         if event.mode == "train":
             self._cut.note(event.step, due)
-        return self._dispatcher.dispatch(event, due, **beside)
+        return self._dispatcher.dispatch(event, due, **costs)
 
     def rewind(self, step: int) -> None:
         """Take the run back to an earlier step.

@@ -21,7 +21,7 @@ from declog.engine.evaluator import View
 from declog.engine.frame import EARLIER_GROUP, GROUP_ID, Frame, parted
 from declog.engine.layout import KIND
 from declog.engine.reduce import Report, failure
-from declog.engine.row_ids import Search, candidates, has_ids, spans
+from declog.engine.row_ids import Search, has_ids, spans
 from declog.errors import RuntimeFailure, in_flow
 from declog.errors.messages import listed
 from declog.language.absence import absent, either
@@ -137,14 +137,17 @@ class Carryover:
             return _held(rows) if rows is not None and phase in self._steps else rows
         if phase in self._steps:
             return _held(held, new)
-        batches = Batches.join([held.batches, new.batches])
-        needed = {
-            int(item)
+        begun = _first_batches(new.batches)
+        early = {  # the ranks whose targets begin before their new rows
+            rank
             for source, target in self._pairs if source == phase and target in frames
-            for batch in range(len(frames[target].batches))
-            for item in candidates(batches, frames[target].batches, batch) if item < len(held.batches)
+            for rank, at in _first_batches(frames[target].batches).items() if at <= begun.get(rank, at)
         }  # fmt: skip
-        return Frame.merge([held.take(np.array(sorted(needed), np.int64)), new]) if needed else new
+        batches = enumerate(zip(held.batches.rank.tolist(), held.batches.step.tolist(), strict=True))
+        needed = [
+            batch for batch, (rank, step) in batches if rank in early or (rank in begun and step >= begun[rank][0])
+        ]
+        return Frame.merge([held.take(np.array(needed, np.int64)), new]) if needed else new
 
     # -- previous values
 
@@ -358,6 +361,13 @@ def _same(one: Array, other: Array) -> bool:
     """Whether two values, or two families' values, are equal; values that are missing in both are equal."""
     pairs = zip(one.ravel().tolist(), other.ravel().tolist(), strict=True)
     return all(a == b or (a != a and b != b) for a, b in pairs)
+
+
+def _first_batches(batches: Batches) -> dict[int, tuple[int, int]]:
+    """Each rank's first batch: its step, and its order in the step."""
+    latest_first = np.lexsort((batches.order, batches.step))[::-1]
+    ranks, steps, orders = (column[latest_first].tolist() for column in (batches.rank, batches.step, batches.order))
+    return dict(zip(ranks, zip(steps, orders, strict=True), strict=True))
 
 
 def _latest_rows(held: Frame | None, new: Frame) -> Frame:

@@ -27,22 +27,16 @@ class RepeatedRows:
     """
 
     def __init__(self, plan: Plan) -> None:
-        self._ids = plan.ids
-        self._later = {op.target for op in plan.joins}
-        self._told: set[str] = set()
+        self._ids = plan.ids or ""
+        later = {op.target for op in plan.joins if part_of(op.target) is None}
+        self._watched = {
+            op.id for op in plan.tables
+            if self._ids and op.filter is not None and op.axis is Axis.COMPLETION and op.phase in later
+        }  # fmt: skip
 
     def judge(self, op: TableOp, frame: Frame, rows: NDArray[np.int64], data: Mapping[str, Sequence[Any]]) -> None:
         """``rows`` are the chosen rows of the frame, and ``data`` has their values by column."""
-        if (
-            self._ids is None
-            or op.filter is None
-            or op.axis is not Axis.COMPLETION
-            or op.id in self._told
-            or op.phase not in self._later
-        ):
-            return
-        ids = frame.column(self._ids, exact=True)
-        if ids is None or part_of(op.phase) is not None or len(rows) > MOST:
+        if op.id not in self._watched or len(rows) > MOST or (ids := frame.column(self._ids, exact=True)) is None:
             return
         batches = frame.parts(Axis.COMPLETION, Axis.STEP).index[rows]
         steps, ranks = frame.batches.step[batches].tolist(), frame.batches.rank[batches].tolist()
@@ -51,7 +45,7 @@ class RepeatedRows:
         seen = Counter((*key, repr(values)) for *key, values in keys)
         again = [key for key, count in seen.items() if count > 1 and key[2] is not None]
         if again:
-            self._told.add(op.id)
+            self._watched.remove(op.id)
             log.warning(
                 "step %d: the table `%s` shows a completion %d times, with equal values: its rows are of `%s`, and each"
                 " epoch brings completions again. `filters: {once: {unique: %s, within: step}}`, and `from: once` in"
