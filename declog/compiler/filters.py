@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import get_args
 
-from declog.compiler.draft import Draft, fits, op_of
-from declog.compiler.scopes import typed
+from declog.compiler.draft import Draft, SwitchedOff, fits, op_of
+from declog.compiler.scopes import signal_node, typed
 from declog.errors import Path, Problem, in_flow, nearest
 from declog.language.dtypes import NUMERIC, Axis, DType
 from declog.language.fixes import unparsable
@@ -102,7 +103,7 @@ def _kind(draft: Draft, spec: FilterSpec, path: Path) -> str:
         edits = [f"{path[-1]}: {in_flow(in_one_way(key, rows, reset=True))}" for key in (other, names[0])]
         draft.report("DL202.filter_ways", (*path, other), one=names[0], other=other, fix="  or  ".join(edits))
     elif spec.key is None and kind == "top_bottom":
-        draft.report("DL203.filter_key", path, key=names[0])
+        draft.report("DL203.filter_key", path, key=names[0], order=_order_of(draft, path))
     elif spec.key is not None and kind == "all":
         draft.report("DL203.top_bottom", path)
     elif spec.key is not None and kind != "top_bottom":
@@ -110,6 +111,18 @@ def _kind(draft: Draft, spec: FilterSpec, path: Path) -> str:
     elif kind == "all" and spec.where is None and spec.from_ is None:
         draft.report("DL203.filter", path)
     return kind
+
+
+def _order_of(draft: Draft, path: Path) -> str:
+    """The name by which a filter without a `key` probably orders rows: a number of each row that its table shows."""
+    table = draft.spec.tables.get(str(path[1])) if path[0] == "tables" else None
+    numbers = []
+    for name in table.columns if table is not None else []:
+        with suppress(SwitchedOff):
+            node = signal_node(draft, name) if name in draft.signals else None
+            if isinstance(node, Node) and node.type.dtype in NUMERIC and node.type.axis is Axis.COMPLETION:
+                numbers.append(name)
+    return "reward" if "reward" in numbers else next(iter(numbers), "reward")
 
 
 def _within(draft: Draft, name: str, spec: FilterSpec, path: Path) -> tuple[tuple[str, ...], Node | None]:

@@ -20,7 +20,7 @@ from declog.testing import MemorySink, run_ranks
 
 Call = tuple[Sequence[int], Sequence[int]]  # the ids that a micro-batch gives, and the rows that it has
 ADVANTAGES = np.array([0.5, -1.0, 2.0, 0.25, -0.75, 1.5, -2.0, 3.0])
-TOLD = "`row_id` of phase `update`: in step 0 each of its {count} batches counts its rows from 0"
+TOLD = "`row_id` of phase `update` counts from 0 in each of the {count} batches of step 0"
 
 
 def anew(*rows: Sequence[int]) -> list[Call]:
@@ -44,7 +44,7 @@ RIGHT: Mapping[str, list[Call]] = {
 
 
 def told(text: str) -> int:
-    return text.count("counts its rows from 0")
+    return text.count("counts from 0 in each")
 
 
 def start(folder: Path, *overrides: str, **options: Any) -> declog.Recorder:

@@ -38,7 +38,7 @@ def as_formula(draft: Draft, id: str, spec: MetricSpec, body: ast.expr, metrics:
     of_rows = {*OF_ROWS, "over", "combine"}
     further = spec.model_fields_set - of_rows - {"expr"}
     rows = {key: getattr(spec, key) for key in MetricSpec.model_fields if key in of_rows & spec.model_fields_set}
-    if (share := of_share(draft, body)) is not None:
+    if (share := of_share(draft, body) or _scaled(draft, body)) is not None:
         said = spec.model_dump(include=rows.keys() | further, by_alias=True)
         return f"metrics: {in_flow({id: {'expr': share, **said}})}"
     reduced = in_metrics(draft, id, body, metrics, rows)
@@ -68,6 +68,20 @@ def of_share(draft: Draft, body: ast.expr) -> str | None:
             same = counted in ([], sorted(names_in(condition))) or (over == "sum" and counted == [text])
             return f"mean({text})" if same and _is(draft, text, DType.BOOL) else None
     return None
+
+
+def _scaled(draft: Draft, body: ast.expr) -> str | None:
+    """The mean for ``mean(x) * 100`` or ``100 * mean(x)``, or the sum, of scaled values; None for anything else."""
+    match body:
+        case ast.BinOp(ast.Call(ast.Name(), [value], []) as call, ast.Mult() | ast.Div(), ast.Constant(factor)):
+            scaled = ast.BinOp(value, body.op, body.right)
+        case ast.BinOp(ast.Constant(factor), ast.Mult(), ast.Call(ast.Name(), [value], []) as call):
+            scaled = ast.BinOp(body.left, body.op, value)
+        case _:
+            return None
+    number = isinstance(factor, int | float) and not isinstance(factor, bool)
+    same = number and called(call) in ("mean", "sum") and tried(draft, ast.unparse(scaled)) is not None
+    return f"{called(call)}({ast.unparse(scaled)})" if same else None
 
 
 _LINEAR = re.compile(r"(sum|mean)$|(ema|rolling)\(")  # ways to combine that keep a sum the sum of its parts

@@ -50,11 +50,10 @@ class RowNumbers:
                 del self._pairs[source, target]
                 step, count, most, rows = anew
                 log.warning(
-                    "`%s` of phase `%s`: in step %d each of its %d batches counts its rows from 0, so that all are"
-                    " taken for the first %d of the %d rows of `%s`, and the others have no values. Number the rows"
-                    " over the whole generation: `%s` of a micro-batch is `rows`, the indices that it has, as in"
+                    "`%s` of phase `%s` counts from 0 in each of the %d batches of step %d: all their rows are taken"
+                    " for the first %d of the %d rows of `%s`. Number the rows of the whole generation:"
                     " `for rows in torch.arange(%d).split(%d): log.observe(..., %s=rows)`",
-                    self._ids, target, step, count, most, rows, source, self._ids, rows, most, self._ids,
+                    self._ids, target, count, step, most, rows, source, rows, most, self._ids,
                 )  # fmt: skip
 
     def _anew(self, first: Frame, frame: Frame) -> tuple[int, int, int, int] | None:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from declog.errors import Entry, did_you_mean, elsewhere, in_flow, nearest
 from declog.errors.elsewhere import SYNONYMS
 from declog.language.dtypes import ABOVE, AXES, MEMBER, DType
-from declog.language.fixes import best_so_far, bins, earlier_steps, group_size, idioms, library_calls
+from declog.language.fixes import best_so_far, bins, constants, earlier_steps, group_size, idioms, library_calls
 from declog.language.fixes.best_so_far import best_of_mode, best_of_steps, compared_with_itself, of_all_steps, so_far
 from declog.language.fixes.modes import MODES, in_mode, of_one_mode, without_mode
 from declog.language.fixes.step_time import seconds_of
@@ -32,7 +32,6 @@ _CURVE = re.compile(
 _OF_LABELS = ("mean", "sum", "min", "max", "count", "std", "pstd", "var")  # reductions of numbers with `over=label`
 _TRACKED = re.compile(r"[A-Za-z_]\w*(?:/[A-Za-z_]\w*)+")  # names of metrics in trackers
 _SHOWN = re.compile(r"(?<![\w./'])[A-Za-z_][\w.]*(?: */ *[A-Za-z_][\w.]*)*(?![\w./']| *\()")  # also of one word
-_LIMIT = re.compile(r"(^|_)(max|min|limit|threshold|budget)(_|$)")
 
 
 def refuse_name(node: ast.Name, text: str, span: Span, scope: Scope) -> NoReturn:
@@ -56,8 +55,9 @@ def refuse_name(node: ast.Name, text: str, span: Span, scope: Scope) -> NoReturn
     # `length >= max_length` does not mean `length >= length`
     words = {part.id for part in ast.walk(parse(text).body) if isinstance(part, ast.Name)} - {name}
     near = scope.names() if words.isdisjoint(name.split("_")) else ()
-    bound = {"+": f"{name}_high", "-": f"{name}_low"}.get(text[: span[0]].rstrip()[-1:], "")  # `1 + epsilon`
-    near = [bound] if bound in near else near
+    same = elsewhere.same_signal(name, {*scope.names()} - words)
+    near = near if same is None else [same]
+    constants.refuse_bound(name, text, span, same or name, scope)
     if scope.noun != "signal":
         best_so_far.refuse_standstill(text, span, scope)
         if (best := so_far(name, text, scope)) is None:
@@ -79,8 +79,8 @@ def refuse_name(node: ast.Name, text: str, span: Span, scope: Scope) -> NoReturn
     if (call := idioms.of_call_in_name(name, scope.names(), scope.resolve)) is not None:
         here = re.sub(rf"\b{name}\b", call, text)
         refuse("DL302.undeclared", text, span, name=name, fix=f"write `{here}`")
-    if _LIMIT.search(name):
-        refuse("DL302.limit", text, span, name=name, known=near)
+    if (number := constants.example(name)) is not None:
+        refuse("DL302.limit", text, span, name=name, known=near, number=number)
     rewards = scope.resolve("rewards")
     of_function = isinstance(rewards, Node) and rewards.type.family
     if says_reward(name):
