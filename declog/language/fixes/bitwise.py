@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from declog.errors import Entry, Problem
 from declog.language.dtypes import DType
 from declog.language.nodes import Node
 from declog.language.notation import reduced
+from declog.language.parser import body_of, source_of
 
 _WORDS = {"&": " and ", "|": " or ", "~": "not "}
 _SIGN = re.compile(r"""("[^"]*"|'[^']*')|\s*([&|])\s*|(~)""")  # or a text in quotes, which stays
@@ -20,6 +22,7 @@ def in_words(text: str, tried: Callable[[str], Node | Problem], *, of_rows: bool
 
     Of rows, ``mean(reward | topic)`` is the mean of each topic, and ``mean(reward | length > 3)`` that of some rows.
     """
+    text = numbers_of_negations(text)
     call = reduced(text) or {"expr": text.strip()}
     inner = str(call["expr"])
     signs = [sign for sign in _SIGN.finditer(inner) if sign[1] is None]
@@ -30,3 +33,28 @@ def in_words(text: str, tried: Callable[[str], Node | Problem], *, of_rows: bool
         if len(dtypes) == 2 and dtypes[0] in (DType.FLOAT, DType.INT) and dtypes[1] in _KEYS:
             return Entry({**call, "expr": value, _KEYS[dtypes[1]]: condition})
     return f"write `{_SIGN.sub(lambda sign: sign[1] or _WORDS[sign[2] or sign[3]], text.strip())}`"
+
+
+def numbers_of_negations(text: str) -> str:
+    """Rewrite ``1 - ~x``, or ``1 - !x``, as `1 - (1 if not x else 0)`: the language computes with numbers only."""
+    for negated in (*_negated_numbers(re.sub(r"!(?!=)", "~", text)),):
+        operand = negated.removeprefix("~").strip()
+        for part in (f"(~{operand})", f"(!{operand})", f"~{operand}", f"!{operand}"):
+            text = text.replace(part, f"(1 if not {operand} else 0)")
+    return text
+
+
+def _negated_numbers(text: str) -> Iterator[str]:
+    """The parts ``~x`` of an expression with which it computes, as in ``1 - ~x``."""
+    body = body_of(text)
+    for node in () if body is None else ast.walk(body):
+        match node:
+            case ast.BinOp(left, ast.Add() | ast.Sub() | ast.Mult() | ast.Div(), right):
+                operands = [left, right]
+            case ast.UnaryOp(ast.USub() | ast.UAdd(), operand):
+                operands = [operand]
+            case _:
+                continue
+        for operand in operands:
+            if isinstance(operand, ast.UnaryOp) and isinstance(operand.op, ast.Invert):
+                yield source_of(text, operand)

@@ -435,7 +435,7 @@ def _with_metrics(text: str, scope: Scope) -> str:
         definitions.update(defined or {})
         return written
 
-    here = re.sub(r"\b(\w+)\(\s*([a-z_][\w./]*)\s*\)|\b([a-z_]\w*)\.(\w+)", named, text)
+    here = re.sub(r"\b(\w+)\(\s*([a-z_][\w./]*)\s*\)|\b([a-z_]\w*)\.(\w+)(?:\(\))?", named, text)
     return library_calls.naming(definitions, here)
 
 

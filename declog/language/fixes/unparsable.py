@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 
 from declog.errors import Entry, elsewhere
+from declog.language.fixes.bitwise import numbers_of_negations
 from declog.language.fixes.idioms import PIPE, REDUCTIONS, at_k, of_some_values, reduction
 from declog.language.fixes.library_calls import of_library
 from declog.language.parser import body_of
@@ -105,7 +106,7 @@ def spelt(text: str) -> str:
         sign = _SPELLINGS.get(word, word if word[0] in "'\"" else word.lower())
         return f" {sign} " if word in ("&&", "||") else f"{sign} " if word == "!" else sign
 
-    return re.sub(_SPELT, plain, text).strip()
+    return re.sub(_SPELT, plain, numbers_of_negations(text)).strip()
 
 
 def _of_no_progress(match: re.Match[str]) -> str:
