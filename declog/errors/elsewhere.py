@@ -1,4 +1,4 @@
-"""Words of other libraries, in the files beside this one: synonyms, further words, signals, calls, keys and attributes.
+"""Words of other libraries, in the files beside this one: synonyms, words, signals, values, calls, keys and attributes.
 
 Names of signals are those of TRL, verl, OpenRLHF, torchtune, tinker, rl-games and papers. Each line of their file names
 one signal. A name that a config does not have means the name on its line that the config has, in either direction:
@@ -43,6 +43,13 @@ def meanings(name: str) -> Mapping[str, str]:
 def calls() -> Mapping[str, str]:
     """Calls of other libraries, such as ``where(c, a, b)``, and the same in declog's words."""
     return dict(line.split(": ", 1) for line in _lines("calls.txt"))
+
+
+@cache
+def values(name: str) -> tuple[str, ...]:
+    """The expressions for a value that other tools have by name: `log(ratio)` for ``logr``; the likeliest first."""
+    lines = (line.split(": ", 1) for line in _lines("values.txt"))
+    return tuple(expression for expression, names in lines if name.lower() in names.split())
 
 
 @cache

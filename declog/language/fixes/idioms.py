@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from declog.errors import Entry, elsewhere, in_flow
@@ -25,7 +25,7 @@ from declog.language.fixes.library_calls import (
 )
 from declog.language.nodes import Node
 from declog.language.notation import reduced
-from declog.language.parser import body_of
+from declog.language.parser import body_of, names_in, tree_of
 from declog.language.smoothing import OF_PANDAS
 from declog.language.tree import listed
 
@@ -263,17 +263,33 @@ def reduction(word: str) -> str:
     return word if re.fullmatch(REDUCTIONS, word) else elsewhere.SYNONYMS.get(word.lower(), word)
 
 
-def of_call_in_name(name: str, names: Iterable[str], resolve: Callable[[str], object]) -> str | None:
-    """The call for ``logratio`` and ``reward_mean``: `log(ratio)`, `mean(reward, over=step)`; None for any other name.
+def of_value(name: str, names: Collection[str], resolve: Callable[[str], object]) -> str | None:
+    """The value for ``logr`` and ``reward_mean``: `log(ratio)`, `mean(reward, over=step)`; None for any other name.
 
     ``names`` are the signals, and ``resolve`` gives their nodes.
     """
-    stem, word = of_ending(name) or ("", "")
     if name.startswith("log") and (of := name[3:].lstrip("_")) in names:
         return f"log({of})"
+    computed = (one for one in elsewhere.values(name) if names_in(tree_of(one)) <= {*names})
+    if (expression := next(computed, None)) is not None:
+        return expression
+    stem, word = of_ending(name) or ("", "")
     node = resolve(stem) if word in ("mean", "std") and stem in names else None
     is_of_rows = isinstance(node, Node) and node.type.axis is Axis.COMPLETION
     return f"{word}({stem}, over=step)" if is_of_rows else None
+
+
+def with_values(text: str, names: Collection[str], resolve: Callable[[str], object]) -> str:
+    """An expression with the values of ``of_value`` in place of their names."""
+
+    def value(name: str) -> str | None:
+        return None if name in names else of_value(name, names, resolve)
+
+    for name in sorted(names_in(tree_of(text))):
+        if (expression := value(name)) is not None:
+            plain = text.strip() == name or isinstance(body_of(expression), ast.Name | ast.Call)
+            text = re.sub(rf"\b{name}\b(?!\()", expression if plain else f"({expression})", text)
+    return re.sub(r"\(\(([^()]+)\)\)", r"(\1)", text)
 
 
 def of_ending(name: str) -> tuple[str, str] | None:

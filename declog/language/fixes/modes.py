@@ -19,6 +19,30 @@ MODES = {
 }  # fmt: skip
 
 
+def of_split(name: str, text: str, modes: Iterable[str]) -> str | None:
+    """The fix for ``split == 'val'`` in an expression, a comparison of the mode; None for another name or text."""
+    words = {**words_of_evaluations(modes), "train": "train", "training": "train"}
+    compared = re.compile(rf"""\b{name}\s*(==|!=)\s*(['"])({"|".join(map(re.escape, words))})\2""")
+    here = compared.sub(lambda match: f"{MODE} {match[1]} {words[match[3]]!r}", text)
+    if name not in _OF_SPLITS or here == text:
+        return None
+    return f"write `{here}`; a label that you observe is declared: signals: {{any: {{{name}: completion text}}}}"
+
+
+_OF_SPLITS = (
+    "split",
+    "data_split",
+    "dataset_split",
+    "subset",
+    "partition",
+    "phase",
+    "stage",
+    "loop",
+    "run_mode",
+    "set",
+)
+
+
 def in_mode(name: str, modes: Iterable[str]) -> tuple[str, str] | None:
     """Split ``eval/reward``, ``eval_reward`` or ``reward_eval`` into the mode and the name of a metric.
 

@@ -12,7 +12,7 @@ from declog.errors.elsewhere import SYNONYMS
 from declog.language.dtypes import ABOVE, AXES, MEMBER, DType
 from declog.language.fixes import best_so_far, bins, constants, earlier_steps, group_size, idioms, library_calls
 from declog.language.fixes.best_so_far import best_of_mode, best_of_steps, compared_with_itself, of_all_steps, so_far
-from declog.language.fixes.modes import MODES, in_mode, of_one_mode, without_mode
+from declog.language.fixes.modes import MODES, in_mode, of_one_mode, of_split, without_mode
 from declog.language.fixes.step_time import seconds_of
 from declog.language.fixes.tracker_names import in_formula
 from declog.language.nodes import BUILTIN, LABEL, LABELLED, MODE, Node
@@ -48,6 +48,8 @@ def refuse_name(node: ast.Name, text: str, span: Span, scope: Scope) -> NoReturn
             rest, mode = without_mode(parse(text).body)
             fix = of_one_mode(rest, mode, scope.metrics)
         refuse("DL302.mode", text, span, name=name, noun=scope.noun, fix=fix)
+    if scope.noun == "signal" and (fix := of_split(name, text, scope.modes)) is not None:
+        refuse("DL302.undeclared", text, span, name=name, fix=fix)
     if name in _POSITIONS:
         refuse("DL302.position", text, span, name=name)
     if name.lower() in ("nan", "none", "null") and scope.noun == "signal" and text != name:
@@ -76,8 +78,7 @@ def refuse_name(node: ast.Name, text: str, span: Span, scope: Scope) -> NoReturn
             refuse("DL302.of_each_step", text, span, name=name, known=near)
         refuse("DL302.name", text, span, noun=scope.noun, name=name, known=near)
     group_size.refuse_group_size(text, span, scope)
-    if (call := idioms.of_call_in_name(name, scope.names(), scope.resolve)) is not None:
-        here = re.sub(rf"\b{name}\b", call, text)
+    if (here := idioms.with_values(text, [*scope.names()], scope.resolve)) != text:
         refuse("DL302.undeclared", text, span, name=name, fix=f"write `{here}`")
     if (number := constants.example(name)) is not None:
         refuse("DL302.limit", text, span, name=name, known=near, number=number)
