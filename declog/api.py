@@ -20,7 +20,7 @@ from declog.compiler import captures, compile
 from declog.config.compose import application_directory, compose, imports_of, working_directory
 from declog.config.composed import Composed
 from declog.config.interpolation import beside
-from declog.config.lint import beside_the_node, lint, self_first
+from declog.config.lint import beside_the_node, lint, overruled
 from declog.config.presets import declared, fitting
 from declog.config.problems.alerts_of_presets import without_presets
 from declog.config.problems.fix_trials import about, with_right_declarations, with_tried_fixes, without
@@ -110,7 +110,7 @@ def plan(
         raise composed.located(ConfigError(explained(composed, suspects)))
     names = data.get("metrics") or {} if composed.layers else {}
     plan = replace(
-        plan, warnings=(*plan.warnings, *self_first(composed), *beside_the_node(composed), *deprecated(composed)),
+        plan, warnings=(*plan.warnings, *overruled(composed), *beside_the_node(composed), *deprecated(composed)),
         user_metrics=frozenset(name for name in names if composed.home(("metrics", name)) is None),
         user_columns=frozenset(_user_columns(composed) if composed.layers else ()),
     )  # fmt: skip

@@ -29,7 +29,7 @@ from declog.sinks import known_kinds
 def notes(config: Composed, plan: Plan) -> Iterator[str]:
     """The notes that a run logs, all on the user's own lines. The presets of installed packages get no notes."""
     rules = (
-        _unseen, _of_families, _unopened, _thinned, _of_all, _replaced, _of_another_side, _redefined,
+        _unseen, _of_families, _unopened, _thinned, _of_all, _replaced, _reduced_as_below, _of_another_side, _redefined,
         _of_another_schema, _below_the_run, _outdented, _off, _of_one_step, _of_means, _of_pieces,
         _of_numbers, _of_constants,
     )  # fmt: skip
@@ -353,6 +353,20 @@ def _replaced(config: Composed, plan: Plan) -> Iterator[str]:
                 yield f"`{section}.{name}` means {means}, and drops the preset's `{dropped}`; {edit} keeps it"
             said = {str(key): node.plain for key, node in entry.entries.items() if node.value not in (None, "none")}
             keys[section, name] = said if entry.replaces else {**before, **said}  # without defaults
+
+
+def _reduced_as_below(config: Composed, plan: Plan) -> Iterator[str]:
+    """A note on an `expr` over another file's short form, ``m: p95(reward)``, whose reduction it keeps unsaid."""
+    reductions: dict[str, Any] = {}  # by metric: the reduction that a short form names
+    for name, entry in _said(config, "metrics"):
+        keys = entry.plain if entry.entries else {}
+        kept = reductions.get(name, "mean")
+        if "expr" in keys and "reduce" not in keys and not entry.replaces and kept != "mean":
+            if config.home(("metrics", name)) is None:
+                edit = _edit(config, ("metrics", name), {**keys, "reduce": "mean"})
+                yield f"`metrics.{name}` keeps `reduce: {kept}` of the short form that it changes; {edit} is the mean"
+        elif entry.replaces or "reduce" in keys:
+            reductions[name] = keys.get("reduce", "mean") if entry.replaces and "expr" in keys else "mean"
 
 
 def _of_another_side(config: Composed, plan: Plan) -> Iterator[str]:

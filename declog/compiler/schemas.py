@@ -90,6 +90,10 @@ def columns(draft: Draft, specs: Columns, row: Axis) -> tuple[ColumnOp, ...]:
 
 def _column(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Path) -> ColumnOp | None:
     for key, pattern in spec.redact.items():
+        if re.fullmatch(r"[\w .:-]+", key) is None:
+            fix = f"redact: {in_flow({'secret': key})}"
+            draft.report("DL202.redact_label", (*path, "redact", key), label=key, pattern=pattern, fix=fix)
+            continue
         try:
             patterns.pattern(pattern)
         except patterns.PatternError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path as FilePath
 from pathlib import PurePosixPath
@@ -20,7 +20,7 @@ from declog.config.origin import Origin
 from declog.config.overrides import ADDS, pasted
 from declog.config.presets import home_of
 from declog.config.problems.diagnostics import in_file
-from declog.config.search_path import GROUP, PROVIDER, teams
+from declog.config.search_path import GROUP, PROVIDER, provider_of, teams
 from declog.config.source_map import FileLocation, Layer, Location, OverrideLocation, shown_path
 from declog.config.uses import declared
 from declog.config.yaml_lint import surprise, suspicious
@@ -35,7 +35,8 @@ from declog.language.validation import validate
 # Keys of entries. None of them is the name of an entry: beside an empty entry, such a key has lost its indentation.
 _KEYS_OF_ENTRIES = frozenset({"expr", "where", "reduce", "formula", "axis", "kind", "above", "below", "schema"})
 _DEFAULTS = re.compile(r"^[\"']?defaults[\"']?\s*:", re.MULTILINE)
-_SELF_FIRST = re.compile(r"\b_self_[\"']?\s*(?:,|(?:#.*)?\n\s*-)")  # something stands behind it
+_SELF = "_self_"
+_SEVERAL = re.compile(r"\w[\"']?\s*(?:,|(?:#.*)?\n\s*-)")  # the defaults list may have several options
 
 
 def lint(config: Composed, nulls: Iterable[Path]) -> list[Problem]:
@@ -179,23 +180,43 @@ def _clash(
     return problem if chosen is None else replace(problem, where=in_file(problem, chosen))
 
 
-def self_first(config: Composed) -> Iterator[str]:
-    """A warning for each own file with `_self_` before a preset, which then overrides keys of the file."""
-    provenance = config.provenance
-    for file, text in provenance.texts.items():
-        names = [choice.option for choice in defaults_of(file, text)] if _SELF_FIRST.search(text) else []
-        later = names[names.index("_self_") + 1 :] if "_self_" in names else []
-        winners = _extended(later, provenance.texts)
-        overruled = []
-        for path, layers in provenance.layers.items() if later else ():
-            *before, last = layers
-            set_here = file in [layer.file for layer in before if layer.replaces]
-            if set_here and last.replaces and last.file in winners - {file}:
-                overruled.append(".".join(map(str, path[len(config.prefix) :])))
-        if overruled:
-            keys = ", ".join(overruled[:3]) + (", ..." if len(overruled) > 3 else "")
-            message = f"`_self_` stands before `{later[0]}`, which overrides what this file says of {keys}"
-            yield f"{shown_path(file)}: {message}; write `_self_` last: [{', '.join(later)}, _self_]"
+def overruled(config: Composed) -> Iterator[str]:
+    """A warning for each own file that a preset behind it in a defaults list, or behind its `_self_`, overrides."""
+    texts = config.provenance.texts
+    for file, text in texts.items():
+        choices = [*defaults_of(file, text)] if provider_of(file) is None and _SEVERAL.search(text) else []
+        for index, choice in enumerate(choices[:-1]):
+            itself = choice.option == _SELF
+            setter = file if itself else _file_of(choice.name, texts)
+            behind = [one for one in choices[index + 1 :] if one.option != _SELF]
+            later = [one.option for one in behind if itself or one.group is None]
+            winners = _extended(later, texts) - {file, setter}
+            if not itself:
+                winners = {winner for winner in winners if provider_of(winner) is not None}
+            if setter is None or not (keys := [*_keys_of_both(config, setter, winners)]):
+                continue
+            shown = ", ".join(keys[:3]) + (", ..." if len(keys) > 3 else "")
+            whose, where = ("this file says", "last") if itself else ("that says", "behind it")
+            order = [one.option for one in (*choices[:index], *behind, choice)]
+            order += [] if itself or _SELF not in [one.option for one in choices] else [_SELF]
+            message = f"`{choice.option}` stands before `{later[0]}`, which overrides what {whose} of {shown}"
+            yield f"{shown_path(file)}: {message}; write `{choice.option}` {where}: [{', '.join(order)}]"
+
+
+def _file_of(option: str, texts: Mapping[str, str]) -> str | None:
+    """The user's own file of an option of a defaults list; None for a shipped preset."""
+    files = (file for file in texts if FilePath(file).stem == option and provider_of(file) is None)
+    return next(files, None)
+
+
+def _keys_of_both(config: Composed, setter: str, winners: Collection[str]) -> Iterator[str]:
+    """The keys that a file sets and one of the ``winners`` sets after it, without those below such a key."""
+    above: Path | None = None
+    for path, (*before, last) in config.provenance.layers.items():
+        set_here = setter in [layer.file for layer in before if layer.replaces]
+        if set_here and last.replaces and last.file in winners and (above is None or path[: len(above)] != above):
+            above = path
+            yield ".".join(map(str, path[len(config.prefix) :]))
 
 
 def beside_the_node(config: Composed) -> Iterator[str]:

@@ -182,6 +182,8 @@ def declared(problem: Problem, config: Composed, fits: Fits) -> Problem:
         extended = f"a preset is extended: defaults: [{name}, _self_]"
         first, second = (extended, problem.fix) if problem.near is None else (problem.fix, extended)
         return replace(problem, fix=f"{first}\n{second}")
+    if problem.path[:1] == ("sinks",) and (sinks := _with_sinks(config)) is not None:
+        return replace(problem, fix=f"sinks: {in_flow(sinks)}")
     line = next((line for line in config.overrides if line.startswith(f"+{GROUP}/packs=")), None)
     if problem.path == ("packs",) and line is not None:  # Hydra puts a group's files into a node of its name
         return replace(problem, fix=line.replace("packs=", f"packs@{GROUP}=", 1))
@@ -198,6 +200,15 @@ def declared(problem: Problem, config: Composed, fits: Fits) -> Problem:
     if fits(pack, layer):
         fixes.append(_extended(pack, name, config))
     return replace(problem, fix="\n".join(fixes)) if fixes else problem
+
+
+def _with_sinks(config: Composed) -> list[str] | None:
+    """The sinks of ``[+parquet]`` and those of the layer below it; None for a list without such a name."""
+    layers = () if config.merged is None else config.merged.layers
+    lists = [node.plain for layer in layers if (node := layer.at((*config.prefix, "sinks"))) is not None]
+    if len(lists) < 2 or not any(str(name).startswith("+") for name in lists[-1]):
+        return None
+    return [*dict.fromkeys(str(name).removeprefix("+") for name in (*lists[-2], *lists[-1]))]
 
 
 def _of_a_preset(problem: Problem, name: str, config: Composed) -> Problem:

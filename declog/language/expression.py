@@ -357,7 +357,7 @@ class Compiler:
         if name not in AXES and (name == "prompt" or same_signal(name, ("group", "prompt"))):
             fix = wrong_calls.of_prompt(self.text, self.span(node), self.span(call), self.tried, slot.name == "within")
             self.fail(node, "DL306.prompt", name=name, fix=fix)
-        if (part := notation.part_of(name)) is not None:
+        if (part := notation.part_of(name) or wrong_calls.part_in_rows(name, call, self.text, self.tried)) is not None:
             names = self.scope.names() if self.scope.noun == "signal" else None
             fix = "drop the axis" if names is None else notation.without_part(part, call, self.text, names)
             self.fail(node, "DL306.part", name=name, part=part.replace("_", " "), fix=fix)

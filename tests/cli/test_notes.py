@@ -172,3 +172,19 @@ def test_an_alert_that_says_its_reduction(alert: str, cli: Cli, tmp_path: Path) 
     metrics = "metrics: {w: {expr: reward, reduce: [mean, max]}, r: mean(reward), lr: mean}\n"
     assert "judges" not in checked(cli, tmp_path, f"{metrics}alerts: {{x: {alert}}}\n")
     assert "judges `w.mean`" in checked(cli, tmp_path, f"{metrics}alerts: {{x: w > 1}}\n")
+
+
+@pytest.mark.parametrize(
+    ("below", "entry", "kept"),
+    [
+        ("p95(reward)", "{expr: length}", "p95"), ("sum(reward)", "{expr: reward > 0.5}", "sum"),
+        ("mean(reward)", "{expr: length}", None), ("reward", "{expr: length}", None),
+        ("{expr: reward, reduce: max}", "{expr: length}", None), ("p95(reward)", "{expr: length, reduce: max}", None),
+        ("p95(reward)", "mean(length)", None), ("p95(reward)", "{where: length > 5}", None),
+    ],
+)  # fmt: skip
+def test_an_expression_over_a_short_form(below: str, entry: str, kept: str | None, cli: Cli, tmp_path: Path) -> None:
+    """An `expr` keeps the reduction that another file's short form names, and nothing on the line says so."""
+    (tmp_path / "base.yaml").write_text(f"{GRPO}axes: {{group: {{size: 4}}}}\nmetrics: {{m: {below}}}\n")
+    answer = checked(cli, tmp_path, f"metrics: {{m: {entry}}}\n", "defaults: [base, _self_]\n")
+    assert (f"`metrics.m` keeps `reduce: {kept}`" in answer) is (kept is not None), answer

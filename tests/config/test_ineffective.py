@@ -173,6 +173,28 @@ def test_self_first_is_nobodys_business_where_nothing_is_lost(tmp_path: Path) ->
     assert declog.plan(declog.compose("mine", config_dir=folder)).warnings == ()
 
 
+@pytest.mark.parametrize(
+    ("defaults", "told"),
+    [
+        (
+            "[team, rloo, _self_]",
+            "which overrides what that says of axes.group.size, sinks; write `team` behind it: [rloo, team",
+        ),
+        ("[rloo, team, _self_]", None),
+        ("[team, {packs: [tools]}, _self_]", None),
+        ("[team, other, _self_]", None),
+    ],
+)
+def test_a_preset_behind_a_teams_file_is_told(tmp_path: Path, defaults: str, told: str | None) -> None:
+    """A shipped preset takes back the team's keys; a pack adds, and another file of the team's may override."""
+    team = "defaults: [grpo, _self_]\naxes: {group: {size: 4}}\nsinks: [jsonl]\n"
+    folder = written(tmp_path, team=team, other="sinks: [parquet]\n", mine=f"defaults: {defaults}\n")
+    warnings = declog.plan(declog.compose("mine", config_dir=folder)).warnings
+    assert [told is not None and told in warning for warning in warnings if "stands before" in warning] == [True] * (
+        told is not None
+    )
+
+
 def test_a_warning_is_an_error_under_strict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 1."""
     folder = written(tmp_path, full=f"every: 1\n{FULL}", mine="defaults: [_self_, full]\nevery: 5\n")

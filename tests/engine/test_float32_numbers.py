@@ -56,7 +56,7 @@ def test_a_bucket_has_its_edge(tmp_path: Path) -> None:
         with log.step(0):
             log.observe(x=torch.tensor(REWARDS))
 
-    assert run(config, body, tmp_path).scalars[0] == {"n/0-0.1": 3, "n/0.1-0.7": 4, "n/0.7+": 1}
+    assert run(config, body, tmp_path).scalars[0] == {"n/0-0.1": 3, "n/0.1-0.7": 4, "n/>0.7": 1}
 
 
 @pytest.mark.parametrize("level", [0.1, 0.7])

@@ -128,6 +128,10 @@ def _slashed(line: str, key: str, value: str, tree: Node | None) -> Problem:
     index = next((at for at, part in enumerate(parts) if at and "/" in part), 0)
     name, within = parts[index], index < len(parts) - 1
     plain = re.sub(r"[^a-z0-9_]+", "_", name.lower()).strip("_")
+    section, _, entry = name.partition("/")
+    if section in SECTIONS and parts[:index] == [GROUP]:  # `metrics/m`
+        fix = f"{sign}{'.'.join([GROUP, section, entry.replace('/', '_'), *parts[index + 1 :]])}={value}"
+        return problem_of(line, "DL101.slash_for_dot", fix=pasted(fix))
     start = len(sign) + len(".".join(parts[:index])) + bool(index)
     span = start, start + len(name)
     data = None if tree is None else tree.at(parts[: index - 1])
@@ -378,6 +382,8 @@ def _sink_problem(line: str, override: Override, span: tuple[int, int], names: l
     value = None if override.is_delete() else override.value()
     if value in (None, False) and not rest:
         chosen, options = [sink for sink in names if sink != name], ""
+    elif name.isdigit() and isinstance(value, str):  # a place in the list
+        chosen, options = [*dict.fromkeys((*names[: int(name)], value, *names[int(name) + 1 :]))], ""
     else:
         chosen = names if name in names else [*names, name]
         entry = ".".join(["sink_options", name, *(rest if rest or isinstance(value, dict) else ["profile"])])

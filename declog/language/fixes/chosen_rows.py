@@ -28,6 +28,8 @@ def of_rows(section: str, word: str, name: str, entry: Mapping[str, Any]) -> str
     conditions = [str(part["where"]) for part in said.values() if "where" in part]
     rows |= {"where": reduce(both, conditions)} if conditions else {}
     ordered = not {"key", "end"}.isdisjoint(rows)
+    if section == "tables" and "key" in _read(section, word, entry[word]) and "key" in said.get("filter", {}):
+        return "drop it: `filter` chooses the rows, and whoever reads the table sorts them"
     if word not in said or not (ordered or len(said) > 1):
         return None
     if not ordered:

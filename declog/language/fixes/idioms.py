@@ -285,7 +285,7 @@ def with_values(text: str, names: Collection[str], resolve: Callable[[str], obje
     def value(name: str) -> str | None:
         return None if name in names else of_value(name, names, resolve)
 
-    for name in sorted(names_in(tree_of(text))):
+    for name in sorted(names_in(body_of(text.strip()) or ast.Constant(None))):
         if (expression := value(name)) is not None:
             plain = text.strip() == name or isinstance(body_of(expression), ast.Name | ast.Call)
             text = re.sub(rf"\b{name}\b(?!\()", expression if plain else f"({expression})", text)

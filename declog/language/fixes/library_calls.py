@@ -102,6 +102,8 @@ def along_axis(name: str, call: ast.Call) -> str | None:
     None for a call without ``over``, or whose form lacks the axis. A function of one's own may have any axis.
     """
     over = next((word.value for word in call.keywords if word.arg == "over"), None)
+    if over is not None and ast.unparse(over) == "completion" and (fix := of_library(name, [*call.args, over])):
+        return fix
     fix = None if over is None else of_library(name, call.args)
     return fix if over is not None and fix and (ast.unparse(over) in fix or fix.startswith(YOURS)) else None
 

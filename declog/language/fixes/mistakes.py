@@ -12,6 +12,7 @@ from typing import Any
 
 from declog.errors import Path, Problem, elsewhere, in_flow, nearest, nested
 from declog.errors.elsewhere import SYNONYMS
+from declog.language.dtypes import AXES
 from declog.language.fixes import alert_keys, best_so_far, bins, chosen_rows, idioms, wrong_forms
 from declog.language.fixes.earlier_steps import BEFORE, CHANGES, RATIOS, SLOPES
 from declog.language.fixes.labelled_rows import of_labelled_rows, of_labelled_table
@@ -128,7 +129,7 @@ def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
     if value is None and set(data) == {key}:  # a file with one word
         return f"a preset is extended by `defaults: [{key}, _self_]`; a key has a value: `{key}: ...`"
     if key in EXTENDS:
-        base = value if isinstance(value, str) else ", ".join(map(str, value or ["grpo"]))
+        base = ", ".join(re.sub(r"\.ya?ml$", "", str(one)) for one in listed(value or "grpo"))
         return f"defaults: [{base}, _self_]"
     if nearest(key, ["defaults"]):
         return "did you mean `defaults`?"
@@ -245,6 +246,8 @@ def _of_a_config(key: str, value: Any) -> bool:
 
 def _elsewhere(key: str, value: Any) -> str | None:
     """The place of a key that does not belong at the top: `group_size` is `axes.group.size`, `expr` is a metric's."""
+    if isinstance(value, Mapping) and key.removesuffix("s") in AXES:
+        return f"axes: {in_flow({key.removesuffix('s'): value})}"
     first, _, last = ("group_size" if SYNONYMS.get(key) == "size" else key).partition("_")
     for section in keys(LogSpec):
         for name, inner_key in keys_at([section]).items():

@@ -52,8 +52,9 @@ def refuse_name(node: ast.Name, text: str, span: Span, scope: Scope) -> NoReturn
         refuse("DL302.undeclared", text, span, name=name, fix=fix)
     if name in _POSITIONS:
         refuse("DL302.position", text, span, name=name)
-    if name.lower() in ("nan", "none", "null") and scope.noun == "signal" and text != name:
-        refuse("DL302.missing", text, span, name=name, fix=f"write `{text[: span[0]]}missing{text[span[1] :]}`")
+    if name.lower() in ("nan", "none", "null") and scope.noun == "signal" and (text, name) != (name, "nan"):
+        here = f"write `{text[: span[0]]}missing{text[span[1] :]}`"
+        refuse("DL302.missing", text, span, name=name, fix="`null`, or drop the key" if text == name else here)
     # `length >= max_length` does not mean `length >= length`
     words = {part.id for part in ast.walk(parse(text).body) if isinstance(part, ast.Name)} - {name}
     near = scope.names() if words.isdisjoint(name.split("_")) else ()

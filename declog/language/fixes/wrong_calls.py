@@ -7,12 +7,13 @@ import re
 from collections.abc import Callable, Collection
 
 from declog.errors import Entry, Problem, did_you_mean, elsewhere
+from declog.language import notation
 from declog.language.dtypes import Axis, DType
 from declog.language.fixes import bins, idioms, library_calls
 from declog.language.functions import REQUIRED, Function
 from declog.language.functions.text import bucket_labels
 from declog.language.nodes import Node
-from declog.language.parser import arguments, body_of, called, tree_of
+from declog.language.parser import arguments, body_of, called, source_of, tree_of
 from declog.language.reductions import Reduction
 from declog.language.syntax import refuse
 
@@ -209,6 +210,15 @@ def instead(text: str, span: Span, fix: str) -> str:
     alone = not f"{before}{behind}".strip() or (re.search(r"[(,]\s*\Z", before) and re.match(r"\s*[),]", behind))
     operation = isinstance(body, ast.BinOp | ast.BoolOp | ast.Compare | ast.IfExp | ast.UnaryOp) and not alone
     return f"write `{before}{f'({written[1]})' if operation else written[1]}{behind}`{written[2] or ''}"
+
+
+def part_in_rows(axis: str, call: ast.Call, text: str, tried: Callable[[str], Node | Problem]) -> str | None:
+    """The part of a completion, a turn, whose rows ``count(x, over=row_id)`` reduces; None for any other call."""
+    value = tried(source_of(text, call.args[0])) if axis in _OF_ROWS and call.args else None
+    return notation.part_of(str(value.type.phase)) if isinstance(value, Node) else None
+
+
+_OF_ROWS = ("row", "rows", "row_id", "episode", "episode_id", "trajectory", "conversation", "rollout", "sample")
 
 
 def over_everywhere(fix: str, span: Span, tried: Callable[[str], Node | Problem]) -> str:

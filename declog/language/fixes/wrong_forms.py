@@ -82,12 +82,12 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
             return f"{name}: {in_flow(item)}"
         case ["alerts", name], bool():
             return f'{name}: "> 0.5"'
-        case ["output_dir" | "profile" as key], [item, *_]:
-            return f"{key}: {item}"
         case ["profile"], Mapping() if any(not isinstance(item, str) for item in value.values()):
             return f"profiles: {in_flow({name: as_profile(name, item) for name, item in value.items()})}"
-        case ["output_dir" | "profile" as key], Mapping() if value:
-            return f"{key}: {next(iter(value.values()))}"
+        case ["output_dir" | "profile" as key], Mapping() | list() if value:
+            return f"{key}: {next(iter(value.values() if isinstance(value, Mapping) else value))}"
+        case ["schemas", _, _, "redact"], str() | list():
+            return f"redact: {in_flow({'secret': '|'.join(map(str, listed(value)))})}"
         case ["sink_options"], list():
             return f"sinks: {in_flow(value)}"
         case ["sink_options", name], _ if not isinstance(value, Mapping | None) and name in _OPTIONS:

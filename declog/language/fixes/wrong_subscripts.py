@@ -117,6 +117,8 @@ def _of_metric(node: ast.Subscript, text: str, span: Span) -> str | None:
 def _of_subscript(node: ast.Subscript, text: str, span: Span, tried: Tried) -> str:
     """The fix for a subscript: a member of a family, a column, or the `where` of a metric; a mean for ``E[x]``."""
     of, inside = _OF_FRAMES.sub("", ast.unparse(node.value)), node.slice
+    if of == "1":
+        return f"write `{ast.unparse(inside)}`"
     if (best := _of_place(inside)) is not None:
         return _as_metric("which values count is a key", of, best, text, span)
     parts = inside.elts if isinstance(inside, ast.Tuple) else [inside]

@@ -182,6 +182,9 @@ def _alike(call: Call) -> str:
         return fix
     if len(truths) == 1 and numbers in ([0], [1]):
         return f"write `{truths[0]}`" if numbers == [int(call.name == "eq")] else f"write `not {truths[0]}`"
+    if len(truths) == 1 and not numbers and {*dtypes} <= {DType.BOOL, *NUMERIC}:
+        sides = [f"({node})" if node in truths else f"({node} > 0)" for node in call.args]
+        return f"write `{sides[0]} {'==' if call.name == 'eq' else '!='} {sides[1]}`"
     return "compare numbers with numbers, texts with texts: `len(x) > 3`, `x == '3'`; a word stands in quotes"
 
 

@@ -205,7 +205,8 @@ def bucket_labels(edges: Sequence[float]) -> list[str]:
     text = [label_text(edge) for edge in edges]
     starts = [label_text(edge + 1 if integers else edge) for edge in edges]
     first = "0" if edges[0] >= 0 else "-inf"
-    return [f"{low}-{high}" for low, high in zip([first, *starts[:-1]], text, strict=True)] + [f"{starts[-1]}+"]
+    last = f"{starts[-1]}+" if integers else f">{text[-1]}"  # the edge itself belongs to the bucket below it
+    return [*(f"{low}-{high}" for low, high in zip([first, *starts[:-1]], text, strict=True)), last]
 
 
 # ---- labels of several values, and of lists: `by` makes them, and no expression can name them
