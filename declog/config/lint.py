@@ -163,6 +163,22 @@ def clashes(config: Composed) -> Iterator[Problem]:
             yield _clash(composition.repository, origin, name, parent, shipped)
 
 
+def misplaced(config: Composed) -> Iterator[Problem]:
+    """DL101 for each file with defaults of its own that a defaults list puts below a key: `- acme@metrics.acme`."""
+    composition, depth = config.merged, len(config.prefix)
+    defaults = () if composition is None else composition.merged.defaults
+    packages = [tuple(filter(None, str(one.package or "").split("."))) for one in defaults]
+    of_files = {str(one.config_path): package for one, package in zip(defaults, packages, strict=True)}
+    for one, package in zip(defaults, packages, strict=True):
+        below = package[:depth] == config.prefix and len(package) > depth and packages.count(package) > 1
+        if composition is None or not below or of_files.get(str(one.parent)) != config.prefix:
+            continue
+        name, key = str(one.config_path).rpartition("/")[2], ".".join(package[depth:])
+        problem = Problem.of("DL101.below_a_key", package[depth:], name=name, key=key, fix=f"- {name}")
+        chosen = choice_of(composition.repository, one.parent, str(one.config_path))
+        yield problem if chosen is None else replace(problem, where=in_file(problem, chosen))
+
+
 def _clash(
     repository: Files, origin: Origin, name: str, parent: str | None, shipped: Mapping[FilePath, ConfigSource]
 ) -> Problem:

@@ -195,6 +195,18 @@ def test_a_preset_behind_a_teams_file_is_told(tmp_path: Path, defaults: str, tol
     )
 
 
+def test_a_whole_config_below_a_key(tmp_path: Path) -> None:
+    """Hydra's `@` puts a file of metrics below `metrics`; a file with a preset of its own belongs at the top."""
+    team = "defaults: [grpo, _self_]\naxes: {group: {size: 4}}\n"
+    folder = written(tmp_path, team=team, some="late: p95(reward)\n", mine="defaults: [team, some@metrics, _self_]\n")
+    assert "late" in {op.id for op in declog.plan(declog.compose("mine", config_dir=folder)).outputs}
+    (folder / "declog" / "mine.yaml").write_text("defaults: [grpo, team@metrics.team, _self_]\n")
+    with pytest.raises(ConfigError) as caught:
+        declog.plan(declog.compose("mine", config_dir=folder))
+    (problem,) = caught.value.problems
+    assert problem.message.startswith("`team` is a whole config") and problem.fix == "- team"
+
+
 def test_a_warning_is_an_error_under_strict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 1."""
     folder = written(tmp_path, full=f"every: 1\n{FULL}", mine="defaults: [_self_, full]\nevery: 5\n")
