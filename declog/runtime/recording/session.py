@@ -156,7 +156,7 @@ class Session(LogEvents):
         if stream.ordered:
             if self.step is not None:
                 raise _nested(number, self.step.number, f"; what runs ahead says its step: with log.at({number}): ...")
-            stream.check_rises(number)
+            stream.begins(number)
         return stream
 
     def _begin(self, scope: Scope, around: Scope | None, me: Origin) -> None:
@@ -371,10 +371,14 @@ class Session(LogEvents):
                 self.log(stream, label, stream.upto(None), failed=failed, last=True)
 
     def _end_steps_ahead(self) -> None:
-        """End, one by one, the steps that rows were recorded for, in a run that began no step."""
-        steps = self.train.with_rows
-        if self.train.last == self.start and len(steps) > 1:
+        """End, one by one, the steps that rows were recorded for and that never began; the last log event ends one.
+
+        It ends all of them if several ranks made steps: ranks may be ahead by other steps, and send the same events.
+        """
+        steps, alike = self.train.ahead, self.train.last == self.start or self._background.comm.world_size == 1
+        if len(steps) > 1 and not self.train.reached:
             self.dropped.never_ended(steps)
+        if len(steps) > 1 and alike:
             for step in steps:
                 self.last_step = self.train.last = step
                 self.step_ended(self.train, step, failed=False)

@@ -69,7 +69,7 @@ class DroppedRows:
         self._note(RuntimeFailure.of("DL513.unentered", call=call, what=what), rows)
 
     def never_ended(self, steps: Sequence[int]) -> None:
-        """Warn that rows were recorded for steps of which none began: the rows waited for the end of the run."""
+        """Warn that no step began for which rows were recorded ahead: the rows waited for the end of the run."""
         log.warning("%s", UsageError.of("DL513.unended", count=len(steps), first=steps[0], last=steps[-1]))
 
     def late(self, step: int, rows: int, *, committed: bool) -> None:

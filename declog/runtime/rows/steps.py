@@ -138,6 +138,7 @@ class Stream:
         self.beside = _NO_NUMBERS  # the trainer's own numbers, for the next log event
         self.earlier: dict[str, Frame] = {}  # rows of the open window from before a checkpoint
         self.back: int | None = None  # the step that the last rewind went back to
+        self.reached = False  # whether a step began for which rows had been recorded ahead
         self.ends: deque[WindowEnd] = deque()  # ends of windows that wait for scopes
         self.held: int | None = None  # a step that has ended, but for which the loop may still log numbers
         self.spent = 0.0  # the seconds that steps and blocks took
@@ -156,13 +157,19 @@ class Stream:
         """The numbers of the steps whose rows are not logged yet."""
         return [step.number for step in self.upto(None) if step.batches and step.number is not None]
 
-    def check_rises(self, number: int) -> None:
-        """Raise ``UsageError`` DL510 unless a step that begins has a higher number than the last step."""
+    @property
+    def ahead(self) -> list[int]:
+        """The numbers of the steps that rows were recorded for, and that have not ended."""
+        return [number for number in self.with_rows if self.last is None or number > self.last]
+
+    def begins(self, number: int) -> None:
+        """Note that a step begins. Raises ``UsageError`` DL510 unless its number is higher than the last step's."""
         if self.last is not None and number <= self.last:
             if self.back == self.last:
                 raise UsageError.of("DL510.kept", step=number, last=self.last, next=self.last + 1, back=number - 1)
             fix = (_ONE_BLOCK if number == self.last else _EPOCHS).format(step=number, next=self.last + 1)
             raise UsageError.of("DL510.rises", step=number, last=self.last, fix=fix, back=number - 1)
+        self.reached |= number in self._open
 
     def step(self, number: int) -> Step:
         """Return the open step with a number, or open it."""

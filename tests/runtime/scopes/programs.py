@@ -312,6 +312,9 @@ class Ledger:
 
     def close(self) -> None:
         """The run is over."""
+        ahead = sorted({number for number, _ in self._rows if self.last is None or number > self.last})
+        for number in ahead if len(ahead) > 1 else ():
+            self.step_ended(number)
         self.finish()
         if self._rows:
             numbers = [number for number, _ in self._rows]

@@ -12,10 +12,11 @@ import pytest
 import torch
 
 import declog
+from declog.runtime.ranks.comm import Comm
 from declog.runtime.recording.recorder import Recorder
-from declog.testing import MemorySink
+from declog.testing import MemorySink, run_ranks
 from tests.running import Tracker, pairs
-from tests.runtime.scopes.running import LATE, OUTSIDE, UNBOUND, run
+from tests.runtime.scopes.running import LATE, OUTSIDE, PROFILE, UNBOUND, run
 
 
 def steps(numbers: Sequence[Any]) -> Any:
@@ -341,7 +342,59 @@ def test_rows_that_name_steps_that_no_one_begins(at: bool, tmp_path: Path, caplo
     logged = run(body, tmp_path)
     assert logged.of("reward", "n") == {("train", k): (float(k), 1) for k in range(3)}
     assert logged.failures == {}
-    assert caplog.text.count("rows of 3 steps, 0 to 2, named their step, and no step began") == 1
+    assert caplog.text.count("rows of 3 steps, 0 to 2, named their step, and none of these steps began") == 1
+
+
+@pytest.mark.parametrize(("every", "expected"), [(1, {1000: 1.0, 2000: 2.0, 3000: 3.0}), (2, {1000: 1.0, 3000: 2.5})])
+def test_rows_that_count_in_other_units_than_the_loop(
+    every: int, expected: dict[int, float], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Tokens, samples or epochs as `step=` in a block of another step: each stands at its own, and one warning."""
+
+    def body(log: Recorder) -> None:
+        for k in (1, 2, 3):
+            with log.step(k):
+                log.observe(reward=[float(k)], step=1000 * k)
+                log.scalars({"x": k}, step=1000 * k)
+
+    logged = run(body, tmp_path, every=every)
+    assert logged.of("reward", "x") == {("train", step): (value, value) for step, value in expected.items()}
+    assert logged.failures == {}
+    assert caplog.text.count("rows of 3 steps, 1000 to 3000, named their step, and none of these steps began") == 1
+
+
+def test_rows_that_are_ahead_when_a_loop_stops(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A loop that prefetches two steps is right: nothing is said, and each step of which only rows came is logged."""
+
+    def body(log: Recorder) -> None:
+        for k in range(3):
+            log.observe(reward=[float(k)], step=k)
+        for k in range(2):
+            with log.step(k):
+                log.observe(reward=[k + 3.0], step=k + 3)
+
+    logged = run(body, tmp_path)
+    assert logged.of("reward") == {("train", k): (float(k),) for k in range(5)}
+    assert "DL513" not in caplog.text
+
+
+def test_ranks_that_are_ahead_by_other_steps_end_in_one_log_event(tmp_path: Path) -> None:
+    """Ranks send the same log events, so the last one has what each rank recorded ahead."""
+    sink = MemorySink()
+
+    def rank(comm: Comm) -> dict[str, int]:
+        sinks = [sink] if comm.rank == 0 else []
+        with declog.start(
+            {**PROFILE, "sinks": []}, sinks=sinks, output_dir=tmp_path / str(comm.rank), comm=comm
+        ) as log:
+            with log.step(0):
+                log.observe(reward=[0.0])
+            for k in range(1, 3 + comm.rank):
+                log.observe(reward=[float(k)], step=k)
+        return dict(log.failures)
+
+    assert run_ranks(2, rank) == [{}, {}]
+    assert {step: values["n"] for step, values in sink.scalars.items()} == {0: 2, 3: 5}
 
 
 def test_in_a_resumed_run_too(tmp_path: Path) -> None:
