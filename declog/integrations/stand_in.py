@@ -85,7 +85,7 @@ class LeftToLogger:
         histograms = {name: value for name, value in values.items() if is_histogram(value)}
         rows = self._tables.columns(flat, recorder.plan.signal_names)
         numbers = {name: value for name, value in values.items() if name not in histograms}
-        return {**recorder.scalars({**numbers, **rows}, step, **options), **histograms}
+        return {**recorder.scalars({**numbers, **rows}, step, note=False, **options), **histograms}
 
     def warn(self, values: Mapping[str, Any], recorder: declog.Recorder) -> None:
         """Warn about new names among the values, and note all names so far with the run."""

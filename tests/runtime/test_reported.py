@@ -73,6 +73,38 @@ def test_what_is_a_number(tmp_path: Path) -> None:
     assert failures == {}
 
 
+def test_values_that_are_no_numbers_are_named_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Rows come with their mean and a signal of their own, texts with the places for them; None is no value."""
+
+    def loop(log: declog.Recorder) -> None:
+        for step in range(2):
+            log.scalars({"adv": torch.ones(8), "in": {"lens": [1, 2]}, f"text_{step}": "x", "none": None}, step)
+            log.scalars({"note": "x", "empty": [], "ok": 1.0}, step)
+
+    sink, failures = run(loop, tmp_path)
+    assert (sink.scalars, failures) == ({0: {"ok": 1.0}, 1: {"ok": 1.0}}, {})
+    heads, rows, texts = (
+        "is left out of `log.scalars`:",
+        "or observe all values: log.observe",
+        "  fix: drop it; a fact of",
+    )
+    said = [record.message for record in caplog.records if heads in record.message]
+    assert [line.split(f" {heads} ") for line in "\n".join(said).splitlines() if heads in line] == [
+        ["[DL503] `adv`", "a tensor of float32 with shape (8,) is not one number"],
+        ["[DL503] `in/lens`", "a list of 2 is not one number"],
+        ["[DL504] `text_0`", "str 'x' is a text"],
+        ["[DL504] `note`", "str 'x' is a text"],
+        ["[DL504] `empty`", "a list of 0 is no number"],
+    ]
+    assert said[0].splitlines()[1:] == [
+        f"  fix: log.scalars({{'adv': adv.mean()}}); {rows}(adv=adv)",
+        "       one of your own, in the config: signals: {any: {adv: completion}}, metrics: {adv: mean(adv)}",
+        "       or as overrides: ['signals.any.adv=completion', 'metrics.adv=mean(adv)']",
+    ]
+    assert f"{{'in/lens': sum(lens) / len(lens)}}); {rows}(lens=lens)" in said[1]
+    assert said[2].splitlines()[1].startswith(f"{texts} the run is log.config({{'text_0': text_0}})")
+
+
 def test_a_nan_of_one_name_is_logged(tmp_path: Path) -> None:
     """Under its own name, whatever other names came, also where a name came in some calls of a window only."""
 

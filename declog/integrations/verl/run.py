@@ -295,7 +295,8 @@ class Run:
         """Log verl's numbers, except those that declog computes from the same batches."""
         log = self.recorder
         metrics = {name for name in reported if self._metrics.fullmatch(name)}  # names of the config's metrics
-        rest = log.scalars({name: value for name, value in reported.items() if name not in metrics & computed})
+        numbers = {name: value for name, value in reported.items() if name not in metrics & computed}
+        rest = log.scalars(numbers, note=False)
         for name in rest:
             self._leave_out(name, "it is no number")
         for name in (reported.keys() & log.plan.signal_names) - metrics - rest.keys():  # log a signal's number, too

@@ -6,6 +6,8 @@ open until a call for a later step, so several calls can belong to one step.
 
 from __future__ import annotations
 
+import logging
+import re
 import threading
 from collections.abc import Mapping
 from numbers import Real
@@ -18,8 +20,10 @@ from declog.language.dtypes import Axis, DType
 from declog.plans.ops import Plan
 from declog.runtime.recording.session import Session
 from declog.runtime.rows.scopes import Recording, Scope, here, origin
+from declog.runtime.rows.unknown_signals import no_number
 from declog.runtime.run.failures import Refused
 
+log = logging.getLogger("declog")
 REAL = "biuf"  # the kinds of numpy's dtypes that are real numbers
 
 
@@ -80,22 +84,33 @@ class LoggedNumbers:
         self._log = log
         self._session = session
         self._held: Scope | None = None  # keeps the window of the last step open
+        self._noted: set[str] = set()
         self._lock = threading.RLock()
+
+    def note(self, rest: Mapping[str, Any], between: str, before: str = "") -> None:
+        """Warn once per name of values that are no numbers; names that differ only in digits are one name."""
+        for key, value in rest.items():
+            name = f"{before}{key}"
+            if isinstance(value, Mapping):
+                self.note(value, between, name + between)
+            elif value is not None and (kind := re.sub(r"\d+", "0", name)) not in self._noted:
+                self._noted.add(kind)
+                log.warning("%s", no_number(self._session.plan, name, value))
 
     def take(self, values: Mapping[str, Any], step: int | None, between: str) -> dict[str, Any]:
         """Record the numbers of one call, and return the other values.
 
         A refused signal does not affect the other numbers; its error is raised after they are recorded.
         """
-        log, refused = self._log, Refused(self._session.failures)
+        recorder, refused = self._log, Refused(self._session.failures)
         signals, numbers, rest = split(self._session.plan, values, between)
         with self._lock:
-            scope, once = (log._here(), False) if step is None else self._scope(step)
+            scope, once = (recorder._here(), False) if step is None else self._scope(step)
             try:
                 if signals:
                     self._observe(scope, signals, refused)
                 if numbers:
-                    log._metrics_in(scope, numbers)
+                    recorder._metrics_in(scope, numbers)
             finally:
                 if once and scope is not None:
                     self._session.end(scope, failed=False)

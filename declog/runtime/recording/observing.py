@@ -155,9 +155,12 @@ class Observing(InTrainer, Recording):
 
     @answered
     def scalars(
-        self, values: Mapping[str, Any], step: int | None = None, *, commit: bool = False, between: str = "/"
-    ) -> dict[str, Any]:
+        self, values: Mapping[str, Any], step: int | None = None, *, commit: bool = False, between: str = "/",
+        note: bool = True,
+    ) -> dict[str, Any]:  # fmt: skip
         """Record named numbers, such as a loop passes to a tracker; returns the values that are no numbers.
+
+        With ``note`` a warning names each of these once. None is no value: it is silently left out.
 
         A name that the config declares as a signal is observed as that signal (see ``from: actor/kl_loss``). Other
         numbers are logged under their names, as by ``log_metric``. A number may be a tensor on any device; this does
@@ -171,6 +174,8 @@ class Observing(InTrainer, Recording):
         if not self._records():
             return {}
         rest = self._logged_numbers.take(values, None if step is None else step_number(step), between)
+        if note and rest:
+            self._logged_numbers.note(rest, between)
         if commit:
             self._logged_numbers.end()
         return rest

@@ -10,12 +10,13 @@ from difflib import get_close_matches
 from keyword import iskeyword
 from typing import Any
 
-from declog.errors import UnknownSignalError, in_flow, nearest
+from declog.errors import InputError, UnknownSignalError, in_flow, nearest
+from declog.language.dtypes import Axis
 from declog.language.notation import WORD
 from declog.language.scope import RESERVED
 from declog.plans.needs import Clause, signals_of
 from declog.plans.ops import Plan
-from declog.runtime.values.inputs import words_of
+from declog.runtime.values.inputs import describe, undeclared, words_of
 
 TEE = "tee"  # the preset of a logger's own numbers, whose config is named where the logger is
 EVALUATIONS = frozenset({"eval", "evaluation", "val", "valid", "validation", "test", "dev"})
@@ -29,7 +30,7 @@ def unknown_signals(plan: Plan, signals: Mapping[str, Any]) -> UnknownSignalErro
     near = {name: nearest(name, candidates) for name in names}
     sources = {op.name: op.source for op in plan.signals}
     computed = signals_of(plan)
-    fixes, last, undeclared = [], [], []
+    fixes, last, new = [], [], []
     for name in names:
         if name in plan.renamed:
             fixes.append(f"`{name}` is called `{plan.renamed[name]}` now")
@@ -46,25 +47,51 @@ def unknown_signals(plan: Plan, signals: Mapping[str, Any]) -> UnknownSignalErro
                 last.append(f"or {drop}, of all rows of a log event at once: another number than a mean of batches")
             else:
                 fixes.append(drop)
-            undeclared.append(name)
+            new.append(name)
         elif (meant := near[name]) is not None:
             fixes.append(f"did you mean `{meant}`?" if len(names) == 1 else f"`{name}`: did you mean `{meant}`?")
-            undeclared += [] if get_close_matches(name, [meant], cutoff=SURE) else [name]
+            new += [] if get_close_matches(name, [meant], cutoff=SURE) else [name]
         else:
-            undeclared.append(name)
-    undeclared = [name for name in undeclared if WORD.match(name) and name not in RESERVED and not iskeyword(name)]
-    if undeclared:
-        # a logger's tables are phases too, with their own rows; `any` has the phase of what is observed beside it
-        beside = _phases(plan, signals) - {"default"}
-        phase = "rollout" if plan.project == TEE else beside.pop() if len(beside) == 1 else "any"
-        in_config, overrides = _declarations({name: words_of(signals[name]) for name in undeclared}, phase)
-        call = f"wandb = declog.tee(wandb, {TEE!r}, {overrides})" if plan.project == TEE else overrides
-        fixes += [f"one of your own, in the config: {in_config}", f"or as overrides: {call}"]
-    fixes += last
-    if not fixes or any(near[name] is None for name in undeclared):
+            new.append(name)
+    new = [name for name in new if _may_be_declared(name)]
+    fixes += [*_own_signals(plan, signals, new), *last]
+    if not fixes or any(near[name] is None for name in new):
         fixes.append(f"signals: {', '.join(sorted(plan.signal_names))}")
     quoted = " and no signal ".join(f"`{name}`" for name in names)
     return UnknownSignalError.of("DL501.signal", config=plan.name, names=quoted, fix="\n".join(fixes))
+
+
+def no_number(plan: Plan, name: str, value: Any) -> InputError:
+    """Return the note on a value of ``log.scalars`` that is left out, with edits that log it."""
+    word, came = re.sub(r"\W", "_", name.rpartition("/")[2]), describe(value)
+    if isinstance(value, str):
+        return InputError.of("DL504.text_scalar", name=name, came=came, word=word)
+    axis, rows = undeclared(value)
+    if axis is not Axis.COMPLETION or not len(rows):
+        return InputError.of("DL504.no_scalar", name=name, came=came)
+    mean = f"sum({word}) / len({word})" if isinstance(value, list | tuple) else f"{word}.mean()"
+    fixes = [f"log.scalars({{{name!r}: {mean}}})"]
+    if name not in plan.signal_names and _may_be_declared(word):
+        fixes[0] += f"; or observe all values: log.observe({word}={word})"
+        if not any(op.any for op in plan.signals):
+            fixes += _own_signals(plan, {word: value}, [word])
+    return InputError.of("DL503.scalar", name=name, came=came, fix="\n".join(fixes))
+
+
+def _may_be_declared(name: str) -> bool:
+    return bool(WORD.match(name)) and name not in RESERVED and not iskeyword(name)
+
+
+def _own_signals(plan: Plan, signals: Mapping[str, Any], names: Collection[str]) -> list[str]:
+    """The edits that declare names of a call, in the config and as overrides; none if there are no names."""
+    if not names:
+        return []
+    # a logger's tables are phases too, with their own rows; `any` has the phase of what is observed beside it
+    beside = _phases(plan, signals) - {"default"}
+    phase = "rollout" if plan.project == TEE else beside.pop() if len(beside) == 1 else "any"
+    in_config, overrides = _declarations({name: words_of(signals[name]) for name in names}, phase)
+    call = f"wandb = declog.tee(wandb, {TEE!r}, {overrides})" if plan.project == TEE else overrides
+    return [f"one of your own, in the config: {in_config}", f"or as overrides: {call}"]
 
 
 def _of_mode(name: str, plan: Plan) -> str | None:
