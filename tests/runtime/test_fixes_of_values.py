@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import declog
 from declog.errors import InputError
 from declog.language.dtypes import Axis, DType
 from declog.runtime.values.inputs import accept
+from declog.testing import MemorySink
 
 NAN = float("nan")
 COLUMNS: dict[str, Any] = {
@@ -181,3 +183,39 @@ def test_the_edit_of_a_kind(type_: str, kind: str, edit: str) -> None:
     with pytest.raises(InputError) as caught:
         accept(replace(PLAN.sources["value"][0], dtype=DType(type_)), "value", COLUMNS[kind])
     assert str(caught.value.fix).startswith(f"`{edit}`")
+
+
+OF_FUNCTIONS = np.random.default_rng(0).random((8, 2))  # the rewards of two functions
+MATRICES: dict[str, Any] = {
+    "a tensor": torch.tensor(OF_FUNCTIONS),
+    "a tensor of rows": torch.tensor(OF_FUNCTIONS.T.copy()),
+    "an array": OF_FUNCTIONS,
+    "a list of lists": OF_FUNCTIONS.tolist(),
+    "a list of tensors": [*torch.tensor(OF_FUNCTIONS)],
+    "a list by function": [*OF_FUNCTIONS.T],
+    "a table": pd.DataFrame(OF_FUNCTIONS, columns=["fmt", "acc"]),
+    "a table without names": pd.DataFrame(OF_FUNCTIONS),
+    "many functions": np.tile(OF_FUNCTIONS, 3),
+}
+
+
+@pytest.mark.parametrize("other", [{}, {"reward": OF_FUNCTIONS[:, 0]}], ids=["alone", "with the rewards"])
+@pytest.mark.parametrize("case", MATRICES)
+def test_a_family_that_comes_as_a_matrix(case: str, other: dict[str, Any], tmp_path: Path) -> None:
+    """The mapping that the edit makes has the members' own values, by the rows of the call or by the longer side."""
+    rewards, sink = MATRICES[case], MemorySink()
+    with declog.start("grpo", ["axes.group.size=4"], sinks=[sink], output_dir=tmp_path) as log, log.step(0):
+        with pytest.raises(InputError, match=r"`rewards` is a family: .* of several members") as error:
+            log.observe(rewards=rewards, **other)
+        assert error.value.fix is not None
+        eval(f"log.observe({error.value.fix}, **other)", {"log": log, "rewards": rewards, "other": other})
+    means = [value for name, value in sink.scalars[0].items() if name.startswith("rewards/") and "mean" in name]
+    assert sorted(means) == pytest.approx(sorted([*OF_FUNCTIONS.mean(0)] * (len(means) // 2)))
+    assert len(means) == (6 if case == "many functions" else 2)
+
+
+def test_a_matrix_of_groups_is_one_member(tmp_path: Path) -> None:
+    """With one value for each completion of the call it is [prompts, completions], under the name that came."""
+    log = declog.start("grpo", ["axes.group.size=4"], sinks=[], output_dir=tmp_path)
+    with log, log.step(0), pytest.raises(InputError, match=r"fix: `rewards\.flatten\(\)`"):
+        log.observe(rewards=torch.rand(2, 4), reward=torch.rand(8))

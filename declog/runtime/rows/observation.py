@@ -17,7 +17,7 @@ from declog.runtime.recording.timing import Timed
 from declog.runtime.values.fixes import columns_of
 from declog.runtime.values.inputs import accept, describe, listed
 from declog.runtime.values.packs import Pack
-from declog.runtime.values.shapes import CallValues, shape_fix, turned
+from declog.runtime.values.shapes import CallValues, members_fix, shape_fix, turned
 from declog.runtime.values.tensors import HALF
 
 Tensor = torch.Tensor
@@ -138,10 +138,13 @@ class ReadObservation(Observation):
         if not op.family:
             self._put(op, op.key, op.source, value)
             return
+        came = value
         if not isinstance(value, Tensor | Mapping):
             value = listed(value)
-        # a family with one member
-        if isinstance(value, Tensor | np.ndarray | list | tuple) and op.axis is not Axis.STEP:
+        alone = isinstance(value, Tensor | np.ndarray | list | tuple) and op.axis is not Axis.STEP
+        if alone:  # a family with one member
+            if op.axis is not Axis.TOKEN and (fix := members_fix(op, came, self.call)) is not None:
+                raise InputError.of("DL503.matrix", name=op.source, came=describe(value), fix=fix)
             value = {op.source.removesuffix("s"): value}
         if not isinstance(value, Mapping):
             raise InputError.of("DL503.family", name=op.source, came=describe(value))
@@ -151,7 +154,7 @@ class ReadObservation(Observation):
                 raise InputError.of("DL504.member", name=op.source, member=member)
             if op.members and member not in op.members:
                 raise InputError.of("DL501.member", family=op.source, name=member, known=op.members)
-            self._put(op, (op.name, member), f"{op.source}[{member!r}]", values)
+            self._put(op, (op.name, member), op.source if alone else f"{op.source}[{member!r}]", values)
             members.add(member)
 
     def _put(self, op: SignalOp, key: Key, label: str, value: Any) -> None:

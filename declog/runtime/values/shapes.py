@@ -13,6 +13,7 @@ from declog.language.dtypes import Axis
 from declog.plans.ops import SignalOp
 from declog.runtime.values.fixes import entry_of
 
+MEMBERS = "abcd"  # names of members in an edit
 CallValues = Sequence[tuple[SignalOp, Any]]  # signals of one call, with their values
 _OF_PARAMETERS = re.compile(r"(\w+[_/])?(lr|learning_rate|weight_decay|momentum)s?")  # values per parameter group
 _TEXTS = ("content", "text", "completion", "response", "output", "answer")  # keys whose value is a text
@@ -48,6 +49,34 @@ def shape_fix(op: SignalOp, label: str, value: Any, call: CallValues = (), mask:
         edit, axis = "reduce or index it", {1: "completion", 2: "token"}.get(ndim, "")
     declares = axis and not op.family and (op.axis is Axis.STEP or op.name == op.source)
     return f"{edit}, or declare `{entry_of(op, f'axis: {axis}')}`" if declares else edit
+
+
+def members_fix(op: SignalOp, value: Any, call: CallValues) -> str | None:
+    """Return the edit that makes a mapping of member to values of a table or a matrix; None for other values.
+
+    The members are the columns, or the rows where the other values of the call, or else more columns than rows, say so.
+    A matrix with a value for each completion of the call is none of members, but of groups.
+    """
+    name, one = op.source, op.source.removesuffix("s")
+    rows, shape = rows_of_others(name, call), tuple(getattr(value, "shape", ()))
+    if isinstance(value, list | tuple):
+        lists = all(isinstance(item, list | tuple) or getattr(item, "ndim", 0) == 1 for item in value)
+        shape = (len(value), *({*map(len, value)} if lists else ()))
+    if len(shape) != 2 or min(shape) < 2 or rows == shape[0] * shape[1]:
+        return None
+    if hasattr(value, "iloc"):  # pandas
+        texts = all(isinstance(column, str) for column in value.columns)
+        return f"{name}={name}{'' if texts else f'.add_prefix({one!r})'}.to_dict('list')"
+    if hasattr(value, "columns"):
+        return f"{name}={name}.{'to_pydict' if hasattr(value, 'to_pydict') else 'to_dict'}()"  # Arrow, polars
+    of_rows = rows != shape[0] and (rows == shape[1] or shape[0] < shape[1])
+    number = shape[0] if of_rows else shape[1]
+    columns = f"[row[{{}}] for row in {name}]" if isinstance(value, list | tuple) else f"{name}[:, {{}}]"
+    part = f"{name}[{{}}]" if of_rows else columns
+    if number > len(MEMBERS):
+        return f"{name}={{f'{one}{{i}}': {part.format('i')} for i in range({number})}}"
+    names = op.members if len(op.members) == number else MEMBERS[:number]
+    return f"{name}={{{', '.join(f'{member!r}: {part.format(at)}' for at, member in enumerate(names))}}}"
 
 
 def _of_step(label: str, value: Any, ndim: int) -> tuple[str, str]:
