@@ -22,7 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 from declog.config.composed import Composed, is_plain, node_of, of_config, of_node, wrapped
 from declog.config.files import chooses_config, text_of
 from declog.config.fold import Composition
-from declog.config.hydra import InCode, Loader, config_loader
+from declog.config.hydra import InCode, Loader, config_loader, overrides_of_run
 from declog.config.origin import Origin
 from declog.config.overrides import ADDS, pasted, taken, with_equals, written
 from declog.config.problems.composition_errors import composition_error, unknown_preset
@@ -96,7 +96,7 @@ def _in_code(config: Mapping[str, Any], config_dir: str | FilePath | None) -> Or
 
 def _not_of_application() -> None:
     """Warn if a running application has overrides of declog: they change its own configuration, not this config."""
-    words = list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
+    words = overrides_of_run("task") if HydraConfig.initialized() else []
     lines = [line for line in words if re.match(rf"[+~]*{GROUP}[.=]", line)]
     if lines:
         shown = ", ".join(lines)

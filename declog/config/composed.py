@@ -21,7 +21,7 @@ from omegaconf.errors import OmegaConfBaseException, UnsupportedValueType
 
 from declog.config.files import application_with
 from declog.config.fold import Composition
-from declog.config.hydra import jobs, running_loader
+from declog.config.hydra import jobs, overrides_of_run, running_loader
 from declog.config.interpolation import Resolved, key_path, masked
 from declog.config.long_form import without_nulls
 from declog.config.origin import Origin
@@ -337,7 +337,7 @@ def _running() -> Origin | None:
     if not HydraConfig.initialized() or running_loader() is None:
         return None
     running = HydraConfig.get()
-    return Origin(str(running.job.config_name), tuple(running.overrides.task), application=True, running=True)
+    return Origin(str(running.job.config_name), tuple(overrides_of_run("task")), application=True, running=True)
 
 
 def _of_package(problem: Problem) -> Problem:

@@ -14,7 +14,7 @@ import importlib.util
 import pickle
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -28,6 +28,7 @@ from hydra._internal.utils import create_config_search_path
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.object_type import ObjectType
 from hydra.core.utils import setup_globals
 from hydra.errors import CompactHydraException, ConfigCompositionException
@@ -314,6 +315,15 @@ def running_loader() -> ConfigLoaderImpl | None:
     """The loader that composed the running application; None if no application of Hydra runs."""
     loader = GlobalHydra.instance().config_loader() if GlobalHydra.instance().is_initialized() else None
     return loader if isinstance(loader, ConfigLoaderImpl) else None
+
+
+def overrides_of_run(kind: str) -> list[str]:
+    """The overrides of the running application, of the kind ``task`` or ``hydra``, with ``${...}`` as it was written.
+
+    Reading the items of Hydra's list would resolve it.
+    """
+    overrides: Any = HydraConfig.get().overrides
+    return cast("list[str]", OmegaConf.to_container(overrides[kind], resolve=False))
 
 
 def merged_in_run(name: str | None, lines: list[str]) -> Merged:

@@ -6,10 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any
 
-from hydra.core.hydra_config import HydraConfig
-
 from declog.config.fold import Composition, fold
-from declog.config.hydra import Loader, config_loader, merged_in_run
+from declog.config.hydra import Loader, config_loader, merged_in_run, overrides_of_run
 from declog.config.overrides import written
 from declog.config.search_path import GROUP, ROOT
 
@@ -54,7 +52,7 @@ class Origin:
     def composition(self) -> Composition:
         """The configuration, composed again by the loader that composed it before. Raises Hydra's errors."""
         if self.running:
-            lines = [*HydraConfig.get().overrides.hydra, *self.lines]
+            lines = [*overrides_of_run("hydra"), *self.lines]
             return fold(*merged_in_run(self.config_name, lines), applied=True)
         return self.fold(self.loader, self.lines)
 
