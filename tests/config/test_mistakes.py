@@ -64,6 +64,7 @@ UNANSWERED = {
     "forty_second_stranger": 0,
     "forty_third_stranger": 0,
     "forty_sixth_stranger": 0,
+    "forty_ninth_stranger": 0,
     "forty_seventh_stranger": 0,
     "forty_fifth_stranger": 0,
     "forty_fourth_stranger": 0,

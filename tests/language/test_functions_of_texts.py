@@ -272,7 +272,6 @@ def of_text_and_number(text: str, other: float = 0.0, *, third: int) -> int:
     ("function", "expr", "parameter", "fix"),
     [
         (lambda completion: completion, "mean(f(t))", "completion", "def f(completion: str) -> float"),
-        (of_lists, "mean(f(t))", "texts", "def f(texts: str) -> float"),
         (lambda a, b: a, "mean(f(x, t))", "b", "def f(a, b: str) -> float"),
         (of_text_and_number, "mean(f(t, third=t))", "third",
          "def f(text: str, other: float = 0.0, *, third: str) -> int"),
@@ -283,6 +282,12 @@ def test_a_text_where_numbers_go(function: Any, expr: str, parameter: str, fix: 
     assert answer(function, expr) == (
         "DL305", f"`f` takes a number as `{parameter}`, and `t` is text", f"`{fix}`, which is called once per text"
     )  # fmt: skip
+
+
+def test_a_text_where_a_list_of_texts_goes() -> None:
+    """As TRL's rewards and reducers are written: a function is called once per text."""
+    said = "`f` is called once per text, and takes a list as `texts`"
+    assert answer(of_lists, "mean(f(t))") == ("DL305", said, "`def f(texts: str) -> float`")
 
 
 def of_all(completions, **kwargs):  # type: ignore[no-untyped-def]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,6 +37,7 @@ class Param:
     by_name: bool = False  # of a function of rows: the argument is passed by name
 
 
+_LISTS = re.compile(r"\b(list|tuple|Sequence|Iterable)\b", re.IGNORECASE)  # in an annotation
 OVER = Param("over", "axis", default=None)  # the axis that a function removes
 ROW = "convert the value, or say its type in the line of `def`: `-> float`, int, bool or str"
 PATTERN = Param("pattern", "constant", types=(str,))
@@ -165,6 +167,8 @@ def of_user(run: Callable[..., Any], name: str, returns: str | None = None) -> F
                 kind = bool if not said and returns_bool(run) else None
                 fix = _annotated(written, name, [item.name for item, arg in pairs if arg.type.text], kind)
                 fix = f"{fix}: {line}" if (line := of_one_row(run)) else fix
+                if _LISTS.search(inspect.formatannotation(items[index].annotation)):
+                    call.fail("DL305.lists", arg=index, name=name, parameter=items[index].name, fix=fix)
                 call.fail("DL305.annotation", arg=index, name=name, parameter=items[index].name, node=node, fix=fix)
         needed = [index for index in texts if not (params[index].takes_none and _no_value(call.args[index]))]
         need(call, DType.TEXT, args=needed)
