@@ -272,7 +272,7 @@ class Carryover:
             self._looks[pair] = LOOKS
             log.warning(
                 "step %d: `%s` came before `%s`, so its rows read those of the step before, by their `%s`. If those of"
-                " the same step are meant, observe `%s` first; ids that no two steps share leave no doubt",
+                " the same step are meant, observe `%s` first, or give ids that no two steps share",
                 step, target, source, self._plan.ids, source,
             )  # fmt: skip
 
@@ -304,14 +304,18 @@ class Carryover:
         source, target = search.source, search.target
         ids, count, sizes = self._plan.ids, span.stop - span.start, source.batches.rows
         batches, rows, of_source = search.of(batch)
+        asked = has_ids(search.target_ids, span)
+        if asked and not len(rows):
+            matched = search.matched(batch, span)
+            if len(batches) or (matched[0] >= 0).all():
+                return matched
         if not len(batches):
             rank = int(target.batches.rank[batch])
             if len(source.batches) and rank not in source.batches.rank:
                 ranks = listed(sorted({*map(str, source.batches.rank.tolist())}), 4)
                 raise RuntimeFailure.of("DL511.rank", target=target.phase, source=source.phase, rank=rank, ranks=ranks)
             raise RuntimeFailure.of("DL511.first", target=target.phase, source=source.phase)
-        asked = has_ids(search.target_ids, span)
-        if not count or (asked and not len(rows)):  # nothing to match, or nothing to match it with
+        if not count:
             return np.full(count, -1, np.int64), set()
         if asked != (of_source is not None):
             raise RuntimeFailure.of("DL511.ids", ids=ids, phase=(source if asked else target).phase)
@@ -323,9 +327,7 @@ class Carryover:
                     sizes=" and ".join(map(str, sizes[batches].tolist())), declare=declare, ids=ids or ROW_ID,
                 )  # fmt: skip
             return rows, set()
-        places, doubled = of_source.rows_of(search.target_ids[span])
-        batch_of = source.parts(Axis.COMPLETION, Axis.STEP).index
-        return places, {(one, other) for one, other in doubled if batch_of[one] == batch_of[other]}
+        return search.matched(batch, span)
 
 
 def _named(node: Node) -> Iterator[Node]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from declog.engine.blocks import Batches
 from declog.engine.frame import Frame, ranges
 from declog.engine.groups import digests
+from declog.language.dtypes import Axis
 from declog.language.segmented import Array
 
 
@@ -24,16 +25,38 @@ class Search:
         self.source_ids, self.target_ids = (
             None if ids is None else frame.column(ids, exact=True) for frame in (source, target)
         )
-        self._latest: tuple[bytes | None, NDArray[np.int64], RowsById | None] = None, np.zeros(0, np.int64), None
+        self._latest: dict[bool, tuple[bytes, NDArray[np.int64], RowsById | None]] = {}  # of earlier and later batches
 
-    def of(self, batch: int) -> tuple[NDArray[np.int64], NDArray[np.int64], RowsById | None]:
-        """The source batches for a batch of the target, their rows, and these rows by id (None if none has an id)."""
-        batches = candidates(self.source.batches, self.target.batches, batch)
-        if self._latest[0] != (key := batches.tobytes()):
+    def of(self, batch: int, *, later: bool = False) -> tuple[NDArray[np.int64], NDArray[np.int64], RowsById | None]:
+        """The source batches for a batch of the target, their rows, and these rows by id (None if none has an id).
+
+        They are those before the target, or ``later`` ones of its step.
+        """
+        choose = later_in_step if later else candidates
+        batches = choose(self.source.batches, self.target.batches, batch)
+        if later not in self._latest or self._latest[later][0] != batches.tobytes():
             rows = ranges(self.source.batches.rows, batches)
             ids = None if self.source_ids is None else self.source_ids[rows]
-            self._latest = key, rows, RowsById(ids, rows) if ids is not None and has_ids(ids, slice(None)) else None
-        return batches, *self._latest[1:]
+            by_id = RowsById(ids, rows) if ids is not None and has_ids(ids, slice(None)) else None
+            self._latest[later] = batches.tobytes(), rows, by_id
+        return batches, *self._latest[later][1:]
+
+    def matched(self, batch: int, span: slice) -> tuple[NDArray[np.int64], set[tuple[int, int]]]:
+        """The source row of each target row of a batch, -1 where none has its id; pairs of source rows with one id.
+
+        If no id of the batch is in both, ids that the batches before do not have are those of later ones of the step.
+        """
+        count, before = span.stop - span.start, self.of(batch)[2]
+        if self.target_ids is None or not has_ids(self.target_ids, span):
+            return np.full(count, -1, np.int64), set()
+        asked = self.target_ids[span]
+        places, doubled = (np.full(count, -1, np.int64), []) if before is None else before.rows_of(asked)
+        if (places < 0).any() and (later := self.of(batch, later=True)[2]) is not None:
+            behind, of_later = later.rows_of(asked)
+            if not ((places >= 0) & (behind >= 0)).any():
+                places, doubled = np.maximum(places, behind), [*doubled, *of_later]
+        batch_of = self.source.parts(Axis.COMPLETION, Axis.STEP).index
+        return places, {(one, other) for one, other in doubled if batch_of[one] == batch_of[other]}
 
     def overtaken(self) -> int | None:
         """The first step in which rows of the target read an earlier step of the source, which has their ids later.
@@ -45,12 +68,11 @@ class Search:
         if self.source_ids is None or self.target_ids is None:
             return None
         for batch, span in enumerate(spans(self.target)):
-            of_step = np.flatnonzero((here.rank == asked.rank[batch]) & (here.step == asked.step[batch]))
-            first = len(of_step) and (here.order[of_step] > asked.order[batch]).all()
-            if not first or not len(candidates(here, asked, batch)):
+            before, behind = (choose(here, asked, batch) for choose in (candidates, later_in_step))
+            if not len(behind) or (here.step[before] == asked.step[batch]).any():
                 continue
-            later = keys_of(self.source_ids[ranges(here.rows, of_step)])
-            if {*later}.intersection(keys_of(self.target_ids[span])) - {None}:
+            ids = ({*keys_of(self.source_ids[ranges(here.rows, some)])} for some in (before, behind))
+            if {*keys_of(self.target_ids[span])}.intersection(*ids) - {None}:
                 return int(asked.step[batch])
         return None
 
@@ -70,6 +92,12 @@ def candidates(source: Batches, target: Batches, batch: int) -> NDArray[np.int64
     if before.any():
         before &= source.step == source.step[before].max()
     return np.flatnonzero(before)
+
+
+def later_in_step(source: Batches, target: Batches, batch: int) -> NDArray[np.int64]:
+    """The source batches of a target batch's rank and step that come behind it."""
+    of_step = (source.rank == target.rank[batch]) & (source.step == target.step[batch])
+    return np.flatnonzero(of_step & (source.order > target.order[batch]))
 
 
 def has_ids(ids: Array | None, rows: slice | NDArray[np.int64]) -> bool:

@@ -73,6 +73,46 @@ def test_a_batch_without_rows_is_matched_with_any(tmp_path: Path) -> None:
     assert (log.failures, sink.scalars) == ({}, {0: {"x": 3.0}})
 
 
+@pytest.mark.parametrize(("type", "every", "ranks"), list(product(["int", "text"], [1, 3], [1, 2])), ids=str)
+def test_rows_that_come_before_their_rollout(
+    type: str, every: int, ranks: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Class: turns are observed as they happen, and the reward at the end of their step, by ids of one step alone."""
+    sink = MemorySink()
+
+    def rank(comm: FakeComm) -> dict[str, int]:
+        with declog.start(
+            config(type, every), sinks=[] if comm.rank else [sink], comm=comm, output_dir=tmp_path
+        ) as log:
+            for number in range(3):
+                ids = [f"{number}-{row}" if type == "text" else 4 * number + row for row in range(4)]
+                with log.step(number):
+                    log.observe(value=VALUES[number][[3, 0]], row=[ids[3], ids[0]])
+                    log.observe(reward=REWARDS[number][:2], row=ids[:2])
+                    log.observe(value=VALUES[number][[2, 1]], row=[ids[2], ids[1]])
+                    log.observe(reward=REWARDS[number][2:], row=ids[2:])
+            return dict(log.failures)
+
+    assert run_ranks(ranks, partial(rank)) == [{}] * ranks
+    of_steps = [VALUES[step][REWARDS[step] == 0] for step in range(3)]
+    windows = [np.concatenate(of_steps)] if every == 3 else of_steps
+    assert [values["x"] for values in sink.scalars.values()] == pytest.approx([rows.mean() for rows in windows])
+    assert "came before" not in caplog.text
+
+
+def test_rows_before_a_rollout_whose_ids_come_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Ids of each step mean the step before, and a batch of which only some are there is never of two steps."""
+    sink = MemorySink()
+    with declog.start(config("int", 1) | {"run": {}}, sinks=[sink], output_dir=tmp_path) as log:
+        for number, count in enumerate([2, 2, 3]):
+            with log.step(number):
+                log.observe(value=[10.0 * number + row for row in range(count)], row=range(count))
+                log.observe(reward=[number % 2, (number + 1) % 2, 0.0][:count], row=range(count))
+    assert [values.get("x") for values in sink.scalars.values()] == [0.0, 10.0]
+    assert "1 rows of phase `update` have ids `row` that the latest step of `rollout` does not have" in caplog.text
+    assert "observe `rollout` first, or give ids that no two steps share" in caplog.text
+
+
 def test_ids_of_one_phase_alone_are_told(tmp_path: Path) -> None:
     """The step in which only one of both phases has ids costs the metric of its window, and is named."""
     sink = MemorySink()

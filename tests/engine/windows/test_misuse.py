@@ -385,8 +385,8 @@ def test_phases_on_different_ranks(tmp_path: Path, caplog: pytest.LogCaptureFixt
 
 
 def test_update_before_rollout(tmp_path: Path) -> None:
-    """A join looks back only."""
-    batches = {"row": [0], "loss": [1.0]}, {"row": [0], "reward": [1.0]}
+    """Ids that neither the steps before nor the step itself has are looked up nowhere else."""
+    batches = {"row": [0], "loss": [1.0]}, {"row": [1], "reward": [1.0]}
 
     assert joined(*batches, folder=tmp_path) == (
         "[DL511] a batch of phase `update` came before any of `rollout`\n"
