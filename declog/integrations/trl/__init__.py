@@ -91,7 +91,7 @@ def attach(
     if config is None:
         config = "trainer" if support.method is None else f"trl_{support.method}"
     config = declog.compose(config, overrides)
-    _refuse_other_method(trainer, support, config)
+    _refuse_other_method(trainer, support, config, overrides)
     constants = constants_of(trainer, support)
     plan = declog.plan(config, constants=constants)
     open_step.open_trackers(trainer, plan)
@@ -161,12 +161,25 @@ def _presets(support: Support, constants: dict[str, Any], plan: declog.Plan) -> 
     return [name.template for op in plan.outputs if op.shown and op.id not in changed for name in op.names]
 
 
-def _refuse_other_method(trainer: Any, support: Support, config: Any) -> None:
+def _refuse_other_method(trainer: Any, support: Support, config: Any, overrides: Sequence[str]) -> None:
     """Raise ``UsageError`` for a preset of another method's trainer: nearly all of its metrics would be wrong."""
     of = _trainer_of(config)
     if support.method is not None and of in TRAINERS.values() and of != TRAINERS[support.method]:
         name = declog.config_of(config)["run"].get("project")
-        raise UsageError.of("DL510.other_method", name=name, of=of, type=type(trainer).__name__, method=support.method)
+        other = next(method for method, trainer_class in TRAINERS.items() if trainer_class == of)
+        preset = f"trl_{support.method}"
+        fix = _attached(config, f"trl_{other}", preset, overrides) or f"defaults: [{preset}, _self_] in your config"
+        raise UsageError.of(
+            "DL510.other_method", name=name, of=of, type=type(trainer).__name__, method=support.method, fix=fix
+        )
+
+
+def _attached(config: Any, name: str, preset: str, overrides: Sequence[str]) -> str | None:
+    """The call with another preset, if a config is the preset ``name`` itself; None if it is built on a preset."""
+    origin = config.origin
+    if origin is None or origin.config_dir is not None or origin.config_name != name:
+        return None
+    return f'declog.attach(trainer, "{preset}"' + f", {json.dumps([*overrides])}" * bool(overrides) + ")"
 
 
 def _trainer_of(config: Any) -> str | None:
@@ -237,11 +250,9 @@ def _note_other_preset(
         configured, preset_sinks = ([sink.id for sink in one.sinks] for one in (plan, preset))
         lost = configured != preset_sinks and config.home(("sinks",)) is not None  # sinks of the other preset
         sinks = f", whose sinks are {in_flow(preset_sinks)}: add `sinks: {in_flow(configured)}`;" if lost else ","
-        fix = f"defaults: [{preset.name}, _self_]{sinks} or declog.attach(trainer)"
-        origin = config.origin
-        if origin is not None and origin.config_dir is None and origin.config_name == plan.name:  # a preset by name
-            lines = [f"sinks=[{','.join(configured)}]"] * lost + [*overrides]
-            fix = f'declog.attach(trainer, "{preset.name}"' + f", {json.dumps(lines)}" * bool(lines) + ")"
+        lines = [f"sinks=[{','.join(configured)}]"] * lost + [*overrides]
+        fix = _attached(config, plan.name, preset.name, lines)
+        fix = fix or f"defaults: [{preset.name}, _self_]{sinks} or declog.attach(trainer)"
         log.warning(
             "not all that %s logs is in `%s`, which is not built on `%s`: %s\n  fix: %s",
             type(trainer).__name__, plan.name, preset.name, shown, fix,

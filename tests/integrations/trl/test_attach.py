@@ -119,6 +119,16 @@ def test_a_preset_of_the_other_method(model: Path, tmp_path: Path) -> None:
         declog.attach(trainer, "trl_grpo", STRICT)
 
 
+def test_a_file_on_the_preset_of_the_other_method(model: Path, tmp_path: Path) -> None:
+    """Class: a call with the right preset alone would lose what the file, or the overrides, say."""
+    trainer = cases.trainer_of(Case("rloo"), model, tmp_path)
+    (tmp_path / "mine.yaml").write_text("defaults: [trl_grpo, _self_]\nmetrics: {best: max(reward)}\n")
+    with pytest.raises(declog.UsageError, match=r"fix: defaults: \[trl_rloo, _self_\] in your config"):
+        declog.attach(trainer, tmp_path / "mine.yaml")
+    with pytest.raises(declog.UsageError, match=r'fix: declog.attach\(trainer, "trl_rloo", \["every=2"\]\)'):
+        declog.attach(trainer, "trl_grpo", ["every=2"])
+
+
 def test_attached_on_one_rank_only(model: Path, tmp_path: Path) -> None:
     """An error that says so, on whichever rank it is."""
     two_ranks("alone", model, tmp_path)
