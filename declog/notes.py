@@ -202,7 +202,7 @@ def _of_constants(config: Composed, plan: Plan) -> Iterator[str]:
     rows = [op.name for op in plan.signals if op.axis is Axis.COMPLETION and not op.family]
     rows = ["reward", *rows] if "reward" in entry_names(config.data, "signals", "derived") else rows
     for op in plan.metrics:
-        of_number = op.reduction.name in ("sum", "count") and all(arg.op == CONST for arg in op.args)
+        of_number = op.reduction.name in ("sum", "count") and {arg.op for arg in op.args} == {CONST}
         if of_number and config.home(("metrics", op.id)) is None:
             counted = next(iter(rows), "SIGNAL")
             yield f"`{op.id}` counts steps or calls, as a number has no rows: `count({counted})` counts rows"

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from declog.compiler.draft import Draft
 from declog.compiler.scopes import SignalScope
+from declog.errors import Problem
 from declog.language.dtypes import Axis
 from declog.language.nodes import SIGNAL, Node, walk
 from declog.language.phases import in_one_phase
@@ -41,10 +42,20 @@ def _refuse(draft: Draft, id: str, spec: MetricSpec, key: str, node: Node, targe
         for part in ast.walk(parse(text).body):
             value = scope.resolve(part.id) if isinstance(part, ast.Name) else None
             if isinstance(part, ast.Name) and isinstance(value, Node) and value.type.phase not in (None, target):
-                fix = in_one_phase(text, part, value, target, scope.declaration)
+                fix = in_one_phase(text, part, value, target, scope)
                 draft.report(
                     "DL313.condition", ("metrics", id, key), name=part.id, phase=target, metric=id,
                     other=value.type.phase, fix=fix,
                 )  # fmt: skip
                 return
     draft.report("DL313.metric", ("metrics", id, "expr"), name=node, phase=node.type.phase, metric=id, other=target)
+
+
+def far_condition(draft: Draft, spec: MetricSpec, reduction: str, tokens: Node, where: Node) -> Problem:
+    """The problem of a condition of another phase than the tokens whose reduction reads it with each of them."""
+    text, phase = str(spec.where), str(tokens.type.phase)
+    far = [node for node in walk(where) if node.type.phase not in (None, phase)][-1]
+    fix = in_one_phase(text, parse(text).body, where, phase, SignalScope(draft))
+    return Problem.of(
+        "DL313.sketch", reduction=reduction, tokens=tokens, name=far, phase=phase, other=far.type.phase, fix=fix
+    )

@@ -11,9 +11,9 @@ from typing import Any
 
 from declog.compiler import token_labels
 from declog.compiler.draft import Draft, fits
-from declog.compiler.fixes import metrics_of_metrics, reduced_parts, suggestions
+from declog.compiler.fixes import distinct_values, metrics_of_metrics, reduced_parts, suggestions
 from declog.compiler.fixes.axis_labels import refuse_axis
-from declog.compiler.metric_phase import phase_of
+from declog.compiler.metric_phase import far_condition, phase_of
 from declog.compiler.names import RANK, of_output
 from declog.compiler.scopes import FACTS, SignalScope, typed
 from declog.errors import Entry, Path, Problem, nearest
@@ -53,7 +53,8 @@ def metrics(draft: Draft) -> None:
                 continue
             ops = _Metric(draft, name, spec).ops()
             draft.metrics += ops if spec.prefer is None else _preferred(draft, name, spec, ops)
-        draft.problems = [suggestions.entire(problem, name, spec) for problem in draft.problems]
+        entire = (suggestions.entire(problem, name, spec) for problem in draft.problems)
+        draft.problems = [distinct_values.of_metric(draft, name, spec, problem) for problem in entire]
 
 
 def _compiles(draft: Draft, id: str, spec: MetricSpec) -> bool:
@@ -200,7 +201,6 @@ class _Metric:
             fix = metrics_of_metrics.of_metrics(self.draft, self.id, self.spec, parsed.body)
         elif "/" not in problem.marked and (metric := shown(parsed.text)):
             fix = f"the metric `{metric.id}` logs it: `{self.id}: {{formula: {metric.key}}}`"
-        fix = suggestions.of_distinct(self.spec, problem.fix or "") if fix is None else fix
         return problem if fix is None else replace(problem, fix=fix)
 
     def _intended(self, parsed: Parsed, code: str) -> str | None:
@@ -436,12 +436,14 @@ class _Metric:
         if clauses["by"] is not None:
             problem = Problem.of("DL312.token_labels", reduction=reduction.name, fix=fix)
             self.draft.report_first(problem, self.path("by"))
-        if any(
-            (node.type.text and node.op not in PLAIN) or node.type.axis in (Axis.GROUP, Axis.ALL)
-            for node in (() if condition is None else walk(condition))
-        ):
-            problem = Problem.of("DL312.token_where", reduction=reduction.name, fix=fix)
-            self.draft.report_first(problem, self.path("where"))
+        nodes = [] if condition is None else [*walk(condition)]
+        if any(node.type.phase not in (None, args[0].type.phase) for node in nodes):
+            far = far_condition(self.draft, self.spec, reduction.name, args[0], nodes[-1])
+            self.draft.report_first(far, self.path("where"))
+        elif any((one.type.text and one.op not in PLAIN) or one.type.axis in (Axis.GROUP, Axis.ALL) for one in nodes):
+            self.draft.report_first(
+                Problem.of("DL312.token_where", reduction=reduction.name, fix=fix), self.path("where")
+            )
 
     def _labelled(self) -> tuple[str, ...]:
         """The names of the labels: the text of `by` if it is a name, else an empty text."""

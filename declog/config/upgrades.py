@@ -111,6 +111,13 @@ def _alike(config: Composed, *paths: Path) -> bool:
     return len({(one.get("axis"), one.get("type", "float")) for one in said if isinstance(one, Mapping)}) == 1
 
 
+def _observed_in(config: Composed, path: Path) -> str | None:
+    """The phase in which code observes a derived signal, `from` its name; None for a signal that it cannot observe."""
+    signals = declared(config.data, "signals") if path[0] == "derived" else ()
+    homes = (str(one[1]) for one, entry in signals if isinstance(entry, Mapping) and entry.get("from") == path[-1])
+    return next(homes, None)
+
+
 def _for_each_config(config: Composed, both: Sequence[Path]) -> str | None:
     """The override that declares a signal at the path where a file does: it fits configs with and without that file."""
     for one, other in (both, both[::-1]):
@@ -141,6 +148,12 @@ def _explained(config: Composed, problem: Problem) -> Problem:
             fix = f"drop it: `{there}` declares `{both[1][-1]}`"
         elif both[1][1] == "any" and _alike(config, *both):
             fix = f"drop it: `{there}` is of every phase"
+        elif (home := _observed_in(config, both[1])) is not None:
+            fix = f"drop it: `{both[1][1]}` is there already, as it is observed with `{home}`"
+            name = f"{both[1][1]}_of_{both[0][1]}"
+            declared_as = in_flow(nested(("signals", both[0][1], name), here))[1:-1]
+            if both[0][1] not in (home, "any"):
+                fix += f"; another value in `{both[0][1]}` has another name: {declared_as}"
         return replace(problem, path=both[0], related=(both[1],), fix=fix)
     match = _UNKNOWN.fullmatch(problem.message)
     if match is not None and not is_entry(problem.path):

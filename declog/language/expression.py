@@ -293,7 +293,7 @@ class Compiler:
             values = arguments.get(slot.name)
             if values is None:
                 if slot.default is REQUIRED:
-                    fix = wrong_calls.instead(self.text, self.span(node), wrong_calls.completed(node, function))
+                    fix = wrong_calls.completed(self.text, function)
                     self.fail(node, "DL304.misses", function=function.name, name=slot.name, fix=fix)
                 if function.takes == "values":
                     args.append(self.graph.constant(math.nan if slot.default is None else slot.default))
@@ -426,7 +426,7 @@ class Compiler:
         for arg, part in zip(args, places, strict=True):
             if tokens is not None and arg.type.phase not in (None, tokens.type.phase):
                 phase, other = tokens.type.phase, arg.type.phase
-                fix = in_one_phase(self.text, part, arg, phase, self.scope.declaration)
+                fix = in_one_phase(self.text, part, arg, str(phase), self.scope)
                 self.fail(part, "DL313.expression", name=tokens, phase=phase, other=arg, other_phase=other, fix=fix)
         return [join(self.graph, arg, target, self.scope.phase_order) for arg in args]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from declog.errors import Problem
@@ -12,6 +12,7 @@ from declog.language.absence import PRESENT, asks
 from declog.language.dtypes import AXES, Axis, DType, Type, finest
 from declog.language.nodes import COMBINED, JOIN, WRITTEN, Graph, Node
 from declog.language.parser import names_in
+from declog.language.scope import Scope
 from declog.language.syntax import ExpressionError
 
 
@@ -57,23 +58,37 @@ def join(graph: Graph, node: Node, phase: str | None, order: Callable[[str], int
     return graph.make(JOIN, [node], type=replace(node.type, axis=axis, phase=phase), phase=phase)
 
 
-def in_one_phase(text: str, part: ast.expr, value: Node, phase: str | None, declared: Callable[[str], str]) -> str:
+def in_one_phase(text: str, part: ast.expr, value: Node, phase: str, scope: Scope) -> str:
     """The fix for a value of another phase than the tokens beside it. ``part`` is the syntax node of the value.
 
-    A signal named as a length becomes `size(token)`. ``declared`` returns the declaration of a signal, and `...` for a
-    derived name.
+    A signal named as a length becomes `size(token)`. Any other signal is observed in both phases, a derived one by a
+    name of its own. A value that reads groups or texts is observed in place of them, for tokens cannot read these.
     """
-    names = sorted({*names_in(part)} - AXES.keys())
-    if len(names) == 1 and _LENGTH.fullmatch(names[0]):
-        written = re.sub(rf"\b{names[0]}\b", "size(token)", text)
-        return f"write `{written}`"
-    if len(names) == 1 and (declaration := declared(names[0])) != "...":
-        return f"observe it in `{phase}` too, and declare it there: signals: {{{phase}: {{{names[0]}: {declaration}}}}}"
-    name = "_".join([*names[:2], "of", str(phase)])
-    kind = "" if value.type.dtype is DType.FLOAT else f" {value.type.dtype.value}"
-    axis = "step" if value.type.axis is None else value.type.axis.label
-    signal = f"signals: {{{phase}: {{{name}: {axis}{kind}}}}}"
-    return f"observe it in `{phase}` too, by a name of its own, {signal}, with `{name}` in place of `{value}`"
+    words = sorted({*names_in(part)} - AXES.keys())
+    nodes = {word: node for word in words if isinstance(node := scope.resolve(word), Node)}
+    types = {word: node.type for word, node in nodes.items() if node.type.phase not in (None, phase)}
+    if len(types) == 1 and _LENGTH.fullmatch(word := next(iter(types))):
+        return f"write `{_renamed(text, {word: 'size(token)'})}`"
+    names, here = {word: f"{word}_of_{phase}" for word in types}, ast.unparse(part)
+    if any(type.family or type.text for type in types.values()) or "over=" in here or "within=" in here or not types:
+        names, types = {here: "_".join([*(words[:2] or ["value"]), "of", phase])}, {here: value.type}
+    elif len(types) == 1 and (declared := scope.declaration(word := next(iter(types)))) != "...":
+        return f"observe it in `{phase}` too, and declare it there: signals: {{{phase}: {{{word}: {declared}}}}}"
+    declarations = ", ".join(f"{names[word]}: {_declaration(type)}" for word, type in types.items())
+    signals, written = f"signals: {{{phase}: {{{declarations}}}}}", names.get(here) or _renamed(here, names)
+    observed = f"observe `{'`, `'.join(names)}` in `{phase}` too, by a name of its own, {signals}"
+    return f"{observed}, with `{written}` in place of `{here}`"
+
+
+def _declaration(type: Type) -> str:
+    """The declaration of a value that stands beside tokens: a group's stands with each of its completions."""
+    axis = (Axis.COMPLETION if type.axis is Axis.GROUP else type.axis or Axis.STEP).label
+    return axis if type.dtype is DType.FLOAT else f"{axis} {type.dtype.value}"
+
+
+def _renamed(text: str, names: Mapping[str, str]) -> str:
+    """A text with other words for some names."""
+    return re.sub(r"\b[A-Za-z_]\w*", lambda match: names.get(match[0], match[0]), text)
 
 
 _LENGTH = re.compile(

@@ -63,6 +63,7 @@ UNANSWERED = {
     "thirty_eighth_stranger": 0,
     "forty_second_stranger": 0,
     "forty_third_stranger": 0,
+    "fiftieth_stranger": 0,
     "forty_sixth_stranger": 0,
     "forty_ninth_stranger": 0,
     "forty_seventh_stranger": 0,

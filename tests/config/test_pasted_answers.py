@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -324,6 +324,32 @@ def test_a_count_is_one_of_rows() -> None:
 
 
 @pytest.mark.parametrize(
+    ("keys", "reads"),
+    [
+        ("where: reward == 0, reduce: p50", np.median),
+        ("where: loss_mask and reward == 0", np.mean),
+    ],
+)
+def test_a_condition_of_the_rollout_on_tokens(keys: str, reads: Callable[[np.ndarray], Any], tmp_path: Path) -> None:
+    """Class: a signal of the rollout is observed in the update by another name, which stands for it and no more."""
+    text = f"signals: {{update: {{loss_mask: token bool}}}}\nmetrics: {{m: {{expr: entropy, {keys}}}}}\n"
+    (problem,) = problems_of(text, tmp_path, "defaults: [grpo, _self_]\n")
+    declared = re.search(r"signals: \{update: \{(.+?)\}\}, with `(.+)` in place of `(.+)`", str(problem.fix))
+    assert declared is not None
+    text = text.replace("loss_mask: token bool", f"loss_mask: token bool, {declared[1]}").replace(
+        declared[3], declared[2]
+    )
+    assert problems_of(text, tmp_path, "defaults: [grpo, _self_]\n") == []
+    sink, mask = MemorySink(), np.ones((4, 3), bool)
+    entropy, rewards = np.arange(12.0).reshape(4, 3) ** 2, np.array([0, 1, 0, 1])
+    config = declog.compose("mine", config_dir=tmp_path)
+    with declog.start(config, sinks=[sink], output_dir=tmp_path) as log, log.step(0):
+        log.observe(reward=rewards, length=[3] * 4, row_id=range(4))
+        log.observe(entropy=entropy, completion_mask=mask, loss_mask=mask, reward_of_update=rewards, row_id=range(4))
+    assert sink.scalars[0]["m"] == pytest.approx(reads(entropy[rewards == 0]), rel=0.02)
+
+
+@pytest.mark.parametrize(
     ("keys", "note"),
     [
         ("empty: mean(len(completion) == 0)", None),
@@ -333,6 +359,8 @@ def test_a_count_is_one_of_rows() -> None:
         ("v: {expr: reward, over: step, combine: var, every: 4}", None),
         ("v: {expr: reward, over: run_step, combine: var}", None),
         ("v: {expr: loss, over: batch, combine: var}", None),
+        ("v: sum(entropy * completion_mask)", None),
+        ("v: sum(2)", "`v` counts steps or calls"),
     ],
 )
 def test_notes_are_of_what_is_hardly_meant(

@@ -46,8 +46,16 @@ def of_weighted(id: str, spec: MetricSpec, reduction: str) -> str:
 
 
 def of_list(id: str, spec: MetricSpec) -> Problem | None:
-    """The problem of a list of expressions that is empty, or has reductions, ``[p10(x), p90(x)]``; None for another."""
+    """The problem of a list of expressions that is empty, or has reductions, ``[p10(x), p90(x)]``; None for another.
+
+    Ranks give no coefficient of Spearman's: `rank` orders equal values by their rows.
+    """
     exprs = spec.expr if isinstance(spec.expr, list) else []
+    ranked = [re.fullmatch(r"rank\(([^(),]+)\)", text) for text in exprs] if spec.reduce == "corr" else []
+    if ranked and all(ranked):
+        values = ", ".join(match[1] for match in ranked if match is not None)
+        reducer = library_calls.of_library("spearman", [*map(ast.Name, "ab")])
+        return Problem.of("DL304.ranks", (), values=values, reducer=reducer)
     calls = of_calls(exprs) if exprs and spec.reduce is None else None
     if calls is not None:
         return Problem.of("DL303.several", (), fix=in_flow({id: calls})[1:-1])
@@ -59,15 +67,6 @@ def of_list(id: str, spec: MetricSpec) -> Problem | None:
 def takes(reduction: Reduction) -> str:
     """The number of expressions that a reduction takes, in words."""
     return "one expression" if reduction.arity == 1 else f"{reduction.arity} expressions"
-
-
-def of_distinct(spec: MetricSpec, fix: str) -> str | None:
-    """The fix for ``nunique(x)`` with the keys that choose this metric's rows; None for another fix."""
-    if "max_labels: 1000" not in fix:
-        return None
-    rows: dict[str, Any] = {key: getattr(spec, key) for key in ("where", "every") if key in spec.model_fields_set}
-    rows |= {"over": "run"} if (spec.over or "").startswith("run") else {}
-    return fix.replace("max_labels: 1000", in_flow({"max_labels": 1000, **rows})[1:-1])
 
 
 def of_several(id: str, spec: MetricSpec, exprs: list[str] | None = None) -> str:

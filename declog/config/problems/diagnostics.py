@@ -15,16 +15,25 @@ compiler are not imported.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
 import yaml
 
 from declog.config.quoting import is_expression, stays_plain, value_end, within
-from declog.config.source_map import CodeLocation, FileLocation, Location, OverrideLocation, Provenance, StoreLocation
+from declog.config.source_map import (
+    CodeLocation,
+    FileLocation,
+    Layer,
+    Location,
+    OverrideLocation,
+    Provenance,
+    StoreLocation,
+)
 from declog.config.yaml_lint import surprise
 from declog.errors import Excerpt, Path, Problem, Where, in_flow
+from declog.language.keys import entry_path
 
 # The key itself is wrong, or another key beside it is missing; its value is not at fault.
 KEY_CODES = frozenset({"DL201", "DL203", "DL204"})
@@ -38,7 +47,8 @@ def located(problems: Iterable[Problem], provenance: Provenance, *, prefix: Path
     """
     distinct: list[Problem] = []
     seen: set[Problem] = set()
-    for problem in (_located(problem, provenance, prefix) for problem in problems):
+    problems = [*problems]
+    for problem in (_with_alike(_located(problem, provenance, prefix), problem, problems) for problem in problems):
         in_file = problem.where is not None and problem.where.line is not None
         same = replace(problem, path=()) if in_file else problem  # entries that share an anchor share its problem
         if same not in seen:
@@ -88,6 +98,7 @@ def _located(problem: Problem, provenance: Provenance, prefix: Path) -> Problem:
     key, layers = provenance.find((*prefix, *problem.path))
     if not layers:
         return problem
+    problem = _in_place(problem, provenance.layers.get((*prefix, *entry_path(problem.path)), ()))
     for path in problem.related:
         later_key, later = provenance.find((*prefix, *path))
         if path[:2] == problem.path[:2] and later and later[-1].rank > layers[-1].rank:
@@ -153,6 +164,24 @@ def entire(problem: Problem, value: str) -> Problem:
         return f"{match[1]}`{value.replace(source, match[2])}`" if is_expression(match[2]) and not means else match[0]
 
     return replace(problem, fix=_WRITTEN.sub(written, problem.fix or "") or None)
+
+
+def _in_place(problem: Problem, layers: Collection[Layer]) -> Problem:
+    """A problem of an entry whose fix sets the entry to null only if a lower layer has it, as the line goes anyway."""
+    null, fix = f"{entry_path(problem.path)[-1]}: null", problem.fix or ""
+    if null not in fix or len(layers) != 1:
+        return problem
+    return replace(problem, fix="drop it" if fix == null else fix.replace(f"{null}, ", ""))
+
+
+def _with_alike(located: Problem, problem: Problem, problems: Iterable[Problem]) -> Problem:
+    """A located problem in ``corr(f(x), f(y))``, whose fix also edits the other arguments that have its mistake."""
+    fix = located.fix or ""
+    for one in problems:
+        alike = one.message_key == problem.message_key and one.path[:-1] == problem.path[:-1] and one is not problem
+        edit = re.fullmatch("write `([^`]+)`", one.fix or "") if alike else None
+        fix = fix.replace(one.source or fix, edit[1]) if edit is not None else fix
+    return replace(located, fix=fix or None)
 
 
 def _quoted(problem: Problem, location: FileLocation) -> Problem:

@@ -22,5 +22,5 @@ def refuse_bound(name: str, text: str, span: tuple[int, int], constant: str, sco
     """Refuse ``1 - epsilon`` where the scope has a lower and an upper bound; ``constant`` is one of them, or a stem."""
     stem = constant.removesuffix("_high").removesuffix("_low")
     bound = {"+": f"{stem}_high", "-": f"{stem}_low"}.get(text[: span[0]].rstrip()[-1:])
-    if bound in scope.names():
+    if bound is not None and bound in scope.names():
         refuse("DL302.undeclared", text, span, name=name, fix=f"did you mean `{bound}`?")

@@ -48,8 +48,8 @@ def refuse_name(node: ast.Name, text: str, span: Span, scope: Scope) -> NoReturn
             rest, mode = without_mode(parse(text).body)
             fix = of_one_mode(rest, mode, scope.metrics)
         refuse("DL302.mode", text, span, name=name, noun=scope.noun, fix=fix)
-    if scope.noun == "signal" and (fix := of_split(name, text, scope.modes)) is not None:
-        refuse("DL302.undeclared", text, span, name=name, fix=fix)
+    if scope.noun == "signal" and (split := of_split(name, text, scope.modes)) is not None:
+        refuse("DL302.undeclared", text, span, name=name, fix=split)
     if name in _POSITIONS:
         refuse("DL302.position", text, span, name=name)
     if name.lower() in ("nan", "none", "null") and scope.noun == "signal" and (text, name) != (name, "nan"):

@@ -25,15 +25,27 @@ _EXAMPLES = {  # example arguments, by the parameter's name
 }  # fmt: skip
 
 
-def completed(call: ast.Call, function: Function) -> str:
-    """The fix for a call that misses arguments: the call with examples for them behind its own arguments."""
-    said = {item.arg for item in call.keywords}
-    missing = [slot for slot in function.params[len(call.args) :] if slot.name not in said]
-    required = [slot for slot in missing if slot.default is REQUIRED]
-    behind = "{}={}" if call.keywords else "{1}"  # by name if the call has other named arguments
-    further = [behind.format(slot.name, _EXAMPLES.get(slot.name, slot.name)) for slot in required]
-    written = [*map(ast.unparse, call.args), *(f"{item.arg}={ast.unparse(item.value)}" for item in call.keywords)]
-    return f"write `{function.name}({', '.join([*written, *further])})`"
+def completed(text: str, function: Function) -> str:
+    """The fix for calls that miss arguments: the text, with examples behind the arguments of each such call."""
+    return f"write `{ast.unparse(_Completed(function).visit(tree_of(text.strip())))}`"
+
+
+class _Completed(ast.NodeTransformer):
+    """Adds examples for the missing arguments of a function to each call of it."""
+
+    def __init__(self, function: Function) -> None:
+        self._function = function
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        """The call with the arguments that it misses, by name if it has other named arguments."""
+        self.generic_visit(node)
+        said = {item.arg for item in node.keywords}
+        slots = self._function.params[len(node.args) :] if called(node) == self._function.name else []
+        names = [slot.name for slot in slots if slot.default is REQUIRED and slot.name not in said]
+        behind = "{}={}" if node.keywords else "{1}"
+        further = ", ".join(behind.format(name, _EXAMPLES.get(name, name)) for name in names)
+        written = ast.unparse(node)[:-1]
+        return tree_of(f"{written}{', ' if said or node.args else ''}{further})").body if names else node
 
 
 def swapped(call: ast.Call, function: Function) -> str:
