@@ -155,6 +155,12 @@ class Frame:
         return None
 
     @property
+    def rowless(self) -> bool:
+        """Whether the batches have values per step only."""
+        axes = {*(block.axis for block in self.blocks), *(axis for axis, _ in self.texts.values())}
+        return axes <= {Axis.STEP} and not self.batches.completions
+
+    @property
     def by_ids(self) -> bool:
         """Whether ids alone define the groups."""
         if self.grouping is None:

@@ -16,12 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from declog.engine.blocks import Batches
 from declog.engine.evaluator import View
 from declog.engine.frame import EARLIER_GROUP, GROUP_ID, Frame, parted
 from declog.engine.layout import KIND
 from declog.engine.reduce import Report, failure
-from declog.engine.row_ids import Search, has_ids, spans
+from declog.engine.row_ids import Search, first_batches, has_ids, rows_of_steps, spans
 from declog.errors import RuntimeFailure, in_flow
 from declog.errors.messages import listed
 from declog.language.absence import absent, either
@@ -56,6 +55,7 @@ class Carryover:
         ]  # fmt: skip
         # pairs of phases: rows of the later one, the target, are looked up in the source
         self._pairs = {*self._groups, *((op.source, op.target) for op in plan.joins)}
+        self._of_steps: dict[tuple[str, str], NDArray[np.int64]] = {}  # by pair: the rows that a target stands for
         self._looks = Counter[tuple[str, str]]()  # by pair of phases: how often their order was looked at
         self._previous: dict[str, dict[int, deque[tuple[int, float]]]] = {op.name: {} for op in plan.previous}
 
@@ -106,6 +106,11 @@ class Carryover:
                     self._report(failure(f"`{previous.expr}`", error))
         sources = {source for source, _ in self._pairs}
         searched = {phase: self._searched(phase, joined) for phase in sources}
+        self._of_steps.clear()
+        for source in reversed([*self._plan.phases]):  # a target stands for rows of the latest phase that has some
+            for target in joined:
+                if (rows := searched.get(source)) is not None and self._stands_for(source, joined[target]):
+                    joined[target] = self._with_rows(rows, joined[target])
         for source, target in self._groups:
             if target in joined and (rows := searched[source]) is not None:
                 joined[target] = self._with_groups(rows, joined[target])
@@ -137,11 +142,11 @@ class Carryover:
             return _held(rows) if rows is not None and phase in self._steps else rows
         if phase in self._steps:
             return _held(held, new)
-        begun = _first_batches(new.batches)
+        begun = first_batches(new.batches)
         early = {  # the ranks whose targets begin before their new rows
             rank
             for source, target in self._pairs if source == phase and target in frames
-            for rank, at in _first_batches(frames[target].batches).items() if at <= begun.get(rank, at)
+            for rank, at in first_batches(frames[target].batches).items() if at <= begun.get(rank, at)
         }  # fmt: skip
         batches = enumerate(zip(held.batches.rank.tolist(), held.batches.step.tolist(), strict=True))
         needed = [
@@ -176,11 +181,27 @@ class Carryover:
 
     # -- joins
 
+    def _stands_for(self, source: str, target: Frame) -> bool:
+        """Whether a target has values per step only, and a metric or table needs them for rows of the source."""
+        ops = [
+            op for op in self._plan.joins if (op.source, op.target, op.axis) == (source, target.phase, Axis.COMPLETION)
+        ]
+        return target.rowless and any(self._is_missed(op, target) for op in ops)
+
+    def _with_rows(self, source: Frame, target: Frame) -> Frame:
+        """The target with the rows that each of its batches stands for; the target itself if that is not known."""
+        rows = rows_of_steps(source.batches, target.batches)
+        if rows is None:
+            return target
+        self._of_steps[source.phase, target.phase] = np.concatenate(rows)
+        counts = np.array([len(of_batch) for of_batch in rows], np.int64)
+        return replace(target, batches=replace(target.batches, rows=counts))
+
     def _is_missed(self, op: JoinOp, target: Frame) -> bool:
         """Whether a reader of the joined column could have a value: the target's rows have all else that it needs."""
         folds = tuple(fold for fold in self._plan.phases[op.target].folds if target.has(f"{fold.name}.n"))
         folded = {leaf.param("name") for leaf in walk(*expressions(folds)) if leaf.op == SIGNAL}
-        return bool(target.count(Axis.COMPLETION)) and any(
+        return bool(target.rowless or target.count(Axis.COMPLETION)) and any(
             all(any(need.name in folded or target.has(need.name) for need in clause) for clause in clauses)
             for clauses in self._needs[op.name]
         )
@@ -224,7 +245,7 @@ class Carryover:
         groups, ids = _earlier_groups(source), _earlier_groups(target)
         there = np.full(target.count(Axis.COMPLETION), ids is not None)
         ids, places = np.zeros(len(there), np.int64) if ids is None else ids, np.full(len(there), -1, np.int64)
-        search = Search(source, target, self._plan.ids)
+        search = self._search(source, target)
         for batch, span in enumerate(spans(target)):
             if target.has(GROUP_ID) and not (source.has(GROUP_ID) and has_ids(search.target_ids, span)):
                 continue
@@ -243,11 +264,13 @@ class Carryover:
     def _joined(self, op: JoinOp, source: Frame | None, target: Frame) -> Frame:
         if op.axis is Axis.STEP:
             return self._of_step(op, source, target)
+        if source is None and target.rowless:
+            return target  # `Inactive` tells of signals that never came
         if source is None:
             raise RuntimeFailure.of("DL511.nothing", source=op.source, target=op.target, expr=op.expr)
         view = View(source, self._plan.function)
         values = view.picked(op.expr, Axis.COMPLETION, np.arange(source.count(Axis.COMPLETION)))
-        search = Search(source, target, self._plan.ids)
+        search = self._search(source, target)
         places, doubles = self._places(search, op.expr)
         of_parts = part_of(op.source) is not None  # rows of a turn are none of a completion, whatever they hold
         if any(of_parts or not _same(values[..., [one]], values[..., [other]]) for one, other in doubles):
@@ -261,6 +284,9 @@ class Carryover:
         kind = view.kind(op.expr, Axis.COMPLETION)
         kind = kind if isinstance(kind, bool) else kind[..., places]
         return target.with_column(op.name, Axis.COMPLETION, values, op.expr.type.dtype, members, kind=kind)
+
+    def _search(self, source: Frame, target: Frame) -> Search:
+        return Search(source, target, self._plan.ids, self._of_steps.get((source.phase, target.phase)))
 
     def _tell_of_order(self, search: Search) -> None:
         """Warn once of rows that read the step before, because they are observed before those of their own step."""
@@ -287,6 +313,11 @@ class Carryover:
         for batch, span in enumerate(spans(target)):
             places[span], doubled = self._matched(search, batch, span)
             doubles |= doubled
+        if target.rowless and search.source_rows is None:
+            declare, ids = "" if self._plan.ids else f"`{IDS_OF_ROWS}`, and ", self._plan.ids or ROW_ID
+            raise RuntimeFailure.of(
+                "DL511.rowless", target=target.phase, source=source.phase, declare=declare, ids=ids
+            )  # fmt: skip
         if (places < 0).any():
             words = {
                 f"own_{node}": f"{node.type.axis.label} {'family' if node.type.family else node.type.dtype}"
@@ -301,6 +332,8 @@ class Carryover:
 
     def _matched(self, search: Search, batch: int, span: slice) -> tuple[NDArray[np.int64], set[tuple[int, int]]]:
         """Do the same for one batch of the target, whose rows are ``span``; -1 for an id that no source row has."""
+        if search.source_rows is not None:
+            return search.source_rows[span], set()
         source, target = search.source, search.target
         ids, count, sizes = self._plan.ids, span.stop - span.start, source.batches.rows
         batches, rows, of_source = search.of(batch)
@@ -363,13 +396,6 @@ def _same(one: Array, other: Array) -> bool:
     """Whether two values, or two families' values, are equal; values that are missing in both are equal."""
     pairs = zip(one.ravel().tolist(), other.ravel().tolist(), strict=True)
     return all(a == b or (a != a and b != b) for a, b in pairs)
-
-
-def _first_batches(batches: Batches) -> dict[int, tuple[int, int]]:
-    """Each rank's first batch: its step, and its order in the step."""
-    latest_first = np.lexsort((batches.order, batches.step))[::-1]
-    ranks, steps, orders = (column[latest_first].tolist() for column in (batches.rank, batches.step, batches.order))
-    return dict(zip(ranks, zip(steps, orders, strict=True), strict=True))
 
 
 def _latest_rows(held: Frame | None, new: Frame) -> Frame:

@@ -18,10 +18,15 @@ from declog.language.segmented import Array
 
 
 class Search:
-    """Looks up rows of a target's batches in a source. Successive batches mostly search the same rows."""
+    """Looks up rows of a target's batches in a source. Successive batches mostly search the same rows.
 
-    def __init__(self, source: Frame, target: Frame, ids: str | None) -> None:
-        self.source, self.target = source, target
+    ``source_rows`` has the source row of each target row if no lookup is needed.
+    """
+
+    def __init__(
+        self, source: Frame, target: Frame, ids: str | None, source_rows: NDArray[np.int64] | None = None
+    ) -> None:  # fmt: skip
+        self.source, self.target, self.source_rows = source, target, source_rows
         self.source_ids, self.target_ids = (
             None if ids is None else frame.column(ids, exact=True) for frame in (source, target)
         )
@@ -77,6 +82,13 @@ class Search:
         return None
 
 
+def first_batches(batches: Batches) -> dict[int, tuple[int, int]]:
+    """Each rank's first batch: its step, and its order in the step."""
+    latest_first = np.lexsort((batches.order, batches.step))[::-1]
+    ranks, steps, orders = (column[latest_first].tolist() for column in (batches.rank, batches.step, batches.order))
+    return dict(zip(ranks, zip(steps, orders, strict=True), strict=True))
+
+
 def spans(frame: Frame) -> Iterator[slice]:
     """The rows of each batch."""
     ends = np.cumsum(frame.batches.rows).tolist()
@@ -98,6 +110,20 @@ def later_in_step(source: Batches, target: Batches, batch: int) -> NDArray[np.in
     """The source batches of a target batch's rank and step that come behind it."""
     of_step = (source.rank == target.rank[batch]) & (source.step == target.step[batch])
     return np.flatnonzero(of_step & (source.order > target.order[batch]))
+
+
+def rows_of_steps(source: Batches, target: Batches) -> list[NDArray[np.int64]] | None:
+    """For each target batch all source rows of its rank, of its step or else of the latest step before.
+
+    None if two target batches of a rank are of one step, or one has no such rows.
+    """
+    rows: dict[tuple[int, int], NDArray[np.int64]] = {}
+    for rank, step in zip(target.rank.tolist(), target.step.tolist(), strict=True):
+        of_rank = np.flatnonzero((source.rank == rank) & (source.step <= step))
+        if (rank, step) in rows or not len(of_rank):
+            return None
+        rows[rank, step] = ranges(source.rows, of_rank[source.step[of_rank] == source.step[of_rank].max()])
+    return [*rows.values()]
 
 
 def has_ids(ids: Array | None, rows: slice | NDArray[np.int64]) -> bool:

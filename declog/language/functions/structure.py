@@ -139,7 +139,7 @@ def _ranked(call: Call) -> Type:
 
 
 BUILTIN.rows(
-    "rank", "x", Param("within", "axis"), rule=_ranked, help="the 1-based place of a completion, ascending, ties by row"
+    "rank", "x", Param("within", "axis"), rule=_ranked, help="the place of a completion: 1 is the smallest; ties by row"
 )(lambda view, node, x: segmented.rank(x, view.segments(Axis.COMPLETION, node.param("within"))))
 BUILTIN.rows("smaller", "x", Param("within", "axis"), rule=_ranked, help="how many completions have a smaller value")(
     lambda view, node, x: segmented.smaller(x, view.segments(Axis.COMPLETION, node.param("within")))
