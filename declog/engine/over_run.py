@@ -1,6 +1,6 @@
-"""Metrics over the run so far: reductions of all its rows, first and latest values, and smooth curves.
+"""Metrics over the run so far, by mode: reductions of all its rows, first and latest values, and smooth curves.
 
-Rank 0 only. A total (``sum``, ``count``) covers all modes; everything else covers one mode.
+Rank 0 only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from declog.plans.ops import FormulaOp, MetricOp
 log = logging.getLogger("declog")
 Cell = tuple[str, str]  # a member and a label, each "" if the metric has none
 Kept = deque[tuple[int | None, float]]  # (step, value); a rewind keeps a value whose step is None
-Key = tuple[str, str]  # a mode, or "" for all modes, and a metric's key
+Key = tuple[str, str]  # a mode and a metric's key
 LATEST = Smoothing("lag", 0)  # the curve of a metric without one
 
 
@@ -42,7 +42,7 @@ class OverRun:
 
     def names(self, op: MetricOp | FormulaOp, mode: str) -> Names:
         """The names that labels have so far."""
-        return self._names.get(_key(op, mode), NAMELESS)
+        return self._names.get((mode, op.key), NAMELESS)
 
     def of(
         self, op: MetricOp | FormulaOp, mode: str, step: int, window: Cells | None, state: State | None = None
@@ -64,7 +64,7 @@ class OverRun:
 
     def _learned(self, op: MetricOp | FormulaOp, mode: str, window: Cells) -> Cells:
         """Give the window's labels names over the run; a formula's labels beyond its limit are dropped."""
-        key, names = _key(op, mode), Names(tuple(name for name in window.labels if name != window.rest), window.rest)
+        key, names = (mode, op.key), Names(tuple(name for name in window.labels if name != window.rest), window.rest)
         together = self._names.get(key, NAMELESS).with_others(names)
         if isinstance(op, FormulaOp) and len(together.shown) > op.max_labels:
             together = Names(together.shown[: op.max_labels], together.rest)
@@ -78,7 +78,7 @@ class OverRun:
 
     def _reduced(self, op: MetricOp, mode: str, window: Cells | None, state: State | None) -> Cells | None:
         """Reduce all rows of the run, or the values of all pieces; missing values count in the latest window only."""
-        key, names = _key(op, mode), self.names(op, mode)
+        key, names = (mode, op.key), self.names(op, mode)
         if op.pool != "window" and window is not None:
             state = _of_pieces(op, window)
         before = self._states.get(key)
@@ -101,7 +101,7 @@ class OverRun:
 
     def _followed(self, op: MetricOp | FormulaOp, mode: str, step: int, window: Cells | None) -> Cells | None:
         """Update the first or the latest values, or their smooth curves, piece by piece in the order of steps."""
-        key, curve = _key(op, mode), op.smoothing or LATEST
+        key, curve = (mode, op.key), op.smoothing or LATEST
         values = self._values.setdefault(key, {})
         if window is not None and window.named(op) and step < self._steps.get(key, step):
             log.warning(
@@ -132,7 +132,7 @@ class OverRun:
     def going_on(self, mode: str) -> list[str]:
         """The keys of the metrics that keep the values of later steps when a mode goes back."""
         kept = {key for key, cells in self._values.items() if any(None in dict(one) for one in cells.values())}
-        return sorted(key for at, key in {*self._states, *kept} if at in ("", mode))
+        return sorted(key for at, key in {*self._states, *kept} if at == mode)
 
     def rewind(self, mode: str, step: int) -> None:
         """Take a mode back to an earlier step: its next windows are not late, and later values are forgotten."""
@@ -181,10 +181,6 @@ class OverRun:
             for mode, key, cells in data["values"] if carried(key, moments=False)
         }  # fmt: skip
         self._steps = {(mode, key): step for mode, key, step in data["steps"] if carried(key, moments=False)}
-
-
-def _key(op: MetricOp | FormulaOp, mode: str) -> Key:
-    return "" if isinstance(op, MetricOp) and op.total else mode, op.key
 
 
 def _undone(op: MetricOp | FormulaOp) -> bool:

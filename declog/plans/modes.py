@@ -26,7 +26,7 @@ class ModesOfMetrics:
         op = self._ops[key]
         if isinstance(op, FormulaOp):
             return self.of_expr(op.expr)
-        if op.total or op.empty is not None:  # a total covers all modes; `empty` gives a value in every mode
+        if op.empty is not None:  # it gives a value in every mode
             return self._all
         labelled = self._all if label is None or op.by is None or not _is_mode(op.by) else frozenset({label})
         return labelled if op.where is None else labelled & self._where(op.where)

@@ -165,7 +165,6 @@ def _value(op: MetricOp | FormulaOp, plan: Plan) -> str:
     over_run = op.over_run == "moments" if op.pool == "window" else op.over_run is not None
     span = f"of each {op.pool}" if last and over_run else "from the start of the run" if over_run else f"of {steps}"
     text = f"{reduced} of {what}, {rows}{span}"
-    text += " in all modes" if over_run and op.total else ""
     if op.over_run in ("last", "ema", "rolling", "lag") and op.pool == "window":
         text = f"{f'{last} values' if last else 'the latest' if smooth is None else 'moving average'} of {text}"
     text += "" if smooth is None or last else f", of which the past weighs {smooth.number:g}"

@@ -60,10 +60,7 @@ class Reduced:
 
     def past(self, name: str) -> list[list[int]]:
         """The windows up to now that a metric over the run is of."""
-        spec = self.spec(self.source(name))
         ended = self.moment.ended[self.every(self.source(name))]
-        if spec.get("over") == "run" and spec.get("reduce") in ("sum", "count"):
-            return ended  # a total is of all modes
         return [window for window in ended if self.case.blocks[window[0]].mode == self.moment.mode]
 
     def source(self, name: str) -> str:

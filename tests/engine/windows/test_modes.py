@@ -50,6 +50,29 @@ def test_eval_has_windows_of_its_own(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_a_value_over_the_run_is_of_its_mode(tmp_path: Path) -> None:
+    """The class: each reduction over the run, totals among them, of rows or values of steps, and in a formula."""
+    reductions = ("sum", "count", "mean", "max")
+    metrics = {f"run_{one}": {"expr": "x", "reduce": one, "over": "run"} for one in reductions}
+    metrics |= {"steps": {"expr": "sum(x)", "over": "run_step", "combine": "sum"}}
+    metrics |= {"twice": {"formula": "run_sum * 2"}}
+    config = profile({"x": ROWS}, metrics, modes={"eval": {"prefix": "eval/"}})
+
+    def body(log: Recorder) -> None:
+        for step in range(3):
+            with log.step(step):
+                log.observe(x=[1.0, 2.0])
+                with log.mode("eval"):
+                    log.observe(x=[10.0])
+
+    logged = {(step, mode): values for step, mode, values in phases(run(config, body, tmp_path))}
+    for count in (1, 2, 3):
+        for mode, values in (("train", [1.0, 2.0] * count), ("eval", [10.0] * count)):
+            total = sum(values)
+            expected = [total, len(values), total / len(values), max(values), total, 2 * total]
+            assert [*logged[count - 1, mode].values()] == expected
+
+
 def test_eval_inside_a_step(tmp_path: Path) -> None:
     """What was open is closed for train, and train goes on after it, with batches of its own."""
 

@@ -308,7 +308,7 @@ def test_a_plan_says_what_its_values_are() -> None:
     assert output_words(declog.plan(profile({"reward": ROWS}, metrics, every=10))) == {
         "reward": "mean of reward, over the completions of 10 steps",
         "trl": "mean of batch means of reward, over the completions of 10 steps",
-        "total": "sum of reward, over the completions from the start of the run in all modes",
+        "total": "sum of reward, over the completions from the start of the run",
         "{member}": "mean of logged, over the batches of 10 steps",
     }
 
