@@ -268,6 +268,7 @@ def _profile(draft: Draft, name: str, spec: ProfileSpec) -> ProfileOp:
         outputs=frozenset(of for of, _ in some if isinstance(of, tuple)),
         tables=frozenset(of for of, _ in some if isinstance(of, str)),
         names={of: globs for of, globs in some if isinstance(of, tuple) and len(globs) > 1},
+        hides=frozenset(of for of, _ in hidden[0] | hidden[1] if isinstance(of, tuple)),
         conditions=tuple(conditions),
         runtime=not closed,
         self_metrics=spec.self_metrics,

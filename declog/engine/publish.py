@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fnmatch
 import logging
-import string
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -12,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from declog.engine import formulas
+from declog.engine.alert_texts import FiredAlert, is_chosen
 from declog.engine.cells import Cells, MetricValues
 from declog.engine.evaluator import View
 from declog.engine.joins import KEPT
@@ -29,7 +29,7 @@ from declog.errors.messages import listed
 from declog.language.nodes import METRIC, Node, label_of
 from declog.plans.meaning import meanings
 from declog.plans.needs import judged, read
-from declog.plans.ops import NAME, AlertOp, Plan, ProfileOp
+from declog.plans.ops import AlertOp, Plan, ProfileOp
 from declog.records import RANKS, THEIRS, Alert, Beside, Histogram, Records, Scalar, Table, other_numbers
 
 log = logging.getLogger("declog")
@@ -71,7 +71,7 @@ class _Event:
     results: MetricValues
     named: Named
     tables: Sequence[Table]
-    alerts: tuple[Alert, ...]
+    alerts: Sequence[FiredAlert]
     nonfinite: Sequence[Scalar]  # how many values of each metric are NaN or infinite
     costs: Sequence[Scalar]  # declog's own costs
     partial: int | None  # how many ranks delivered rows, if some are missing
@@ -211,7 +211,7 @@ class Dispatcher:
                 if self._untaken.get((mode, number), (step, []))[0] != step:  # not yet: this step may be the last
                     del self._untaken[mode, number]
             else:  # alerts do not wait for the sink's turn
-                records = replace(event.blank, alerts=alerts if "alert" in route.accepts else ())
+                records = replace(event.blank, alerts=self._alerts_of(route, event))
                 if route.last:
                     self._keep((mode, number), step, event)
             submit(route, step, records, self._report)
@@ -285,7 +285,9 @@ class Dispatcher:
         self._report(RuntimeFailure.of("DL405.size", message=message, sink=route.id))
         return True
 
-    def _alerts(self, mode: str, step: int, results: MetricValues, due: Mapping[int, WindowState]) -> Iterator[Alert]:
+    def _alerts(
+        self, mode: str, step: int, results: MetricValues, due: Mapping[int, WindowState]
+    ) -> Iterator[FiredAlert]:
         """The alerts that fire. An alert is judged at log events at which all its metrics are due.
 
         While none of them has a value, it is not judged where no step ended, nor before its first judgement in a mode;
@@ -316,9 +318,9 @@ class Dispatcher:
                 cells = self._metrics.logged(read(*fields.values()), results)
                 numbers = formulas.shown(fields, cells, cell_name)
                 named = {text: self._named(node, cells, cell_name) for text, node in fields.items()}
-                alert = Alert(op.id, op.level, _worded(op, numbers, named))
-                self._fired(step, op, alert)
-                yield alert
+                fired = FiredAlert(op, numbers, named)
+                self._fired(step, op, fired.shown())
+                yield fired
 
     def _named(self, node: Node, cells: Mapping[str, Cells], cell_name: formulas.CellName) -> str:
         """The name of a value in an alert's text, as trackers show it; a computed value is named by its expression."""
@@ -363,8 +365,13 @@ class Dispatcher:
             tuple(scalars) if "scalar" in accepts else (),
             tuple(histograms) if "histogram" in accepts else (),
             tuple(prefixed(tables, prefix)) if "table" in accepts else (),
-            event.alerts if "alert" in accepts else (),
+            self._alerts_of(route, event),
         )
+
+    def _alerts_of(self, route: Route, event: _Event) -> tuple[Alert, ...]:
+        """The alerts that a sink accepts, as its profile shows them."""
+        profile = self._plan.profiles[route.profile]
+        return tuple(fired.shown(profile) for fired in event.alerts) if "alert" in route.accepts else ()
 
     def _hidden(self, profile: ProfileOp, results: MetricValues) -> set[Word]:
         """The outputs and name patterns that the profile's conditions hide at this log event."""
@@ -387,13 +394,8 @@ def _shown(named: Sequence[tuple[Output, Record]], profile: ProfileOp, hidden: C
         for output, record in named
         if output in outputs
         and not _among(output, record, hidden)
-        and _is_chosen(record.name, profile.names.get(output, ()))
+        and is_chosen(record.name, profile.names.get(output, ()))
     ]
-
-
-def _is_chosen(name: str, rules: Sequence[tuple[str, bool]]) -> bool:
-    """Whether a profile shows a name of an output. The last of its rules that matches decides; without one it does."""
-    return next((shown for glob, shown in reversed(rules) if fnmatch.fnmatchcase(name, glob)), True)
 
 
 def _among(output: Output, record: Scalar | Histogram | Table, words: Collection[Word]) -> bool:
@@ -424,27 +426,3 @@ def prefixed(records: Sequence[Record], prefix: str) -> list[Record]:
         item._replace(name=prefix + item.name) if isinstance(item, Scalar) else replace(item, name=prefix + item.name)
         for item in records
     ]
-
-
-def _worded(op: AlertOp, numbers: Mapping[str, float | None], named: Mapping[str, str]) -> str:
-    """The alert's text, filled with its metrics' values and their names; one that cannot be filled stays as it is."""
-    try:
-        return _Text(named).vformat(op.text, (), numbers)
-    except (KeyError, ValueError):
-        return op.text
-
-
-class _Text(string.Formatter):
-    """A formatter that reads ``{length.max}`` as one name, not as an attribute; ``{kl:name}`` is the name itself."""
-
-    def __init__(self, named: Mapping[str, str]) -> None:
-        self._named = named
-
-    def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, str]:
-        return (field_name, kwargs[field_name]), field_name
-
-    def format_field(self, value: Any, format_spec: str) -> str:
-        name, number = value
-        if format_spec == NAME:
-            return self._named[name]
-        return "absent" if number is None else str(super().format_field(number, format_spec))

@@ -281,7 +281,7 @@ class MetricOp(OutputOp):
 
     @property
     def total(self) -> bool:
-        """Whether the value adds up over all modes."""
+        """Whether the value adds up over the run."""
         return self.over_run == "moments" and self.pool == "window" and self.reduction.name in ("sum", "count")
 
 
@@ -419,7 +419,8 @@ class ProfileOp:
 
     ``names`` choose among the members and labels of an output: globs of names, each with whether it shows or hides. The
     last glob that fits counts. ``conditions`` hide names at a log event: (names, a condition, whether the names are
-    hidden if the condition holds or if it does not). ``idle``: the profile's `show` adds nothing.
+    hidden if the condition holds or if it does not). ``hides``: the outputs, or some of their names, that its `hide`
+    selects. ``idle``: the profile's `show` adds nothing.
     """
 
     name: str
@@ -429,6 +430,7 @@ class ProfileOp:
     runtime: bool = True  # values of log_metric are shown
     self_metrics: bool = False  # declog's own costs are shown
     names: Mapping[tuple[Key, bool], tuple[tuple[str, bool], ...]] = field(default_factory=dict)
+    hides: frozenset[tuple[Key, bool]] = frozenset()
     idle: bool = False
 
 

@@ -170,6 +170,44 @@ def test_what_stopped_coming_is_known_after_a_resume(tmp_path: Path) -> None:
     assert [step for step, _ in sink.alerts] == [3]
 
 
+HIDING: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "a tag": (
+        {"hide": ["tag:private"]},
+        ["x is hidden: x > 0.0", "high is hidden: high > 0.0", "more is 3: more > 0.0"],
+    ),
+    "a name": ({"hide": ["x"]}, ["x is hidden: x > 0.0", "high/a is 2: high > 0.0", "more is 3: more > 0.0"]),
+    "a label": ({"hide": ["high/*"]}, ["x is 2: x > 0.0", "high is hidden: high > 0.0", "more is 3: more > 0.0"]),
+    "shown again": ({"hide": ["tag:private"], "show": ["x", "high"]}, []),
+    "all but some": ({"only": ["more"]}, []),
+    "some labels": ({"hide": ["high/b"]}, []),
+}
+
+
+@pytest.mark.parametrize(("hiding", "texts"), HIDING.values(), ids=HIDING)
+def test_a_value_that_a_profile_hides_is_not_in_its_alerts(
+    hiding: dict[str, Any], texts: list[str], tmp_path: Path
+) -> None:
+    """The class: each way to hide a metric or a name of it; `only` chooses curves, and hides no value of an alert."""
+    metrics = {
+        "x": {"expr": "x", "tags": ["private"]}, "high": {"expr": "x", "by": "level", "tags": ["private"]},
+        "more": {"formula": "x + 1"},
+    }  # fmt: skip
+    config = profile(
+        {"x": "completion", "level": "completion text"}, metrics, alerts=dict.fromkeys(metrics, "> 0"),
+        profiles={"public": hiding}, sinks=["jsonl"], sink_options={"jsonl": {"profile": "public"}},
+    )  # fmt: skip
+
+    def body(log: Recorder) -> None:
+        with log.step(0):
+            log.observe(x=[2.0], level=["a"])
+
+    sink = run(config, body, tmp_path)
+    plain = ["x is 2: x > 0.0", "high/a is 2: high > 0.0", "more is 3: more > 0.0"]
+    assert [alert.text for _, alert in sink.alerts] == plain  # a sink of the profile `full`
+    (path,) = tmp_path.rglob("alerts.jsonl")
+    assert [json.loads(line)["text"] for line in path.read_text().splitlines()] == (texts or plain)
+
+
 def test_alerts_reach_every_sink_that_takes_them(tmp_path: Path) -> None:
     """Whatever the profile of the sink, and also where its turn is another log event."""
     sinks = {"lines": {"kind": "jsonl", "every": 4, "profile": "none"}, "files": {"kind": "parquet"}}
@@ -180,7 +218,7 @@ def test_alerts_reach_every_sink_that_takes_them(tmp_path: Path) -> None:
     )  # fmt: skip
     lines = [json.loads(line) for line in (tmp_path / "lines" / "alerts.jsonl").read_text().splitlines()]
     assert [(line["step"], line["name"], line["level"], line["text"]) for line in lines] == [
-        (1, "high", "warn", "kl is 1: kl > 0.5")
+        (1, "high", "warn", "kl is hidden: kl > 0.5")
     ]
 
 
