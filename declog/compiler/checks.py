@@ -33,7 +33,10 @@ def expressions(draft: Draft) -> Iterator[tuple[Path, Node]]:
     for op in draft.metrics:
         for arg in op.args:
             yield ("metrics", op.id, "expr"), arg
-        yield from ((("metrics", op.id, key), node) for key, node in op.clauses.items())
+        declared = draft.spec.metrics.get(op.id)
+        for key, node in op.clauses.items():
+            if key != "where" or declared is None or declared.where is not None:  # else declog made it of `by`
+                yield ("metrics", op.id, key), node
     filters = specs_of(draft)
     for table in draft.tables:
         for one in table.filter.chain if table.filter else ():

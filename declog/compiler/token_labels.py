@@ -44,9 +44,10 @@ def buckets(draft: Draft, spec: MetricSpec, text: str) -> dict[str, str]:
         return {}  # reported with the metric
     shown = f"({ast.unparse(value)})"
     conditions = [f"{shown} > {low} and {shown} <= {high}" for low, high in pairwise([0.0, *bounds])]
-    conditions[0] = f"{shown} <= {bounds[0]}" + (f" and {shown} >= 0" if bounds[0] >= 0 else "")
+    signed = bounds[0] >= 0 and ranges.of_node(node, {})[0] < 0
+    conditions[0] = f"{shown} <= {bounds[0]}" + f" and {shown} >= 0" * signed
     labelled = dict(zip(bucket_labels(bounds), [*conditions, f"{shown} > {bounds[-1]}"], strict=True))
-    if bounds[0] >= 0 and node.op not in ("index", "size"):
+    if signed:
         labelled["<0"] = f"{shown} < 0"
     return labelled
 
