@@ -153,6 +153,9 @@ class _Player:
     def _at(self, call: Call, step: int) -> None:
         self._open(call, Scope(self._recorder, "at", step))
 
+    def _drop(self, call: Call, phase: str) -> None:
+        self._session.drop_rows(self._scopes.get(call.scope), self._origin(call.origin), phase)
+
     def _enter(self, call: Call, mode: str, step: int | None = None, around: int = 0) -> None:
         self._open(call, Scope(self._recorder, "mode", step, mode), self._scopes.get(around))
 

@@ -129,6 +129,32 @@ def test_a_captured_run_logs_what_another_one_does(tmp_path: Path) -> None:
     assert not list((tmp_path / "other").rglob("*.declog"))
 
 
+def test_rows_that_gave_way_to_those_of_a_trainer(tmp_path: Path) -> None:
+    """Rows of the training code that an integration's own call dropped are dropped where the capture is played."""
+    config: dict[str, Any] = {
+        "axes": {"token": {"mask": "mask"}},
+        "signals": {"any": {"mask": "token bool", "logprobs": "token", "x": "completion", "tokens": "token"}},
+        "metrics": {"logprobs": "mean(logprobs)", "x": "mean(x)", "tokens": "mean(tokens)"},
+    }
+
+    def body(log: Recorder, rank: int) -> None:
+        log.attached(lambda: "training code", ["logprobs", "mask"])
+        mask = torch.ones(2, 3, dtype=torch.bool)
+        given: list[dict[str, Any]] = [{"x": [1.0]}, {"x": [1.0, 3.0]}, {"tokens": torch.ones(2, 4)}]
+        for step, mine in enumerate(given):
+            with log.step(step), log.batch("default", rows=2) if step == 2 else contextlib.nullcontext():
+                log.observe(**mine)
+                with log.guard("the trainer's signals"):
+                    log.observe_reserved({"mask": mask, "logprobs": torch.full((2, 3), -1.0 - step)})
+
+    live = captured(config, body, tmp_path).events
+    values = [
+        {item.name: item.value for item in records.scalars if item.metric in config["metrics"]} for _, records in live
+    ]
+    assert values[:3] == [{"logprobs": -1.0}, {"logprobs": -2.0, "x": 2.0}, {"logprobs": -3.0}]
+    assert same(None, tmp_path, live)
+
+
 def test_what_the_run_did_not_need_is_captured_too(tmp_path: Path) -> None:
     """A profile that asks for signals that nothing used logs what it would have logged from the start."""
     small = {**WHOLE, "metrics": {"loss": "mean(loss)"}, "tables": {}, "alerts": {}}

@@ -466,7 +466,9 @@ def test_a_batch_that_says_how_many_rows_it_has(tmp_path: Path) -> None:
         with log.step(0), log.batch("default", rows=2):
             with pytest.raises(declog.InputError, match="the column `x` has 3 values, and the batch has 2 rows"):
                 log.log_extra("x", [1, 2, 3])
-            with pytest.raises(declog.InputError, match="`rows` has 2 completions, `reward` has 3"):
+            with pytest.raises(
+                declog.InputError, match="`reward` has 3 completions, and the batch of phase `default` has 2"
+            ):
                 log.observe(reward=[1.0, 2.0, 3.0])
             log.log_extra("x", [1, 2])
             with pytest.raises(declog.InputError, match="the column `x` was given twice for one batch"):

@@ -84,7 +84,7 @@ class Capture:
         """Observe the signals that the config declares, ``without`` some names."""
         needed = {name: value for name, value in signals.items() if name in self._declared and name not in without}
         if needed:
-            self._log.observe(**needed)
+            self._log.observe_reserved(needed)
 
     # -- results of TRL's methods
 

@@ -58,9 +58,15 @@ class InTrainer:
 
         ``caller`` names the training code in messages. The integration itself observes ``signals``: observing them
         elsewhere is a mistake. The batches of ``phase`` are explicit: a column outside such a batch is a mistake too.
+        No batch of the trainer's is refused because it lacks a required signal of the training code.
         """
         self._caller, self._reserved = caller, frozenset(signals)
-        self._session.intake.explicit = phase
+        intake = self._session.intake
+        intake.explicit = phase
+        if signals and not self.plan.strict:
+            for op in self.plan.signals:
+                if op.source not in self._reserved:
+                    intake.pieces.setdefault(op.phase, set()).add(op.name)
 
     def came(self, source: str) -> bool:
         """Whether an open batch has the signal that is observed as ``source``."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import operator
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from declog.errors import InputError, UsageError
 from declog.errors.habits import answered
+from declog.language.dtypes import Axis
 from declog.runtime.ranks.log_event import GREATEST
 from declog.runtime.recording import timing
 from declog.runtime.recording.in_trainer import InTrainer
@@ -19,6 +20,7 @@ from declog.runtime.recording.session import Session
 from declog.runtime.rows.kept import HOW_TO_KEEP
 from declog.runtime.rows.packets import Argument, Packet, named, rows_of
 from declog.runtime.rows.scopes import Recording, Scope, innermost, origin, usable
+from declog.runtime.values.inputs import words_of
 from declog.runtime.worker.background import Background
 
 log = logging.getLogger("declog")
@@ -84,7 +86,57 @@ class Observing(InTrainer, Recording):
                 packets, together = named(arguments, signals)
                 if reserved:
                     raise InputError.of("DL509.signal", name=min(reserved))
+                if self._session.generation is not None:
+                    self._refuse_other_phase(together, str(self._session.intake.explicit))
                 self._observe(packets, together, step)
+
+    def _refuse_other_phase(self, signals: Mapping[str, Any], phase: str) -> None:
+        """Raise ``InputError`` for rows of another phase than the generation's: the trainer shuffles its rows later."""
+        for name in signals:
+            ops = self.plan.sources.get(name, ())
+            if ops and all(op.phase != phase and op.axis is not Axis.STEP for op in ops):
+                home, words = (*ops[0].homes, "any")[0], words_of(signals[name])
+                raise InputError.of(
+                    "DL509.generation", name=name, phase=phase, other=ops[0].phase, home=home, words=words
+                )
+
+    def observe_reserved(self, signals: Mapping[str, Any]) -> None:
+        """Record signals of the trainer, for its integration; rows of the training code that do not fit are left out.
+
+        The training code may have observed other rows in the trainer's open batch, such as those of a whole generation
+        in a micro-batch.
+        """
+        try:
+            self.observe(**signals)
+        except InputError as error:
+            phases = {op.phase for name in signals for op in self.plan.sources.get(name, ())}
+            if self.plan.strict or not self._leave_out_foreign(phases, error):
+                raise
+            self.observe(**signals)
+
+    def _leave_out_foreign(self, phases: Collection[str], error: InputError) -> bool:
+        """Drop the open batches of these phases that have signals of the training code alone; whether there were any.
+
+        Reports the ``error`` for which they are dropped.
+        """
+        session = self._session
+        with session.lock:
+            scope, me = usable(self._here()), origin()
+            foreign = {
+                phase: names
+                for phase, batch in session.batches(scope, me).items()
+                if phase in phases and (names := batch.sources) and self._reserved.isdisjoint(names)
+            }
+            for phase, names in foreign.items():
+                session.drop_rows(scope, me, phase)
+                shown = " and ".join(f"`{name}`" for name in sorted(names))
+                if error.code == "DL503" and session.generation is scope:
+                    edit = ", ".join(f"{name}=[[... for token in ids] for ids in completion_ids]" for name in names)
+                    error = InputError(
+                        error.code, error.message, f"a list for each completion, as its ids have: {edit}"
+                    )
+                session.failures.guarded(f"{shown} of the training code", error, "its values are left out")
+        return bool(foreign)
 
     def _observe(
         self, arguments: Sequence[Argument], signals: Mapping[str, Any], step: Any = None, *, strict: bool = True

@@ -23,7 +23,7 @@ class SeenIntake(Intake):
 
     def observe(self, batches: OpenBatches, signals: Mapping[str, Any], *, strict: bool = True) -> None:
         if strict:
-            self.check(signals)
+            self.check(signals, batches)
         with self.capture.call("observe", (signals,), batches.scope, batches.origin):
             super().observe(batches, signals, strict=False)
 
@@ -82,6 +82,11 @@ class SeenSession(Session):
         batches = super().batches(scope, me)
         batches.origin = batches.origin or self._number(me)
         return batches
+
+    def drop_rows(self, scope: Scope | None, me: Origin, phase: str) -> None:
+        batches = self.batches(scope, me)
+        with self._capture.call("drop", (phase,), batches.scope, batches.origin):
+            super().drop_rows(scope, me, phase)
 
     # -- log events
 

@@ -281,6 +281,14 @@ class Session(LogEvents):
         )  # fmt: skip
         refused.check()
 
+    def drop_rows(self, scope: Scope | None, me: Origin, phase: str) -> None:
+        """Drop the signals of the open batch of a phase; an announced batch begins anew, with its columns."""
+        batches = self.batches(scope, me)
+        batch = batches.pop(phase)
+        if batch.size is not None:
+            self.intake.begin(batches, phase, batch.size)
+            batches[phase].extras = batch.extras
+
     def timed(self, scope: Scope | None, me: Origin, name: str, seconds: timing.Seconds) -> None:
         """Record the duration of a block."""
         if scope is None:

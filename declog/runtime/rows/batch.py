@@ -88,6 +88,11 @@ class Batch:
         return self.counts.get("completions")
 
     @property
+    def sources(self) -> set[str]:
+        """The names under which its signals were observed."""
+        return {op.source for op in (*self.phase.signals, *self.phase.unread) if op.name in self.names}
+
+    @property
     def position(self) -> tuple[int, int]:
         """The batch's step, and its number in the step."""
         return self.step, self.number
@@ -108,6 +113,8 @@ class Batch:
         if not call.counts.items() <= counts.items():
             for what, count in call.counts.items():
                 if counts.get(what, count) != count:
+                    if self.size is not None and what == "completions":
+                        raise self._not_all(call.labels[what], count, self.size)
                     raise call.uneven(what, (counts[what], labels[what]), (count, call.labels[what]), self.shared)
             counts, labels = {**counts, **call.counts}, {**call.labels, **labels}
         if call.inputs:
@@ -128,6 +135,13 @@ class Batch:
         self.names, self.counts, self.labels, self.copies, self.calls, self.unfolded, self.held = (
             names, counts, labels, copies, calls, unfolded, held
         )  # fmt: skip
+
+    def _not_all(self, name: str, count: int, rows: int) -> InputError:
+        """Return the error for a value with another number of rows than the batch announced."""
+        call = f": observe({name}=[...])" if name.isidentifier() else ""
+        if call and 1 < count < rows and rows % count == 0:
+            call += f"; where it has one per group, [x for x in {name} for _ in range({rows // count})]"
+        return InputError.of("DL505.announced", name=name, count=count, phase=self.phase.name, rows=rows, call=call)
 
     def take_stack(self, call: LearnedCall, stack: Stack, data: Tensor | Array) -> bool:
         """Take a call of one stack of columns on the host, as `take` would.

@@ -22,9 +22,9 @@ from declog.runtime.recording.timing import Timed
 from declog.runtime.rows.batch import Batch, repeated
 from declog.runtime.rows.calls import LearnedCall, LearnedCalls, Stack, observations, of_phase
 from declog.runtime.rows.folds import Folds
-from declog.runtime.rows.homes import fitting, homes_of, intended_signals
+from declog.runtime.rows.homes import announced, fitting, homes_of, intended_signals
 from declog.runtime.rows.kept import HOW_TO_KEEP, PREFIX, SIGNALS, plain_name
-from declog.runtime.rows.observation import Observation, ReadObservation
+from declog.runtime.rows.observation import NOTHING, Observation, ReadObservation
 from declog.runtime.rows.paired_rows import PairedRows
 from declog.runtime.rows.steps import OpenBatches
 from declog.runtime.rows.unknown_signals import unknown_signals
@@ -61,7 +61,7 @@ class Intake:
         self._keep = keep
         self._kept_texts: dict[str, bool] = {}  # whether a column of `log.keep` has texts, by its name
         self._locate: Locate = locate or (lambda error: error)
-        self._pieces: dict[str, set[str]] = {}  # by phase: the signals that partial batches have had so far
+        self.pieces: dict[str, set[str]] = {}  # by phase: the signals that partial batches have had so far
         self._homes = homes_of(plan)
         # the folds of a new batch, by phase; they expect the signals that the batch before had
         functions = cache(plan.function)
@@ -78,11 +78,10 @@ class Intake:
 
     # -- values
 
-    def check(self, signals: Mapping[str, Any]) -> None:
+    def check(self, signals: Mapping[str, Any], batches: Mapping[str, Batch] = NOTHING) -> None:
         """Raise ``UnknownSignalError`` for a name that is no signal of the config."""
-        if self._any or self._plan.signal_names.issuperset(signals):
-            return
-        raise unknown_signals(self._plan, signals)
+        if not (self._any or self._plan.signal_names.issuperset(signals)):
+            raise unknown_signals(self._plan, signals, announced(batches))
 
     def observe(self, batches: OpenBatches, signals: Mapping[str, Any], *, strict: bool = True) -> None:
         """Take the values of one call, those of a phase into one batch; if one value is wrong, take none.
@@ -97,7 +96,7 @@ class Intake:
             if self._take_learned(batches, learned, values):
                 return
         if strict:
-            self.check(signals)
+            self.check(signals, batches)
         self._read(batches, signals)
 
     def _take_learned(self, batches: OpenBatches, learned: LearnedCalls, values: Sequence[Any]) -> bool:
@@ -416,7 +415,7 @@ class Intake:
         if batches.kept and batch.completions is not None and not batch.closed:
             self._give_kept(batches, batch)
         partial = piece = batches.partial_step
-        came = None if partial or partly or phase in self.seen else self._pieces.get(phase, _NONE)
+        came = None if partial or partly or phase in self.seen else self.pieces.get(phase, _NONE)
         if came is not None and followed and self._plan.ids in batch.names and batch.missing(came):
             came, piece = None, True
         batch.block = batches.scope if batches.once else None
@@ -428,7 +427,7 @@ class Intake:
             raise (self._locate(error) if isinstance(error, InputError) else error) from error.__cause__
         if batch.names:
             if piece:
-                self._pieces.setdefault(phase, set()).update(batch.names)
+                self.pieces.setdefault(phase, set()).update(batch.names)
             elif came is not None:
                 self.seen.add(phase)
             if not partly:

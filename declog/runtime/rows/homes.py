@@ -33,7 +33,13 @@ def intended_signals(
     for op in itertools.chain(*asked.values()):
         names.setdefault(op.phase, set()).add(op.name)
     unfilled = {phase for phase in names if phase in batches and batches[phase].names.isdisjoint(names[phase])}
-    return {source: [op for op in ops if op.phase in unfilled] or ops[:1] for source, ops in asked.items()}
+    meant = names.keys() & announced(batches) or unfilled
+    return {source: [op for op in ops if op.phase in meant] or ops[:1] for source, ops in asked.items()}
+
+
+def announced(batches: Mapping[str, Batch]) -> list[str]:
+    """The phases whose open batch has an announced number of completions: a block of ``log.batch(phase, rows=n)``."""
+    return [phase for phase, batch in batches.items() if batch.size is not None]
 
 
 def fitting(ops: Sequence[SignalOp], value: Any) -> Sequence[SignalOp]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from keyword import iskeyword
 from typing import Any
@@ -23,8 +23,11 @@ EVALUATIONS = frozenset({"eval", "evaluation", "val", "valid", "validation", "te
 SURE = 0.8  # the similarity from which a name is surely a misspelt signal; below, it may be the user's own signal
 
 
-def unknown_signals(plan: Plan, signals: Mapping[str, Any]) -> UnknownSignalError:
-    """Return the error for a call with names that are no signals of the plan, with an edit for each name."""
+def unknown_signals(plan: Plan, signals: Mapping[str, Any], announced: Sequence[str] = ()) -> UnknownSignalError:
+    """Return the error for a call with names that are no signals of the plan, with an edit for each name.
+
+    ``announced`` has the phases whose rows are recorded around the call, such as those of a trainer's generation.
+    """
     names = [name for name in signals if name not in plan.signal_names]
     candidates = plan.signal_names - signals.keys()  # a name that the call also observes cannot be the misspelt one
     near = {name: nearest(name, candidates) for name in names}
@@ -54,7 +57,7 @@ def unknown_signals(plan: Plan, signals: Mapping[str, Any]) -> UnknownSignalErro
         else:
             new.append(name)
     new = [name for name in new if _may_be_declared(name)]
-    fixes += [*_own_signals(plan, signals, new), *last]
+    fixes += [*_own_signals(plan, signals, new, announced), *last]
     if not fixes or any(near[name] is None for name in new):
         fixes.append(f"signals: {', '.join(sorted(plan.signal_names))}")
     quoted = " and no signal ".join(f"`{name}`" for name in names)
@@ -82,16 +85,21 @@ def _may_be_declared(name: str) -> bool:
     return bool(WORD.match(name)) and name not in RESERVED and not iskeyword(name)
 
 
-def _own_signals(plan: Plan, signals: Mapping[str, Any], names: Collection[str]) -> list[str]:
+def _own_signals(
+    plan: Plan, signals: Mapping[str, Any], names: Collection[str], announced: Sequence[str] = ()
+) -> list[str]:
     """The edits that declare names of a call, in the config and as overrides; none if there are no names."""
     if not names:
         return []
     # a logger's tables are phases too, with their own rows; `any` has the phase of what is observed beside it
-    beside = _phases(plan, signals) - {"default"}
-    phase = "rollout" if plan.project == TEE else beside.pop() if len(beside) == 1 else "any"
-    in_config, overrides = _declarations({name: words_of(signals[name]) for name in names}, phase)
+    beside = announced or _phases(plan, signals) - {"default"}
+    phase = "rollout" if plan.project == TEE else next(iter(beside)) if len(beside) == 1 else "any"
+    taken = {name: f"{name}_of_mine" for name in names if name in (plan.config.get("derived") or {})}
+    in_config, overrides = _declarations({taken.get(name, name): words_of(signals[name]) for name in names}, phase)
     call = f"wandb = declog.tee(wandb, {TEE!r}, {overrides})" if plan.project == TEE else overrides
-    return [f"one of your own, in the config: {in_config}", f"or as overrides: {call}"]
+    again = ", ".join(f"{name}=..." for name in taken.values())
+    renamed = f", under another name, observe({again})" if taken else ""
+    return [f"one of your own{renamed}, in the config: {in_config}", f"or as overrides: {call}"]
 
 
 def _of_mode(name: str, plan: Plan) -> str | None:

@@ -112,6 +112,21 @@ def all_faulty(model: Path, folder: Path) -> None:
     strike(model, folder, list(faults.FAULTS))
 
 
+def own_signals(model: Path, folder: Path) -> None:
+    """What two ranks log alone, and beside each wrong signal of a reward function, which rank 1 alone observes."""
+    from tests.integrations.trl import training_code
+
+    rank, found = (
+        int(os.environ["RANK"]),
+        {"alone": training_code.logged(training_code.TWO, model, folder / "alone")[0]},
+    )
+    for name in ("of any phase", "tokens of another shape", "required, and never given"):
+        declaration, give, _ = training_code.REWARDS[name]
+        given = give if rank == 1 else training_code.nothing
+        found[name] = training_code.logged(training_code.TWO, model, folder / name, declaration, given)[0]
+    keep(folder, str(rank), found)
+
+
 def alone(model: Path, folder: Path) -> None:
     """Each rank attaches in its turn, and the other one does not; both have trainers."""
     from tests.integrations.trl import cases
@@ -232,7 +247,7 @@ def asked(model: Path, folder: Path) -> None:
 
 JOBS: dict[str, Callable[[Path, Path], None]] = {
     "values": values, "best": best, "resumed": resumed, "killed": killed, "faulty": faulty, "alone": alone,
-    "all_faulty": all_faulty,
+    "all_faulty": all_faulty, "own_signals": own_signals,
     "asynchronous": asynchronous, "live": live, "aside": aside, "stopped": stopped, "asked": asked,
 }  # fmt: skip
 
