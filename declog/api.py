@@ -222,7 +222,8 @@ def start(
     options = opening.Start(
         sinks=sinks, output_dir=output_dir, base_dir=base_dir, application=application_directory(), resume=resume,
         wait_s=wait_s, start_s=start_s, modules=modules, packages=composed.packages(),
-        overrides=composed.overrides, locate=partial(locate, composed, partial(plan, **make.keywords)),
+        overrides=composed.overrides, arguments=composed.arguments,
+        locate=partial(locate, composed, partial(plan, **make.keywords)),
         places=partial(places, composed), mask=composed.masked,
         notes=tuple(notes(composed, compiled)) if composed.layers else (), commits=steps == "commit",
         live=_live_metrics if compiled.late else None,

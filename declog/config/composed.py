@@ -113,6 +113,17 @@ class Composed:
         return () if self.origin is None else self.origin.overrides
 
     @property
+    def arguments(self) -> list[str]:
+        """The arguments by which ``declog.attach`` composes it again: its name and its overrides, each as text."""
+        origin = self.origin
+        if origin is None or origin.application or origin.data is not None:
+            return ["config"]
+        folder = FilePath(str(origin.config_dir).removeprefix("declog://"))
+        name = origin.config_name if origin.config_dir is None else shown_path(folder / f"{origin.config_name}.yaml")
+        lines = [re.sub(r"\A([+~]*)declog\.", r"\1", line) for line in origin.overrides]
+        return [repr(name)] * (name != "minimal") + [f"overrides={lines}"] * bool(lines)
+
+    @property
     def imports(self) -> tuple[str, ...]:
         """The modules that were named beside the config."""
         return () if self.origin is None else self.origin.imports

@@ -6,10 +6,11 @@ A mistake must not stop training there: a mistake of the training code is report
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
+from declog.errors import UsageError
 from declog.records import Beside
 from declog.runtime.recording.session import Session
 from declog.runtime.rows import context
@@ -28,8 +29,10 @@ class _Inside(threading.local):
 class InTrainer:
     """The part of a recorder that integrations use."""
 
-    def __init__(self, session: Session, background: Background) -> None:
+    def __init__(self, session: Session, background: Background, arguments: Sequence[str]) -> None:
         self.plan = session.plan
+        self.trained_beside: InTrainer | None = None  # the last recorder of a trainer that trained while this was open
+        self._arguments = arguments  # those by which an integration starts such a run, as text
         self._session = session
         self._background = background
         self._caller: Callable[[], str] | None = None  # names the calling code in messages; None: mistakes are raised
@@ -52,6 +55,26 @@ class InTrainer:
         self._trains = under_way
         if under_way:
             self._session.main_task = origin()
+            context.trains(self)
+
+    def _without_steps(self) -> UsageError:
+        """The warning of a run that ends without a step. A trainer inside of it may have had a run of its own."""
+        trained = self.trained_beside
+        if trained is None:
+            return UsageError.of("DL513.nothing")
+        return UsageError.of("DL513.trained", call=trained._call(self._arguments))
+
+    def _call(self, arguments: Sequence[str]) -> str:
+        """The call by which this recorder's integration starts a run with a config."""
+        if self._caller is None:
+            return f"declog.callback({', '.join(arguments)})"
+        return f"log = declog.attach({', '.join(['trainer', *arguments])})"
+
+    def _anew(self) -> str:
+        """How a second training of a trainer has a run of its own."""
+        if self._caller is None:
+            return "for a run of its own, start declog anew for it"
+        return f"for a run of its own, before the second train(): declog.detach(trainer); {self._call(self._arguments)}"
 
     def attached(self, caller: Callable[[], str], signals: Collection[str] = (), phase: str | None = None) -> None:
         """From now on, report mistakes of the training code instead of raising them, unless ``run.strict`` is set.

@@ -31,8 +31,8 @@ class Observing(InTrainer, Recording):
 
     _logged_numbers: LoggedNumbers
 
-    def __init__(self, session: Session, background: Background) -> None:
-        super().__init__(session, background)
+    def __init__(self, session: Session, background: Background, arguments: Sequence[str]) -> None:
+        super().__init__(session, background, arguments)
         self._no_short_cut = session.meter.timed  # `observe` must not take its short cut
         self._said_so = False
 

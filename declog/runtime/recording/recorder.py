@@ -8,7 +8,7 @@ from __future__ import annotations
 import atexit
 import logging
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -53,8 +53,8 @@ class Recorder(Observing):
 
     def __init__(
         self, plan: Plan, comm: Comm, outlets: Outlets, *, close_s: float = 30.0,
-        wait_s: float = 30.0, locate: Locate | None = None, clock: Clock | None = None,
-        capture: CaptureLog | None = None, commits: bool = False, live: MakeLive | None = None,
+        wait_s: float = 30.0, locate: Locate | None = None, clock: Clock | None = None, commits: bool = False,
+        capture: CaptureLog | None = None, live: MakeLive | None = None, arguments: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self._outlets = outlets
         self.total_steps: int | None = None
@@ -63,7 +63,7 @@ class Recorder(Observing):
         make: Callable[..., Session] = Session if capture is None else partial(SeenSession, capture)
         clock = capture or clock or Clock()
         session = make(plan, clock, self._failures, background, locate)
-        super().__init__(session, background)
+        super().__init__(session, background, arguments)
         for runner in outlets.runners.values():
             runner.watch(self._progress)
         self._ended = self._failed = False
@@ -168,7 +168,7 @@ class Recorder(Observing):
     def _finish(self) -> None:
         """Hand over all steps, write and close. After an interrupt, another call continues."""
         if not (self._failed or self._session.begun or self._session.drives) and self._background.comm.collects:
-            log.warning("%s", UsageError.of("DL513.nothing"))
+            log.warning("%s", self._without_steps())
         self._session.close(failed=self._failed)
         try:
             self._background.close(failed=self._failed)
@@ -277,8 +277,8 @@ class Recorder(Observing):
             return
         if self.last_step is not None and self.output_dir is not None:
             log.warning(
-                "the run of %s trains again: its steps come beside those of before; a run of its own begins where"
-                " declog is started or attached anew", self.output_dir,
+                "the run of %s trains again: its steps come beside those of before\n  fix: %s", self.output_dir,
+                self._anew(),
             )  # fmt: skip
         self._session.rewind(-1, restart=True)
 

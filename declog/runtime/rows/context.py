@@ -31,6 +31,14 @@ def know(recorder: Recording) -> None:
         _running.append(recorder)
 
 
+def trains(recorder: object) -> None:
+    """Tell the other open recorders that a trainer trains with this one."""
+    with _lock:
+        for one in _running:
+            if one is not recorder:
+                one.trained_beside = recorder
+
+
 def _in_child() -> None:
     """Renew the lock in a fork, where nobody releases the locks of other threads, and tell the recorders."""
     global _lock

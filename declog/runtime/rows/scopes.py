@@ -141,6 +141,7 @@ class Recording(Protocol):
     def in_child(self) -> None:
         """Note that this process is a fork of the run's process."""
 
+    trained_beside: Any  # the last recorder of a trainer that trained while this one was open
     _session: Any  # the session, in which its scopes begin and end
 
     def _here(self) -> Scope | None: ...

@@ -49,9 +49,9 @@ class Start:
     """The options of a run's start, besides its plan.
 
     ``application`` is the folder that Hydra made for the run. ``modules`` registered parts of the plan. The plan's
-    config was composed with presets of ``packages`` and with ``overrides``. ``places`` has the location where each
-    metric was declared, and ``mask`` removes values of the environment from a text. ``notes`` are about lines of the
-    config that are probably mistakes.
+    config was composed with presets of ``packages`` and with ``overrides``; ``arguments`` of a call compose it again,
+    as text. ``places`` has the location where each metric was declared, and ``mask`` removes values of the environment
+    from a text. ``notes`` are about lines of the config that are probably mistakes.
     """
 
     sinks: Sequence[Sink]
@@ -64,6 +64,7 @@ class Start:
     modules: Sequence[str]
     packages: Sequence[str]
     overrides: Sequence[str]
+    arguments: Sequence[str]
     locate: Locate
     places: Callable[[], Mapping[str, str]]
     mask: Callable[[str], str]
@@ -112,7 +113,7 @@ def open_run(plan: Plan, channel: Comm, options: Start) -> Recorder:
             outlets.folder.begin(facts, texts)
         recorder = Recorder(
             plan, channel, outlets, wait_s=options.wait_s, locate=options.locate,
-            capture=capture, commits=options.commits, live=options.live,
+            capture=capture, commits=options.commits, live=options.live, arguments=options.arguments,
         )  # fmt: skip
     except BaseException:
         outlets.abandon()
