@@ -28,8 +28,8 @@ STARS = {1: Parameter.VAR_POSITIONAL, 2: Parameter.VAR_KEYWORD}
 # made by declog only; what they have is in the lines of their methods
 MADE_HERE = ("LogSpec", "Plan", "Recorder")
 FOR_INTEGRATIONS = (
-    "attached", "beside", "came", "guard", "idle", "in_child", "log_metrics", "note", "observe_reserved",
-    "pass_through", "stamp", "taking", "training",
+    "attached", "beside", "came", "guard", "idle", "in_child", "log_metrics", "note", "observe_generated",
+    "observe_reserved", "pass_through", "stamp", "taking", "training",
 )  # fmt: skip
 
 

@@ -100,6 +100,11 @@ class Observing(InTrainer, Recording):
                     "DL509.generation", name=name, phase=phase, other=ops[0].phase, home=home, words=words
                 )
 
+    def observe_generated(self, signals: Mapping[str, Any]) -> None:
+        """Record rows of the trainer's open generation, for its integration: columns of its data, by their names."""
+        self._refuse_other_phase(signals, str(self._session.intake.explicit))
+        self.observe(**signals)
+
     def observe_reserved(self, signals: Mapping[str, Any]) -> None:
         """Record signals of the trainer, for its integration; rows of the training code that do not fit are left out.
 

@@ -84,3 +84,22 @@ def without_ranks(events: Any) -> Any:
     return [
         (step, mode, {name: value for name, value in values.items() if name != "fmt"}) for step, mode, values in events
     ]
+
+
+@pytest.mark.parametrize("phase", ["rollout", "any"])
+def test_a_column_of_log_extra_as_a_signal(phase: str, model: Path, tmp_path: Path) -> None:
+    """A declared signal that nothing else gives has the values of the column of its name, from the first generation on.
+
+    Declared for another phase it is reported once, and costs nothing of the trainer's.
+    """
+
+    def give(completions: Any, columns: Any) -> None:
+        columns["log_extra"]("fmt", sizes(completions, columns))
+
+    events, causes, means = logged(TWO, model, tmp_path, f"{phase}.fmt=completion", give)
+    values = [values["fmt"] for _, mode, values in events if "fmt" in values and mode == "train"]
+    assert all("entropy" in values for _, mode, values in events[:1])
+    if phase == "rollout":
+        assert values == pytest.approx(means) and causes == []
+    else:
+        assert values == [] and ["signals: {rollout: {fmt: completion}}" in text for text in causes] == [True]
