@@ -116,7 +116,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"reward": 1.0},
         "[DL503] `reward` is declared float per completion, and float 1.0 came\n"
         "  fix: observe a tensor, an array or a list with one value per completion, not their mean; "
-        'a mean alone is `log.scalars({"reward_mean": x})`',
+        'a mean alone is `log.scalars({"reward_mean": x})`, or declare `signals: {any: {reward: {axis: step}}}`, '
+        "if it is a number of the step",
     ),
     "a float tensor for an int": (
         {"length": torch.ones(2)},
