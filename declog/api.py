@@ -20,7 +20,7 @@ from declog.compiler import captures, compile
 from declog.config.compose import application_directory, compose, imports_of, working_directory
 from declog.config.composed import Composed
 from declog.config.interpolation import beside
-from declog.config.lint import beside_the_node, lint, misplaced, overruled
+from declog.config.lint import beside_the_node, lint, below_keys, overruled
 from declog.config.presets import declared, fitting
 from declog.config.problems.alerts_of_presets import without_presets
 from declog.config.problems.fix_trials import about, with_right_declarations, with_tried_fixes, without
@@ -90,7 +90,7 @@ def plan(
         return [problem for problem in problems if entry_path(problem.path) not in renamed_entries]
 
     suspects = [*old, *of_new_names(lint(composed, named_nulls(data)))]
-    if below := [*misplaced(composed)]:
+    if below := [*below_keys(composed)]:
         raise composed.located(ConfigError(below))
     try:
         plan = compiled(composed.spec)

@@ -163,7 +163,7 @@ def clashes(config: Composed) -> Iterator[Problem]:
             yield _clash(composition.repository, origin, name, parent, shipped)
 
 
-def misplaced(config: Composed) -> Iterator[Problem]:
+def below_keys(config: Composed) -> Iterator[Problem]:
     """DL101 for each file with defaults of its own that a defaults list puts below a key: `- acme@metrics.acme`."""
     composition, depth = config.merged, len(config.prefix)
     defaults = () if composition is None else composition.merged.defaults

@@ -315,9 +315,7 @@ class Carryover:
             doubles |= doubled
         if target.rowless and search.source_rows is None:
             declare, ids = "" if self._plan.ids else f"`{IDS_OF_ROWS}`, and ", self._plan.ids or ROW_ID
-            raise RuntimeFailure.of(
-                "DL511.rowless", target=target.phase, source=source.phase, declare=declare, ids=ids
-            )  # fmt: skip
+            raise RuntimeFailure.of("DL511.rowless", target=target.phase, source=source.phase, declare=declare, ids=ids)
         if (places < 0).any():
             words = {
                 f"own_{node}": f"{node.type.axis.label} {'family' if node.type.family else node.type.dtype}"

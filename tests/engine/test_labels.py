@@ -199,6 +199,6 @@ def test_labels_of_numbers_are_logged_in_their_order() -> None:
         log.observe(n=[200, 8, 20, 1], x=[1000.0, -5.0, 50.0, -0.5], t=["b", "a", "b", "a"])
     names = [name for name in sink.scalars[0] if "/" in name]
     assert names == [
-        "n/0-7", "n/8-15", "n/16-100", "n/101+", "x/-inf--1", "x/-1-0.25", "x/10-100", "x/100+",
+        "n/0-7", "n/8-15", "n/16-100", "n/101+", "x/-inf--1", "x/-1-0.25", "x/10-100", "x/>100",
         "i/1", "i/8", "i/20", "i/200", "two/a/1", "two/a/8", "two/b/20", "two/b/200", "t/a", "t/b",
     ]  # fmt: skip

@@ -208,7 +208,7 @@ def test_an_alert_that_compares_modes() -> None:
     total = {"tokens": {"expr": "reward", "reduce": "sum", "over": "run", "where": "mode == 'eval'"}}
     for when, fine in (
         ("train > 1 and eval < 1", False), ("train - eval > 0.1", False), ("train > 1 or eval < 1", True),
-        ("train > tokens", True),
+        ("train > tokens", False),
     ):  # fmt: skip
         config = {**CONFIG, "metrics": metrics | total, "tables": {}, "alerts": {"gap": {"when": when}}}
         if fine:

@@ -126,17 +126,17 @@ class Capture:
                     self.observe(self._generation(output, rows), self._elsewhere[self.rollout])
                 with self._guard("prompts and completions could not be recorded", "tables lack them"):
                     self.observe(self._conversations())
-                given = dict(self.reward_logs.columns(count))
-                for column, values in given.items():
+                columns = dict(self.reward_logs.columns(count))
+                for column, values in columns.items():
                     declared = column in self._log.plan.extras
                     with self._guard(self.reward_logs.of(column), "" if declared else "the column is left out"):
                         self._log.log_extra(column, values)
                 of_data = {column: [row[column] for row in inputs] for column in self._per_row.intersection(*inputs)}
-                for column in self._per_row & {**of_data, **given}.keys():
-                    of = self.reward_logs.of(column) if column in given else f"the column `{column}` of the data set"
+                for column in self._per_row & {**of_data, **columns}.keys():
+                    of = self.reward_logs.of(column) if column in columns else f"the column `{column}` of the data set"
                     with self._guard(f"{of} could not be recorded as the signal"):
                         if not self._log.came(column):  # a reward function's own call of `observe` has priority
-                            self._log.observe_generated({column: given.get(column) or of_data[column]})
+                            self._log.observe_generated({column: columns.get(column) or of_data[column]})
                 self._log.keep(**{name: [row.get(name) for row in inputs] for name in self._labels})
             with self._guard("what reward functions gave to `log_metric` could not be recorded"):
                 logged = self.reward_logs
