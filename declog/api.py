@@ -20,7 +20,7 @@ from declog.compiler import captures, compile
 from declog.config.compose import application_directory, compose, imports_of, working_directory
 from declog.config.composed import Composed
 from declog.config.interpolation import beside
-from declog.config.lint import beside_the_node, lint, below_keys, overruled
+from declog.config.lint import below_keys, beside_the_node, lint, overruled
 from declog.config.presets import declared, fitting
 from declog.config.problems.alerts_of_presets import without_presets
 from declog.config.problems.fix_trials import about, with_right_declarations, with_tried_fixes, without
