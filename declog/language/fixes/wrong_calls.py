@@ -20,7 +20,7 @@ from declog.language.syntax import refuse
 Span = tuple[int, int]  # a half-open range of characters
 
 _EXAMPLES = {  # example arguments, by the parameter's name
-    "within": "within=group", "first": "missing", "edges": "32, 64", "low": "0", "high": "1", "pattern": "'why'",
+    "within": "group", "first": "missing", "edges": "32, 64", "low": "0", "high": "1", "pattern": "'why'",
     "k": "4", "n": "2", "b": "1",
 }  # fmt: skip
 
@@ -41,11 +41,13 @@ class _Completed(ast.NodeTransformer):
         self.generic_visit(node)
         said = {item.arg for item in node.keywords}
         slots = self._function.params[len(node.args) :] if called(node) == self._function.name else []
-        names = [slot.name for slot in slots if slot.default is REQUIRED and slot.name not in said]
-        behind = "{}={}" if node.keywords else "{1}"
-        further = ", ".join(behind.format(name, _EXAMPLES.get(name, name)) for name in names)
-        written = ast.unparse(node)[:-1]
-        return tree_of(f"{written}{', ' if said or node.args else ''}{further})").body if names else node
+        missing = [slot for slot in slots if slot.default is REQUIRED and slot.name not in said]
+        if any(slot.variadic for slot in missing):  # their values have no names
+            node, said = ast.Call(node.func, arguments(node), []), set()
+        named = (f"{slot.name}=" if said or slot.role == "axis" else "" for slot in missing)
+        further = [f"{name}{_EXAMPLES.get(slot.name, slot.name)}" for name, slot in zip(named, missing, strict=True)]
+        written = ast.unparse(node).removesuffix(")") + ", " * bool(said or node.args)
+        return body_of(f"{written}{', '.join(further)})") or node if missing else node
 
 
 def swapped(call: ast.Call, function: Function) -> str:
