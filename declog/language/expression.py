@@ -153,7 +153,7 @@ class Compiler:
             self.fail(node, "DL302.prefix", noun=self.scope.noun, word=self.part(node.left), name=right)
         base = self.visit(node.left)
         if name == "div" and base.type.family and self._is_word(node.right):
-            self.fail(node, "DL302.slash", family=ast.unparse(node.left), member=self.part(node.right))
+            self.fail(node, "DL302.slash", fix=wrong_subscripts.of_slash(node, self.text, self.span(node)))
         second = self.visit(node.right)
         power = second.param("value") if name == "pow" and second.op == CONST else 0
         if isinstance(power, int | float) and abs(power) > MAX_POWER:

@@ -66,6 +66,7 @@ UNANSWERED = {
     "fiftieth_stranger": 0,
     "forty_sixth_stranger": 0,
     "forty_ninth_stranger": 0,
+    "forty_eighth_stranger": 0,
     "forty_seventh_stranger": 0,
     "forty_fifth_stranger": 0,
     "forty_fourth_stranger": 0,

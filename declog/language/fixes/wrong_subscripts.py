@@ -41,6 +41,12 @@ def of_syntax(node: ast.expr, text: str, span: Span, tried: Tried, noun: str) ->
     return what, instead(text, span, fix)
 
 
+def of_slash(node: ast.BinOp, text: str, span: Span) -> str:
+    """Return the fix for a member of a family as trackers name it, ``rewards/format``."""
+    member = f"member({ast.unparse(node.left)}, {ast.unparse(node.right)!r})"
+    return f"write `{text[: span[0]]}{member}{text[span[1] :]}`"
+
+
 def of_method(node: ast.Call, text: str, span: Span, tried: Tried, noun: str) -> str:
     """The fix for ``x.f()``: a plain call; inside of an expression a call that names its axis."""
     if (fix := of_values(node, text, span, tried, noun)) is not None:
