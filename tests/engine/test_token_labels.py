@@ -13,6 +13,7 @@ import torch
 import declog
 from declog.runtime.ranks.comm import Comm
 from declog.testing import MemorySink, run_ranks
+from tests.running import profile
 
 STEPS, ROWS, LENGTH = 4, 6, 9
 SIGNALS = {"x": "token", "mask": "token bool", "place": "token int", "side": "completion", "given_x": "step"}
@@ -182,3 +183,13 @@ def test_labels_that_tokens_cannot_have(metric: dict[str, Any], code: str) -> No
         declog.plan(config)
     first = error.value.problems[0]
     assert (first.code, first.path[:2]) == (code, ("metrics", "m")), first.text()
+
+
+@pytest.mark.parametrize("by", ["index(token)", "index(token) // 2", "abs(kl)", "index(token) % 4"])
+def test_conditions_of_labels_get_no_notes(by: str) -> None:
+    """The class: declog makes the condition of a label, so no note says that it always or never holds."""
+    config = profile(
+        {"kl": {"axis": "token"}, "mask": {"axis": "token", "type": "bool"}},
+        {"b": {"expr": "kl", "by": f"bucket({by}, 2, 8)"}}, axes={"token": {"mask": "mask"}},
+    )  # fmt: skip
+    assert [*declog.plan(config).warnings] == []
