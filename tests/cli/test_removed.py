@@ -158,3 +158,12 @@ def test_a_lock_that_is_none_is_passed_over(project: None, cli: Cli, text: str) 
     found = cli("check", MINE)
     assert found.code == 2
     assert "or delete it" in found.err
+
+
+def test_writing_a_lock_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
+    """Of one config or of several, behind what each logs; a config with an error writes none, and says none."""
+    monkeypatch.chdir(tmp_path)
+    for words in (["grpo"], ["grpo", "every=2"]):
+        assert cli("check", *words, "--lock").out.splitlines()[-1] == "wrote ./declog.lock"
+    assert "wrote" not in cli("check", "grpo", "every=-1", "--lock").out
+    assert "wrote" not in cli("check", "--locked").out

@@ -106,6 +106,8 @@ def run(args: argparse.Namespace) -> int:
         write_json(listed[0] if len(listed) == 1 else listed)
     else:
         _print(results, args)
+        if args.lock and all(result.error is None for result in results):
+            print(f"wrote ./{locks.NAME}")
     return max(result.code(strict=args.strict) for result in results)
 
 
