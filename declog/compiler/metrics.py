@@ -32,6 +32,7 @@ from declog.language.tree import listed
 from declog.plans.ops import PREFERRED, MetricOp
 
 Params = tuple[tuple[str, Any], ...]
+_INTENDED = ("DL303", "DL304", "DL306")  # the codes of what a reduction in an expression is mostly told
 Clauses = dict[str, Any]  # `where`, `by` and `weight`, each a node or None
 Reduced = dict[str | None, tuple[Reduction | None, Params]]  # the reductions of a metric, by suffix
 LABELS = (DType.TEXT, DType.INT, DType.BOOL, DType.OBJECT)  # the types of labels; a list of tags is an object
@@ -185,6 +186,9 @@ class _Metric:
             fix = f"{logged.id if (logged := shown(self.id)) else self.id}: null"
         elif isinstance(parsed.body, ast.Tuple) and self.spec.reduce is not None:
             fix = suggestions.of_several(self.id, self.spec, [*map(ast.unparse, parsed.body.elts)])
+        elif problem.code in _INTENDED and self.spec.reduce is not None:
+            facts = self.spec, parsed.body, self._compiler(parsed.text), self.draft.reductions
+            problem = suggestions.reduced_already(problem, self.id, *facts)
         elif problem.code != "DL302":
             fix = self._intended(parsed, problem.code)
             if fix is not None and fix.startswith("did you mean"):
@@ -207,11 +211,8 @@ class _Metric:
         """The fix that keeps the meaning of an expression of reductions; None for another expression."""
         draft = self.draft
         spelt_out = library_calls.is_spelt_out(parsed.body, draft.registered)
-        if code not in ("DL303", "DL304", "DL306") and not spelt_out:
+        if self.spec.reduce is not None or (code not in _INTENDED and not spelt_out):
             return None
-        if self.spec.reduce is not None:
-            compiler = self._compiler(parsed.text)
-            return suggestions.reduced_already(self.id, self.spec, parsed.body, compiler, draft.reductions)
         if (fix := library_calls.of_levels(parsed.body)) is not None:
             return fix
         names = draft.reductions.names(), draft.functions.names()

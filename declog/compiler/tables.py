@@ -299,6 +299,9 @@ def _as_read(draft: Draft, condition: Node, metric: Node) -> list[Node]:
 _VALUE = "value", "metric", "current", "v", "val"  # words of other tools for the value that a condition judges
 
 
+_BESIDE = "step", "global_step", "mode", "level", "name", "alert", "id", "time"  # shown beside a text
+
+
 def _fields(draft: Draft, text: str, condition: Node, path: tuple[str, ...]) -> tuple[tuple[str, Node], ...] | None:
     """The metrics that an alert's text names; a text that cannot be filled is reported, and gives None."""
     nodes: dict[str, Node] = {}
@@ -332,6 +335,8 @@ def _fields(draft: Draft, text: str, condition: Node, path: tuple[str, ...]) -> 
             fix = did_you_mean(name, draft.output_keys, what="metrics")
             if name in _VALUE and (judged := read(condition)):
                 fix = f"{{{judged[0]}{f':{form}' if form else ''}}}"
+            elif name in _BESIDE:
+                fix = "drop it: an alert is shown with its name, level, mode, step and time"
             draft.report("DL302.alert_text", path, name=f"{{{name}}}", fix=fix)
         elif len(nodes_read := _as_read(draft, condition, node)) > 1:
             fix = " or ".join(f"{{{one}{f':{form}' if form else ''}}}" for one in nodes_read)

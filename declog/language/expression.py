@@ -332,10 +332,9 @@ class Compiler:
                 best = wrong_subscripts.of_values(node, self.text, self.span(node), self.tried, self.scope.noun)
                 if best is not None:
                     self.fail(keyword, "DL304.clause", function=function.name, name=keyword.arg, fix=best)
-                if keyword.arg in idioms.AXES and {"over", "within"} & set(names):
-                    inside = ", ".join(map(ast.unparse, node.args)) or "x"
+                if keyword.arg in (*idioms.AXES, "over") and {"over", "within"} & set(names):
                     of_tokens = bool(node.args) and self.visit(node.args[0]).type.axis is Axis.TOKEN
-                    fix = f"{function.name}({inside}, over={'token' if of_tokens else 'completion'})"
+                    fix = wrong_calls.with_axis(node, keyword, of_tokens=of_tokens, ranked="within" in names)
                     self.fail(keyword, "DL304.axis", function=function.name, name=keyword.arg, fix=fix)
                 rest = wrong_calls.of_rows(node, keyword) or wrong_calls.without(node, keyword)
                 if nearest(str(keyword.arg), names) is None and isinstance(self.tried(rest), Node):

@@ -10,6 +10,7 @@ UNANSWERED = {
     "calls": 0,
     "expressions": 0,
     "fifth_stranger": 0,
+    "fifty_first_stranger": 0,
     "first_day": 0,
     "fourth_stranger": 0,
     "half_answered": 0,

@@ -81,25 +81,29 @@ def of_several(id: str, spec: MetricSpec, exprs: list[str] | None = None) -> str
 
 
 def reduced_already(
-    id: str, spec: MetricSpec, body: ast.expr, compiler: Compiler, reductions: Reductions
-) -> str | None:
-    """The fix for ``{expr: mean(x), reduce: mean}``: the keys that say it once. A preset mostly says that `reduce`.
+    problem: Problem, id: str, spec: MetricSpec, body: ast.expr, compiler: Compiler, reductions: Reductions
+) -> Problem:
+    """The problem of ``{expr: mean(x), reduce: mean}``, with the keys that say it once; any other one as it is.
 
-    Of two reductions, as in ``mean(max(x))``, the inner one is of each group, or of the tokens of each completion.
+    A preset or a file below mostly says that `reduce`. Of two reductions, as in ``mean(max(x))``, the inner one is of
+    each group, or of the tokens of each completion.
     """
     name = called(body)
     if not isinstance(body, ast.Call) or body.keywords or len(body.args) != 1 or reductions.get(name) is None:
-        return None
+        return problem
     said, value = listed(spec.reduce), ast.unparse(body.args[0])
     several = isinstance(spec.reduce, list)
     of_rows = {"expr": value, **({} if name in said else {"reduce": [*said, name] if several else name})}
     inner = (f"{name}({value}, over={axis})" for axis in ("token", "completion"))
     inside = next((text for text in inner if isinstance(compiler.tried(text), Node)), None)
     if inside is None or several or name in said or spec.model_fields_set != {"expr", "reduce"}:
-        return in_flow(of_rows)[1:-1]
-    row = "completion" if "over=token" in inside else "group"
-    entries = [f"{id}: {in_flow(keys)}" for keys in ({"expr": inside, "reduce": said[0]}, of_rows)]
-    return f"{entries[0]}, of each {row}; of all rows {entries[1]}"
+        fix = in_flow(of_rows)[1:-1]
+    else:
+        row = "completion" if "over=token" in inside else "group"
+        entries = [f"{id}: {in_flow(keys)}" for keys in ({"expr": inside, "reduce": said[0]}, of_rows)]
+        fix = f"{entries[0]}, of each {row}; of all rows {entries[1]}"
+    twice = problem.saying("DL306.reduced_twice", function=name, fix=fix)
+    return replace(twice, related=(("metrics", id, "reduce"),))
 
 
 def arguments(reduction: Reduction, call: ast.Call, text: str, compiler: Compiler) -> str:

@@ -218,7 +218,7 @@ def edit_over_preset(name: str, said: Mapping[str, Any], below: Collection[str])
 
 _KEY_INSIDE = re.compile(
     r"[\s,;:]+(?:and\s+)?(?:(?:(?:do|then|and|level)[\s:=]+)?(?P<word>stop|warn|error|info)"
-    r"|(?P<key>for|over|during|cooldown)\b[\s:=]*(?:at least |the last |last )?(?P<count>\d+|[a-z]+)"
+    r"|(?P<key>for|over|during|within|in|cooldown)\b[\s:=]*(?:at least |the last |last )?(?P<count>\d+|[a-z]+)"
     r"(?:[smh]|\s*\b(?:consecutive|in a row|log|step|event|[a-z]+s))*)\s*\Z",
     re.IGNORECASE,
 )

@@ -32,7 +32,7 @@ def reads_earlier(node: ast.expr) -> bool:
     """Whether an expression is a call for the value of an earlier step, or ``x[-1]``."""
     if isinstance(node, ast.Subscript):
         return _steps(node.slice, sign=-1) is not None
-    return isinstance(node, ast.Call) and plain(node)[0] in BEFORE | CHANGES | RATIOS
+    return isinstance(node, ast.Call) and plain(node)[0] in BEFORE | CHANGES | RATIOS | SLOPES
 
 
 def plain(call: ast.Call) -> tuple[str, list[ast.expr]]:
@@ -113,8 +113,10 @@ class _Steps(ast.NodeTransformer):
         name, _ = plain(node)
         if (before := self.before(node)) is not None:
             lag = self._lag(*before)
+            change = f"({before[0]}) - {lag}"
+            slope = f"({change}) / {before[1]}"
             ratio = f"({before[0]}) / {lag} - 1"
-            return _tree(ratio if name in RATIOS else f"({before[0]}) - {lag}" if name in CHANGES else lag)
+            return _tree(slope if name in SLOPES else ratio if name in RATIOS else change if name in CHANGES else lag)
         value = self._of_steps(ast.unparse(node.args[0])) if len(node.args) == 1 and not node.keywords else None
         written = None if value is None else self._usual(value, SYNONYMS.get(name, name))
         if written is not None:
@@ -138,7 +140,9 @@ class _Steps(ast.NodeTransformer):
             name, arguments = plain(node)
             value = arguments[0] if arguments else node
             further = [*arguments[1:2], *(item.value for item in node.keywords)]
-            count = _steps(further[0]) if further else 1
+            count = _steps(further[0]) if further else 10 if name in SLOPES else 1
+            if count is not None and name in SLOPES:  # from the first to the last of so many values
+                count = max(count - 1, 1)
             if count is None and name == "prev":  # `prev(x, first)`
                 count = 1
         written = None if value is node else self._value(value)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from declog.errors import Entry, elsewhere, in_flow
+from declog.errors import Entry, elsewhere, in_flow, nearest
 from declog.language.dtypes import Axis
 from declog.language.fixes import bins
 from declog.language.fixes.library_calls import (
@@ -26,6 +26,7 @@ from declog.language.fixes.library_calls import (
 from declog.language.nodes import Node
 from declog.language.notation import reduced
 from declog.language.parser import body_of, names_in, tree_of
+from declog.language.scope import Scope
 from declog.language.smoothing import OF_PANDAS
 from declog.language.tree import listed
 
@@ -277,6 +278,20 @@ def of_value(name: str, names: Collection[str], resolve: Callable[[str], object]
     node = resolve(stem) if word in ("mean", "std") and stem in names else None
     is_of_rows = isinstance(node, Node) and node.type.axis is Axis.COMPLETION
     return f"{word}({stem}, over=step)" if is_of_rows else None
+
+
+_OF_TOKENS = re.compile(r"(?:^|_)(?:log_?probs?|logps?|entropy|entropies|values|masks?)\Z")
+
+
+def of_values(name: str, text: str, words: Collection[str], near: Iterable[str], scope: Scope) -> str | None:
+    """The fix for an unknown name that has an expression, or is named as one per token beside a signal of tokens."""
+    if (here := with_values(text, [*scope.names()], scope.resolve)) != text:
+        return f"write `{here}`"
+    types = [node.type for node in map(scope.resolve, sorted(words)) if isinstance(node, Node)]
+    phase = next((type.phase or "any" for type in types if type.axis is Axis.TOKEN), None)
+    if phase is None or _OF_TOKENS.search(name) is None or nearest(name, near) is not None:
+        return None
+    return f"declare it: signals: {{{phase}: {{{name}: token{' bool' * ('mask' in name)}}}}}"
 
 
 def with_values(text: str, names: Collection[str], resolve: Callable[[str], object]) -> str:

@@ -64,7 +64,8 @@ def of_library(name: str, arguments: Sequence[ast.expr], *, of_metrics: bool = F
         name = "sma"  # `mean(reward, 100)`
     templates = _templates()
     if (call := templates.get((name, len(arguments))) or templates.get((name.lower(), len(arguments)))) is None:
-        return None
+        word = ast.unparse(arguments[-1]).strip("'").lower() if len(arguments) > 1 else ""  # `kl(a, b, kind=k2)`
+        return of_library(word, arguments[:-1]) if (word, len(arguments) - 1) in templates else None
     parameters, template = call
     for word, argument in zip(("<x>", "<y>"), arguments, strict=False):
         text = ast.unparse(argument)

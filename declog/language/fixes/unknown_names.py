@@ -24,7 +24,6 @@ from declog.language.syntax import parse, refuse
 
 Span = tuple[int, int]  # a half-open character range of the expression
 _CONDITIONS = elsewhere.words("conditions")  # other tools' keys for the condition of an alert
-_POSITIONS = ("position", "token_position", "token_index", "token_idx")
 _CURVE = re.compile(
     r"(\w+?)_(?:ema|ewma|smooth|smoothed|running|"
     r"((?:rolling|moving)(?:_mean|_avg|_average)?|sma|ma|(?:last|mean|avg)(?=_?\d))_?(\d*))"
@@ -50,7 +49,7 @@ def refuse_name(node: ast.Name, text: str, span: Span, scope: Scope) -> NoReturn
         refuse("DL302.mode", text, span, name=name, noun=scope.noun, fix=fix)
     if scope.noun == "signal" and (split := of_split(name, text, scope.modes)) is not None:
         refuse("DL302.undeclared", text, span, name=name, fix=split)
-    if name in _POSITIONS:
+    if name in ("position", "token_position", "token_index", "token_idx"):
         refuse("DL302.position", text, span, name=name)
     if name.lower() in ("nan", "none", "null") and scope.noun == "signal" and (text, name) != (name, "nan"):
         here = f"write `{text[: span[0]]}missing{text[span[1] :]}`"
@@ -79,8 +78,8 @@ def refuse_name(node: ast.Name, text: str, span: Span, scope: Scope) -> NoReturn
             refuse("DL302.of_each_step", text, span, name=name, known=near)
         refuse("DL302.name", text, span, noun=scope.noun, name=name, known=near)
     group_size.refuse_group_size(text, span, scope)
-    if (here := idioms.with_values(text, [*scope.names()], scope.resolve)) != text:
-        refuse("DL302.undeclared", text, span, name=name, fix=f"write `{here}`")
+    if (meant := idioms.of_values(name, text, words, near, scope)) is not None:
+        refuse("DL302.undeclared", text, span, name=name, fix=meant)
     if (number := constants.example(name)) is not None:
         refuse("DL302.limit", text, span, name=name, known=near, number=number)
     rewards = scope.resolve("rewards")
@@ -192,7 +191,8 @@ def refuse_function(name: str, names: Iterable[str], text: str, span: Span, scop
     what = f"`@declog.function` above `def {name}(...)` for a value of each row, `@declog.reducer` for one of all"
     if _gives_text(name, text):
         what = f"`@declog.function` above `def {name}(text: str) -> str: ...`"
-    fix = did_you_mean(name, names, what="functions", otherwise=library_calls.of_yours(what))
+    close = nearest(name, (one for one in names if abs(len(one) - len(name)) < 2 or one == SYNONYMS.get(name)))
+    fix = did_you_mean(close or "", names, what="functions", otherwise=library_calls.of_yours(what))
     refuse("DL303.function", text, span, name=name, fix=fix)
 
 

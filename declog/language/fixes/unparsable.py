@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Callable
 
-from declog.errors import Entry, elsewhere
+from declog.errors import Entry, elsewhere, in_flow
 from declog.language.fixes.bitwise import numbers_of_negations
 from declog.language.fixes.idioms import PIPE, REDUCTIONS, at_k, of_some_values, reduction
 from declog.language.fixes.library_calls import of_library
@@ -120,11 +120,14 @@ _CHANGE = r"(?i)\A\s*([a-z_][\w.]*)\s+(drops|falls|decreases|rises|grows|increas
 
 
 def _of_change(match: re.Match[str]) -> str:
-    """The fix for ``reward drops 20%``, here `reward drops 0.2`: a comparison with the value of the step before."""
+    """The fix for ``reward drops 20%``, here `reward drops 0.2`: a comparison with a metric of the step before."""
     metric, verb, share, behind = match.groups(default="")
     sign, change = ("<", -1) if verb.lower() in ("drops", "falls", "decreases") else (">", 1)
     beside = re.sub(r"for\s+(\d+).*", r", and `for: \1` beside it", behind)
-    return f"write `{metric} {sign} {1 + change * float(share):g} * lag({metric})`{beside}"
+    before = f"{metric.replace('.', '_')}_before"
+    entry = in_flow({before: {"formula": metric, "combine": "lag(1)", "log": False}})
+    condition = f"`{metric} {sign} {1 + change * float(share):g} * {before}`"
+    return f"write a metric and name it here: `metrics: {entry}`, and {condition}{beside}"
 
 
 def _of_span(match: re.Match[str]) -> str:

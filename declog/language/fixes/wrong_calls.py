@@ -122,6 +122,16 @@ def of_axes(call: ast.Call, axes: ast.expr, text: str, span: Span, names: Collec
     return instead(text, span, f"write `{ast.unparse(ast.Call(call.func, call.args, [*rest, *over]))}`")
 
 
+def with_axis(call: ast.Call, keyword: ast.keyword, *, of_tokens: bool, ranked: bool) -> str:
+    """The call with an axis of the language for ``axis=0``; with ``within`` if it is ``ranked`` and has no ``over``."""
+    inside = ", ".join(map(ast.unparse, call.args)) or "x"
+    if not ranked:
+        return f"{ast.unparse(call.func)}({inside}, over={'token' if of_tokens else 'completion'})"
+    inside = f"mean({inside}, over=token)" if of_tokens else inside
+    within = "step" if ast.unparse(keyword.value).strip("'") in ("step", "batch", "window", "run") else "group"
+    return f"{ast.unparse(call.func)}({inside}, within={within})"
+
+
 def of_list(call: ast.Call, text: str, span: Span, tried: Callable[[str], Node | Problem]) -> str | None:
     """The fix for a list among a call's arguments: its items as arguments, or one call for each item. None without one.
 

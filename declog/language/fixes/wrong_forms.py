@@ -74,10 +74,6 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
             return labels
         case ["metrics", name, "by"], str() if "," in value:
             return f"by: [{value}]"
-        case ["run"], str():
-            return f"run: {{name: {value}}}"
-        case ["about", name], str():
-            return f"{name}: {{help: {in_flow(value)}}}"
         case ["constants", name], [item, *_]:
             return f"{name}: {in_flow(item)}"
         case ["alerts", name], bool():
@@ -95,8 +91,6 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
             return f"sink_options: {in_flow(dict.fromkeys(sinks_and_options(data.get('sinks') or [])[0], options))}"
         case ["sink_options", name], False:
             return without_sink(name, data)
-        case ["sink_options", name], str():
-            return f"{name}: {{profile: {value}}}"
         case (["filters", _, "fraction"], int() | float() as share) | (
             ["tables", _, "filter"],
             {"fraction": int() | float() as share},
@@ -104,8 +98,13 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
             return f"fraction: {share / 100 if 1 < share <= 100 else 0.1}"
         case ["filters", name], str() if (rows := unparsable.of_filter(value)) is not None:
             return f"{name}: {rows}"
-        case ["filters", name], str():
-            return f"{name}: {{where: {in_flow(value)}}}"
+        case ["run"] | ["about" | "sink_options" | "filters", _], str():
+            return f"{path[-1]}: {in_flow({_OF_A_TEXT[str(path[0])]: value})}"
+        case ["metrics", name, "nan"], 0 | "0" | "zero" | "zeros" | "fill" | "fillna" | "replace":
+            entry = {"expr": name} | {key: item for key, item in data["metrics"][name].items() if key != "nan"}
+            entry |= reduced(str(entry["expr"])) or {}
+            entry["expr"] = f"{entry['expr']} if present({entry['expr']}) else 0"
+            return f"{name}: {in_flow(entry)}"
         case ["metrics", name, "over"], str() if value in AXES_OF_METRICS:
             axis = "token" if value.startswith("token") else "completion"  # a group's mean is over its completions
             entry = {key: item for key, item in data["metrics"][name].items() if key != "over"}
@@ -441,6 +440,7 @@ def is_off(options: Any) -> bool:
     return any(options.get(key) is on for key, on in _SWITCHES.items())
 
 
+_OF_A_TEXT = {"run": "name", "about": "help", "sink_options": "profile", "filters": "where"}  # the key that a text is
 _SWITCHES = {"enabled": False, "enable": False, "active": False, "use": False, "disabled": True, "disable": True}
 
 
