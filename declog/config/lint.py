@@ -15,7 +15,7 @@ from declog.config.compose import PACKAGE
 from declog.config.composed import Composed
 from declog.config.files import defaults_of, source_path
 from declog.config.fold import choice_of
-from declog.config.hydra import Files, read_by
+from declog.config.hydra import Files, file_of, read_by
 from declog.config.origin import Origin
 from declog.config.overrides import ADDS, pasted
 from declog.config.presets import home_of
@@ -164,13 +164,18 @@ def clashes(config: Composed) -> Iterator[Problem]:
 
 
 def below_keys(config: Composed) -> Iterator[Problem]:
-    """DL101 for each file with defaults of its own that a defaults list puts below a key: `- acme@metrics.acme`."""
+    """DL101 for each file with a preset of its own that a defaults list puts below a key: `- acme@metrics.acme`."""
     composition, depth = config.merged, len(config.prefix)
     defaults = () if composition is None else composition.merged.defaults
     packages = [tuple(filter(None, str(one.package or "").split("."))) for one in defaults]
     of_files = {str(one.config_path): package for one, package in zip(defaults, packages, strict=True)}
+    shipped = {
+        package for one, package in zip(defaults, packages, strict=True)
+        if composition is not None and str(one.config_path).rpartition("/")[0] == GROUP
+        and (file := file_of(composition.repository, str(one.config_path))) is not None and provider_of(file[0])
+    }  # fmt: skip
     for one, package in zip(defaults, packages, strict=True):
-        below = package[:depth] == config.prefix and len(package) > depth and packages.count(package) > 1
+        below = package[:depth] == config.prefix and len(package) > depth and package in shipped
         if composition is None or not below or of_files.get(str(one.parent)) != config.prefix:
             continue
         name, key = str(one.config_path).rpartition("/")[2], ".".join(package[depth:])
@@ -215,8 +220,11 @@ def overruled(config: Composed) -> Iterator[str]:
             whose, where = ("this file says", "last") if itself else ("that says", "behind it")
             order = [one.option for one in (*choices[:index], *behind, choice)]
             order += [] if itself or _SELF not in [one.option for one in choices] else [_SELF]
+            edit = f"write `{choice.option}` {where}: [{', '.join(order)}]"
+            if not itself and any(map(provider_of, _extended([choice.name], texts))):  # the preset of each has all keys
+                edit = f"a file for several presets extends none: drop that of `{choice.option}`, and {edit}"
             message = f"`{choice.option}` stands before `{later[0]}`, which overrides what {whose} of {shown}"
-            yield f"{shown_path(file)}: {message}; write `{choice.option}` {where}: [{', '.join(order)}]"
+            yield f"{shown_path(file)}: {message}; {edit}"
 
 
 def _file_of(option: str, texts: Mapping[str, str]) -> str | None:

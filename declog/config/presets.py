@@ -206,9 +206,13 @@ def _with_sinks(config: Composed) -> list[str] | None:
     """The sinks of ``[+parquet]`` and those of the layer below it; None for a list without such a name."""
     layers = () if config.merged is None else config.merged.layers
     lists = [node.plain for layer in layers if (node := layer.at((*config.prefix, "sinks"))) is not None]
-    if len(lists) < 2 or not any(str(name).startswith("+") for name in lists[-1]):
+    if len(lists) < 2:
         return None
-    return [*dict.fromkeys(str(name).removeprefix("+") for name in (*lists[-2], *lists[-1]))]
+    before, said = map(listed, lists[-2:])
+    if not any(str(name).startswith("+") for name in said):
+        return None
+    added = [str(name).removeprefix("+") for name in (*before, *said) if isinstance(name, str)]
+    return [name for name in dict.fromkeys(added) if name[:1] != "-" and f"-{name}" not in added]
 
 
 def _of_a_preset(problem: Problem, name: str, config: Composed) -> Problem:

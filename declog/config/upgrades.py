@@ -200,7 +200,7 @@ _BASES: Mapping[str, frozenset[str]] = {
 def _completes(config: Composed, path: Path) -> bool:
     """Whether an entry has none of the keys that say what it is, so that it can only complete another layer's."""
     bases, entry = _BASES.get(str(path[0])), at(config.data, path)
-    if bases is not None and path[0] == "alerts" and path[1] in config.data["metrics"]:
+    if bases is not None and path[0] == "alerts" and path[1] in map_at(config.data, "metrics"):
         bases |= SIGNS.keys()  # bounds are of the metric with the alert's name
     return bases is not None and isinstance(entry, Mapping) and bases.isdisjoint(entry)
 

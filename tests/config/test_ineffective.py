@@ -178,7 +178,7 @@ def test_self_first_is_nobodys_business_where_nothing_is_lost(tmp_path: Path) ->
     [
         (
             "[team, rloo, _self_]",
-            "which overrides what that says of axes.group.size, sinks; write `team` behind it: [rloo, team",
+            "which overrides what that says of axes.group.size, sinks; a file for several presets extends none",
         ),
         ("[rloo, team, _self_]", None),
         ("[team, {packs: [tools]}, _self_]", None),
@@ -199,7 +199,10 @@ def test_a_whole_config_below_a_key(tmp_path: Path) -> None:
     """Hydra's `@` puts a file of metrics below `metrics`; a file with a preset of its own belongs at the top."""
     team = "defaults: [grpo, _self_]\naxes: {group: {size: 4}}\n"
     folder = written(tmp_path, team=team, some="late: p95(reward)\n", mine="defaults: [team, some@metrics, _self_]\n")
-    assert "late" in {op.id for op in declog.plan(declog.compose("mine", config_dir=folder)).outputs}
+    written(tmp_path, more="defaults: [some, _self_]\nlast: p90(reward)\n")
+    for defaults in ("some@metrics", "more@metrics"):  # the second has a file below it
+        written(tmp_path, mine=f"defaults: [team, {defaults}, _self_]\n")
+        assert "late" in {op.id for op in declog.plan(declog.compose("mine", config_dir=folder)).outputs}, defaults
     (folder / "declog" / "mine.yaml").write_text("defaults: [grpo, team@metrics.team, _self_]\n")
     with pytest.raises(ConfigError) as caught:
         declog.plan(declog.compose("mine", config_dir=folder))

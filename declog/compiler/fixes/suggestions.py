@@ -213,6 +213,9 @@ def entire(problem: Problem, id: str, spec: MetricSpec) -> Problem:
         return problem
     beside = {"expr"} if problem.code in ("DL301", "DL307") else {"expr", "reduce"}  # the keys in the fix
     kept = spec.model_dump(include=spec.model_fields_set - {*beside, *fix.keys}, by_alias=True)
+    if problem.path[-1] == "expr" and spec.where is not None and "where" in fix.keys:
+        fix = Entry({**fix.keys, "where": both(spec.where, str(fix.keys["where"]))}, *fix.around, bare=True)
+        problem = replace(problem, fix=fix)
     if problem.path[-1] == "where" and problem.code == "DL307":  # a whole metric in place of a condition
         return replace(problem, fix=_as_condition(problem, fix))
     if library_calls.is_rate(fix):

@@ -10,7 +10,7 @@ from declog.errors import Entry, Problem
 from declog.language.dtypes import DType
 from declog.language.nodes import Node
 from declog.language.notation import reduced
-from declog.language.parser import body_of, source_of
+from declog.language.parser import body_of
 
 _WORDS = {"&": " and ", "|": " or ", "~": "not "}
 _SIGN = re.compile(r"""("[^"]*"|'[^']*')|\s*([&|])\s*|(~)""")  # or a text in quotes, which stays
@@ -37,15 +37,18 @@ def in_words(text: str, tried: Callable[[str], Node | Problem], *, of_rows: bool
 
 def numbers_of_negations(text: str) -> str:
     """Rewrite ``1 - ~x``, or ``1 - !x``, as `1 - (1 if not x else 0)`: the language computes with numbers only."""
-    for negated in (*_negated_numbers(re.sub(r"!(?!=)", "~", text)),):
-        operand = negated.removeprefix("~").strip()
-        for part in (f"(~{operand})", f"(!{operand})", f"~{operand}", f"!{operand}"):
-            text = text.replace(part, f"(1 if not {operand} else 0)")
+    signs = re.sub(r"!(?!=)", "~", text)
+    for start, end in sorted(_negated_numbers(signs), reverse=True):
+        operand = text.encode()[start:end].decode()[1:].strip()
+        before, behind = text.encode()[:start].decode(), text.encode()[end:].decode()
+        paired = before.endswith("(") and behind.startswith(")") and not re.search(r"\w\($", before)
+        before, behind = (before[:-1], behind[1:]) if paired else (before, behind)
+        text = f"{before}(1 if not {operand} else 0){behind}"
     return text
 
 
-def _negated_numbers(text: str) -> Iterator[str]:
-    """The parts ``~x`` of an expression with which it computes, as in ``1 - ~x``."""
+def _negated_numbers(text: str) -> Iterator[tuple[int, int]]:
+    """The spans, in bytes, of the parts ``~x`` of an expression with which it computes, as in ``1 - ~x``."""
     body = body_of(text)
     for node in () if body is None else ast.walk(body):
         match node:
@@ -57,4 +60,4 @@ def _negated_numbers(text: str) -> Iterator[str]:
                 continue
         for operand in operands:
             if isinstance(operand, ast.UnaryOp) and isinstance(operand.op, ast.Invert):
-                yield source_of(text, operand)
+                yield operand.col_offset, operand.end_col_offset or 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from declog.errors import Entry, elsewhere, in_flow, nearest
@@ -294,6 +295,10 @@ def of_values(name: str, text: str, words: Collection[str], near: Iterable[str],
     return f"declare it: signals: {{{phase}: {{{name}: token{' bool' * ('mask' in name)}}}}}"
 
 
+def _instead(expression: str, match: re.Match[str]) -> str:
+    return match[1] or expression
+
+
 def with_values(text: str, names: Collection[str], resolve: Callable[[str], object]) -> str:
     """An expression with the values of ``of_value`` in place of their names."""
 
@@ -303,7 +308,8 @@ def with_values(text: str, names: Collection[str], resolve: Callable[[str], obje
     for name in sorted(names_in(body_of(text.strip()) or ast.Constant(None))):
         if (expression := value(name)) is not None:
             plain = text.strip() == name or isinstance(body_of(expression), ast.Name | ast.Call)
-            text = re.sub(rf"\b{name}\b(?!\()", expression if plain else f"({expression})", text)
+            word = re.compile(rf"('[^']*'|\"[^\"]*\")|\b{name}\b(?!\()")
+            text = word.sub(partial(_instead, expression if plain else f"({expression})"), text)
     return re.sub(r"\(\(([^()]+)\)\)", r"(\1)", text)
 
 

@@ -97,18 +97,6 @@ def _data(item: ast.expr) -> Any:
     return item.value if isinstance(item, ast.Constant) else ast.unparse(item)
 
 
-def along_axis(name: str, call: ast.Call) -> str | None:
-    """The fix for a call with ``over=``, such as ``zscore(x, over=completion)``, if its form here has that axis.
-
-    None for a call without ``over``, or whose form lacks the axis. A function of one's own may have any axis.
-    """
-    over = next((word.value for word in call.keywords if word.arg == "over"), None)
-    if over is not None and ast.unparse(over) == "completion" and (fix := of_library(name, [*call.args, over])):
-        return fix
-    fix = None if over is None else of_library(name, call.args)
-    return fix if over is not None and fix and (ast.unparse(over) in fix or fix.startswith(YOURS)) else None
-
-
 def is_rate(fix: str | None) -> bool:
     """Whether a fix is the entry of a value per second, or of the share of each label."""
     return isinstance(fix, Entry) and "per" in fix.keys

@@ -129,7 +129,8 @@ def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
     if value is None and set(data) == {key}:  # a file with one word
         return f"a preset is extended by `defaults: [{key}, _self_]`; a key has a value: `{key}: ...`"
     if key in EXTENDS:
-        base = ", ".join(re.sub(r"\.ya?ml$", "", str(one)) for one in listed(value or "grpo"))
+        names = [one for one in listed(value) if isinstance(one, str)] or ["grpo"]
+        base = ", ".join(re.sub(r"\.ya?ml$", "", one) for one in names)
         return f"defaults: [{base}, _self_]"
     if nearest(key, ["defaults"]):
         return "did you mean `defaults`?"

@@ -23,6 +23,7 @@ BOUNDS = {
     "ge": ">=", "below": "<", "under": "<", "less": "<", "lt": "<", "at most": "<=", "lte": "<=", "le": "<=",
     "equals": "==", "equal": "==", "eq": "==", "ne": "!=",
 }  # fmt: skip
+_INDICATOR = r"(?<![\w.])1\s*\{([^{}]+)\}"  # `1{x > 0}`
 _UNITS = {"k": 1000, "%": 0.01}
 _BOUND_IN_PROSE = (
     r"(?:\b(?:is|are|was|gets|goes|stays|remains|becomes|drops|falls|sinks|rises|climbs|jumps|grows|spikes)\s+)?"
@@ -228,6 +229,13 @@ def _of_range(match: re.Match[str]) -> str:
     return f"write `{text}`"
 
 
+def _of_indicators(match: re.Match[str]) -> str:
+    """The fix for ``mean(1{x > 0})``: the condition in its place, in parentheses inside of an expression."""
+    text = re.sub(_INDICATOR, r"(\1)", match.string).strip()
+    alone = re.sub(r"\(\(([^()]*)\)\)", r"(\1)", text)
+    return f"write `{alone}`"
+
+
 # Patterns of texts that cannot be parsed, each with its fix: a template of the match, or a function of the match.
 # The first pattern with a fix counts.
 _TEXTS: tuple[tuple[str, str | Callable[[re.Match[str]], str | None]], ...] = (
@@ -236,7 +244,7 @@ _TEXTS: tuple[tuple[str, str | Callable[[re.Match[str]], str | None]], ...] = (
         _of_query),
     (r"(?i)\A\s*(\w+)\s*\((.+?)\)\s*filter\s*\(\s*where\s+(.+)\)\s*\Z",
         lambda match: of_some_values({"expr": match[2], "reduce": reduction(match[1]), "where": match[3]})),
-    (r"\A\s*(.*?)(?<![\w.])1\s*\{(.+)\}(.*?)\s*\Z", r"write `\1\2\3`"),
+    (_INDICATOR, _of_indicators),
     (r"(?i)\A\s*(.+?)\s+as\s+([a-z_]\w*)\s*\Z", r"a metric's key is its name: `\2: \1`"),
     (r"\A\s*(\w+)\s*;\s*(\w+)\s*\Z", r"a metric for each: metrics: {\1: mean, \2: mean}"),
     (r"[$][{a-z]", _of_shell),

@@ -82,7 +82,7 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
             return f"profiles: {in_flow({name: as_profile(name, item) for name, item in value.items()})}"
         case ["output_dir" | "profile" as key], Mapping() | list() if value:
             return f"{key}: {next(iter(value.values() if isinstance(value, Mapping) else value))}"
-        case ["schemas", _, _, "redact"], str() | list():
+        case ["schemas", _, _, "redact"], str() | list() if value:
             return f"redact: {in_flow({'secret': '|'.join(map(str, listed(value)))})}"
         case ["sink_options"], list():
             return f"sinks: {in_flow(value)}"

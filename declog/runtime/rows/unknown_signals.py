@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import re
 import shlex
 import sys
@@ -67,12 +68,16 @@ def unknown_signals(plan: Plan, signals: Mapping[str, Any], announced: Sequence[
 def no_number(plan: Plan, name: str, value: Any) -> InputError:
     """Return the note on a value of ``log.scalars`` that is left out, with edits that log it."""
     word, came = re.sub(r"\W", "_", name.rpartition("/")[2]), describe(value)
+    word = word if word.isidentifier() and not iskeyword(word) and word not in dir(builtins) else "values"
     if isinstance(value, str):
         return InputError.of("DL504.text_scalar", name=name, came=came, word=word)
     axis, rows = undeclared(value)
     if axis is not Axis.COMPLETION or not len(rows):
         return InputError.of("DL504.no_scalar", name=name, came=came)
-    mean = f"sum({word}) / len({word})" if isinstance(value, list | tuple) else f"{word}.mean()"
+    whole = hasattr(value, "is_floating_point") and not value.is_floating_point()
+    mean = f"{word}.float().mean()" if whole else f"{word}.mean()"
+    if not hasattr(value, "mean"):
+        mean = f"sum({word}) / len({word})" if None not in value else "..."
     fixes = [f"log.scalars({{{name!r}: {mean}}})"]
     if name not in plan.signal_names and _may_be_declared(word):
         fixes[0] += f"; or observe all values: log.observe({word}={word})"
