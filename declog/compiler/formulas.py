@@ -22,7 +22,7 @@ from declog.language.fixes.tracker_names import in_formula, reductions_of
 from declog.language.moments import FORMULAS
 from declog.language.nodes import BUILTIN, LABEL, METRIC, Node, walk
 from declog.language.notation import is_reduction, reduced
-from declog.language.parser import called, names_in
+from declog.language.parser import body_of, called, names_in
 from declog.language.scope import BUILTINS
 from declog.language.shorthand import OF_ROWS
 from declog.language.spec import MetricSpec
@@ -320,7 +320,11 @@ def _labels(draft: Draft, node: Node, text: str) -> tuple[str, ...]:
 def conditions(draft: Draft) -> None:
     """Type the `when` of metrics: a condition that each log event checks over its values."""
     for name, spec in draft.active("metrics").items():
+        before = len(draft.problems)
         node = None if spec.when is None else condition(draft, spec.when, ("metrics", name, "when"))
+        if len(draft.problems) > before and names_in(body_of(str(spec.when)) or ast.Constant(None)) <= {*draft.signals}:
+            of_rows = f"where: {in_flow(spec.when)}, which chooses rows; `when` chooses log events: "
+            draft.problems[before:] = [replace(one, fix=f"{of_rows}{one.fix}") for one in draft.problems[before:]]
         if node is not None:
             _timely(draft, name, node)
             draft.metrics = [replace(op, when=node) if op.id == name else op for op in draft.metrics]

@@ -10,6 +10,7 @@ from typing import Any
 
 from declog.compiler.draft import Draft, op_of
 from declog.errors import Path, did_you_mean, in_flow, nearest
+from declog.errors.elsewhere import same_signal
 from declog.language.fixes import idioms
 from declog.language.fixes.tracker_names import in_formula, suffix_of
 from declog.language.nodes import LOGGED
@@ -137,6 +138,12 @@ def in_expression(draft: Draft, shown: str) -> str | None:
     metric = draft.metric_shown(shown)
     if metric is not None and metric.key in keys:
         return metric.expression
+    templates = {item.template: op.key for op in draft.outputs for item in op.names if op.key in keys}
+    if (key := {template.replace("/", "_"): key for template, key in templates.items()}.get(shown)) is not None:
+        return key  # `completions_mean_length`
+    same = None if shown in draft.signals else same_signal(shown, {op.id for op in draft.outputs})
+    if same is not None:
+        return in_expression(draft, same)
     if (statistic := idioms.of_ending(shown)) is not None:
         if "/" in shown and statistic[0] in draft.signals:
             return "_".join(statistic)
@@ -145,9 +152,9 @@ def in_expression(draft: Draft, shown: str) -> str | None:
     first, slash, _ = shown.partition("/")
     if not slash or first in draft.spec.metrics:  # a quotient
         return None
-    templates = {item.template: op.key for op in draft.outputs for item in op.names if "/" in item.template}
-    near = difflib.get_close_matches(shown, [name for name in templates if "{" not in name], n=1, cutoff=0.8)
+    plain = [name for name in templates if "/" in name and "{" not in name]
+    near = difflib.get_close_matches(shown, plain, n=1, cutoff=0.8)
     ending = shown.rpartition("/")[2]
     if not near or difflib.SequenceMatcher(None, ending, near[0].rpartition("/")[2]).ratio() < 0.5:
         return None  # `completions/hours`, a quotient
-    return templates[near[0]] if templates[near[0]] in keys else None
+    return templates[near[0]]

@@ -300,6 +300,7 @@ class Dispatcher:
             cells = self._metrics.logged(read(op.when), results)
             stepless = all(due[period].stepless for period in periods)
             came = bool(cells) if mode == "train" and not stepless else any(item.there.any() for item in cells.values())
+            came |= mode == "train" and not stepless and not read(op.when)  # of steps or seconds alone
             if not came and (stepless or key not in self._streaks):
                 continue
             cell_name = self._metrics.holds(op.when, cells, f"the alert `{op.id}`")

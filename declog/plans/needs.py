@@ -56,9 +56,12 @@ def read_by_label(node: Node) -> tuple[str, ...]:
 
 
 def judged(plan: Plan, alert: AlertOp) -> set[int]:
-    """The periods of the metrics in an alert's condition: the alert is judged at the ends of their windows."""
+    """The periods of the metrics in an alert's condition: the alert is judged at the ends of their windows.
+
+    Those of a condition on steps or seconds alone are the plan's.
+    """
     every = {op.key: op.every for op in plan.outputs}
-    return {every[key] for key in read(alert.when)}
+    return {every[key] for key in read(alert.when)} or {plan.every}
 
 
 def inputs(op: MetricOp | FormulaOp) -> set[str]:

@@ -78,6 +78,19 @@ def test_a_condition_reads_several_metrics(tmp_path: Path) -> None:
     assert [step for step, _ in alerted(alerts, [1.0, 1.0, 1.0, 0.0, 1.0], tmp_path).alerts] == [4]
 
 
+@pytest.mark.parametrize(
+    ("when", "every", "steps"),
+    [
+        ("step >= 4", 1, [4]), ("step % 3 == 2", 1, [2, 5]), ("step == 1", 1, [1]), ("seconds < 0", 1, []),
+        ("step >= 4", 2, [5]), ("step % 3 == 2", 2, [5]), ("step == 2", 2, []),
+    ],
+)  # fmt: skip
+def test_a_condition_on_steps_alone(when: str, every: int, steps: list[int], tmp_path: Path) -> None:
+    """The class: conditions that read no metric; each log event of training judges them."""
+    sink = alerted({"planned": {"when": when}}, [0.0] * 6, tmp_path, every=every, modes={"eval": {"prefix": "eval/"}})
+    assert [step for step, _ in sink.alerts] == steps
+
+
 def test_a_metric_with_a_longer_window_is_judged_at_its_own_phases(tmp_path: Path) -> None:
     """Events in which the metric is not logged neither break its row nor count for it."""
     metrics = {"kl": {"reduce": "max", "every": 2}}

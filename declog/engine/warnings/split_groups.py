@@ -65,8 +65,8 @@ class SplitGroups:
                 )  # fmt: skip
             split = split_of(frame) or (divided(frame, first) if early and first is not None else None)
             rows = "group ids go on"
-            if split is None and early and (split := scattered(frame, first=phase == self._rollout)) is not None:
-                rows = "the ids of groups come again"
+            if split is None and early:
+                split, rows = scattered(frame, self._ids, first=phase == self._rollout), "the ids of groups come again"
             if split is not None:
                 del self._readers[phase]
                 log.warning(
@@ -105,12 +105,13 @@ def split_of(frame: Frame) -> str | None:
     return None
 
 
-def scattered(frame: Frame, *, first: bool) -> str | None:
+def scattered(frame: Frame, row_ids: str | None = None, *, first: bool) -> str | None:
     """The `axes.group.split` that would join groups whose ids many rows of other batches have, too; None if none.
 
     So it is where each call generates one completion of every prompt. Only batches of a ``first`` phase are compared,
     and ranks. Ids may number the groups of a batch: then groups of several rows, and those of an evaluation, may be
-    others. A row that comes again with the same values, as in epochs or on replicas, is no further row of its group.
+    others. A row that comes again with the same values, as in epochs or on replicas, is no further row of its group,
+    but for another id in ``row_ids``.
     """
     if not frame.by_ids or frame.grouping is None or (ids := frame.column(GROUP_ID)) is None:
         return None
@@ -125,7 +126,9 @@ def scattered(frame: Frame, *, first: bool) -> str | None:
             within, along = (rank, batch) if split == "batches" else (step, rank)
             before, after = _again(np.stack([step, within, ids]), along)
             if 4 * len(after) >= len(ids) and (single or not _are_numbers(ids, batches.rows)):
-                return None if _are_equal(frame, before, after) else split
+                rows = None if row_ids is None else frame.column(row_ids)
+                others = rows is not None and (rows[before] != rows[after]).any()
+                return split if others or not _are_equal(frame, before, after) else None
     return None
 
 

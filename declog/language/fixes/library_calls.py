@@ -50,8 +50,10 @@ def of_library(name: str, arguments: Sequence[ast.expr], *, of_metrics: bool = F
     """
     if name == "ratio" and len(arguments) == 2 and all(map(_LOGPROBS.search, map(ast.unparse, arguments))):
         return f"exp({ast.unparse(arguments[0])} - {ast.unparse(arguments[1])})"
-    if name in ("bins", "bin", "cut", "buckets", "bucketize") and len(arguments) > 2:
-        return f"bucket({', '.join(map(ast.unparse, arguments))})"
+    if name in ("bins", "bin", "cut", "buckets", "bucketize") and len(arguments) > 1:
+        edges = arguments[1].elts if isinstance(arguments[1], ast.List | ast.Tuple) else arguments[1:]
+        if len(arguments) > 2 or edges != arguments[1:]:
+            return f"bucket({', '.join(map(ast.unparse, (arguments[0], *edges)))})"
     last = arguments[-1] if arguments else None
     steps = last.value if isinstance(last, ast.Constant) else None
     if name in AGGREGATES and len(arguments) == 2 and ast.unparse(arguments[1]) in ("0", "1", "-1"):  # an axis

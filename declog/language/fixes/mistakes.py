@@ -129,8 +129,7 @@ def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
     if value is None and set(data) == {key}:  # a file with one word
         return f"a preset is extended by `defaults: [{key}, _self_]`; a key has a value: `{key}: ...`"
     if key in EXTENDS:
-        names = [one for one in listed(value) if isinstance(one, str)] or ["grpo"]
-        base = ", ".join(re.sub(r"\.ya?ml$", "", one) for one in names)
+        base = ", ".join(re.sub(r"\.ya?ml$", "", one) for one in listed(value) if isinstance(one, str)) or "grpo"
         return f"defaults: [{base}, _self_]"
     if nearest(key, ["defaults"]):
         return "did you mean `defaults`?"
@@ -414,10 +413,11 @@ _OBSERVED = keys(SignalSpec).keys() - keys(MetricSpec).keys()  # keys of signals
 
 
 def _moved_of_profile(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
-    """The fix for `tables: []` of a profile: hide all tables."""
-    if key != "tables" or entry[key]:
+    """The fix for `tables` of a profile, which hides tables: those of a map, and all for `[]`."""
+    named = [f"table:{table}" for table in entry[key]] if isinstance(entry[key], Mapping) else []
+    if key != "tables" or (entry[key] and not named):
         return None
-    hidden = [*_words(entry.get("hide")), "table:*"]
+    hidden = [*_words(entry.get("hide")), *(named or ["table:*"])]
     alone = name != "slim" and "only" not in entry and entry.get("show")
     return f"{name}: {in_flow({'only': alone, 'hide': hidden})}" if alone else in_flow({"hide": hidden})[1:-1]
 

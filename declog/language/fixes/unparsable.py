@@ -23,6 +23,10 @@ BOUNDS = {
     "ge": ">=", "below": "<", "under": "<", "less": "<", "lt": "<", "at most": "<=", "lte": "<=", "le": "<=",
     "equals": "==", "equal": "==", "eq": "==", "ne": "!=",
 }  # fmt: skip
+_CHOSEN = (
+    r"(?i)\b(\w+\((?:(?!\bover\b)[^()])*?)\s+(?:where|when|if)\s+((?:(?!\belse\b|\bover\b)[^()])+)\)"  # `sum(x if c)`
+)
+_WITH_WHERE = r"\1, where=\2)"
 _INDICATOR = r"(?<![\w.])1\s*\{([^{}]+)\}"  # `1{x > 0}`
 _UNITS = {"k": 1000, "%": 0.01}
 _BOUND_IN_PROSE = (
@@ -64,6 +68,8 @@ def _of_condition(match: re.Match[str]) -> str | None:
         reduce, expr = prose.groups()
     if "else" in match.string or condition.count("(") != condition.count(")"):
         return None
+    expr = f"{reduce}({expr})" if ", over=" in expr.replace(" =", "=") else expr  # a value of each completion
+    reduce = "mean" if expr.startswith(f"{reduce}(") else reduce
     reduced = {"reduce": reduction(reduce)} if reduce else {}
     return of_some_values({"expr": expr, **reduced, "where": condition})
 
@@ -229,6 +235,12 @@ def _of_range(match: re.Match[str]) -> str:
     return f"write `{text}`"
 
 
+def _of_several(match: re.Match[str]) -> str | None:
+    """The fix for ``sum(a where c) / sum(b where c)``, calls with conditions; None for one call alone."""
+    text = match.string.strip()
+    return None if text == match[0].strip() else f"write `{re.sub(_CHOSEN, _WITH_WHERE, text)}`"
+
+
 def _of_indicators(match: re.Match[str]) -> str:
     """The fix for ``mean(1{x > 0})``: the condition in its place, in parentheses inside of an expression."""
     text = re.sub(_INDICATOR, r"(\1)", match.string).strip()
@@ -245,6 +257,7 @@ _TEXTS: tuple[tuple[str, str | Callable[[re.Match[str]], str | None]], ...] = (
     (r"(?i)\A\s*(\w+)\s*\((.+?)\)\s*filter\s*\(\s*where\s+(.+)\)\s*\Z",
         lambda match: of_some_values({"expr": match[2], "reduce": reduction(match[1]), "where": match[3]})),
     (_INDICATOR, _of_indicators),
+    (_CHOSEN, _of_several),
     (r"(?i)\A\s*(.+?)\s+as\s+([a-z_]\w*)\s*\Z", r"a metric's key is its name: `\2: \1`"),
     (r"\A\s*(\w+)\s*;\s*(\w+)\s*\Z", r"a metric for each: metrics: {\1: mean, \2: mean}"),
     (r"[$][{a-z]", _of_shell),

@@ -61,7 +61,8 @@ def _accepted(op: SignalOp, label: str, value: Any) -> Observed:
             fix=f"give one value per {op.axis.label}, or declare `{entry_of(op, 'family: true')}` for values by name",
         )  # fmt: skip
     declares = not op.family and op.name == op.source and isinstance(value, int | float)
-    of_step = f", or declare `{entry_of(op, 'axis: step')}`, if it is a number of the step" if declares else ""
+    words = "axis: step, type: int" if isinstance(value, int) else "axis: step"
+    of_step = f", or declare `{entry_of(op, words)}`, if it is a number of the step" if declares else ""
     raise InputError.of(
         "DL503.tensor", label=label, declared=_declared(op), came=describe(value), axis=op.axis.label, name=op.source,
         of_step=of_step,
