@@ -15,14 +15,14 @@ from declog.compiler.fixes.reduced_parts import in_metrics, of_share
 from declog.compiler.names import of_output
 from declog.compiler.scopes import FACTS, MetricScope, tried
 from declog.errors import Path, in_flow
-from declog.language.dtypes import DType
+from declog.language.dtypes import Axis, DType
 from declog.language.expression import Compiler
 from declog.language.fixes import earlier_steps, library_calls, unknown_names
 from declog.language.fixes.tracker_names import in_formula, reductions_of
 from declog.language.moments import FORMULAS
 from declog.language.nodes import BUILTIN, LABEL, METRIC, Node, walk
 from declog.language.notation import is_reduction, reduced
-from declog.language.parser import body_of, called, names_in
+from declog.language.parser import called, names_in
 from declog.language.scope import BUILTINS
 from declog.language.shorthand import OF_ROWS
 from declog.language.spec import MetricSpec
@@ -322,7 +322,8 @@ def conditions(draft: Draft) -> None:
     for name, spec in draft.active("metrics").items():
         before = len(draft.problems)
         node = None if spec.when is None else condition(draft, spec.when, ("metrics", name, "when"))
-        if len(draft.problems) > before and names_in(body_of(str(spec.when)) or ast.Constant(None)) <= {*draft.signals}:
+        rows = tried(draft, str(spec.when)) if len(draft.problems) > before else None
+        if rows is not None and rows.type.axis in (Axis.COMPLETION, Axis.TOKEN):
             of_rows = f"where: {in_flow(spec.when)}, which chooses rows; `when` chooses log events: "
             draft.problems[before:] = [replace(one, fix=f"{of_rows}{one.fix}") for one in draft.problems[before:]]
         if node is not None:

@@ -132,7 +132,10 @@ def contradiction(
     if not mixed and not longer:
         return None
     few, many = int(lengths.min()), int(lengths.max())
-    seen = f"{len(rows)} rows have {len(names)} ids, each in {few if few == many else f'{few} to {many}'} rows on end"
+    counts = f"each in {few if few == many else f'{few} to {many}'} rows on end"
+    seen = (
+        f"{len(rows)} rows have {len(names)} ids, {counts if many > 1 else 'and no two rows of an id stand together'}"
+    )
     fix = f"axes.group.size={few}, or " if few == many > 1 else ""
     parts = np.unique(np.unique(np.stack([pieces, index]), axis=1, return_counts=True)[1]).tolist()
     if len(parts) == 1 and parts[0] < size and size % parts[0] == 0 and grouping.split in _WIDER:
@@ -153,11 +156,10 @@ def id_signal(grouping: Grouping) -> str:
 def uneven(grouping: Grouping, step: int, rank: int, rows: int) -> RuntimeFailure:
     """The failure of a batch whose number of rows is no multiple of the group size. Groups by ids may have any size."""
     size = grouping.size or 1
-    divisor = max((part for part in range(2, size) if rows % part == 0), default=rows)
     keys = '"axes.group.size=null" (axes: {group: {size: null}})'
     ids = f"a short last batch? {keys}, and log.observe({id_signal(grouping)}=...), the prompt of each completion"
     split = 'groups spread over batches? "axes.group.split=batches"; over ranks? "axes.group.split=ranks"'
-    short = [ids] * bool(grouping.of) + [f'groups of {divisor}? "axes.group.size={divisor}"'] * (divisor < size)
+    short = [ids] * bool(grouping.of)
     entire = f"else observe whole groups in a batch, a multiple of {size} completions"
     fixes = [split, *short, entire] if rows < size else [*short, split, entire]
     return RuntimeFailure.of("DL507.batch", size=size, step=step, rank=rank, rows=rows, fix="\n".join(fixes))

@@ -214,7 +214,7 @@ CONTRADICTS: list[tuple[int, Any, str]] = [
     (8, ["a"] * 4 + ["b"] * 4, "8 rows have 2 ids, each in 4 rows on end*axes.group.size=4, or axes.group.size=null"),
     (2, ["a"] * 4 + ["b"] * 4, "each in 4 rows on end*axes.group.size=4"),
     (1, torch.tensor([3, 3, 1, 1]), "4 rows have 2 ids, each in 2 rows on end*axes.group.size=2"),
-    (2, ["a", "b", "a", "b"], "each in 1 rows on end*fix: axes.group.size=null"),
+    (2, ["a", "b", "a", "b"], "no two rows of an id stand together*fix: axes.group.size=null"),
     (3, [chat("a")] * 2 + [chat("b")] * 4, "each in 2 to 4 rows on end*fix: axes.group.size=null"),
     (2, np.array([1, 2, 2, 1]), "4 rows have 2 ids"),
 ]

@@ -229,7 +229,7 @@ def of_tokens(call: ast.Call, text: str, value: Node) -> str:
     signal = f"signals: {{{_home(value)}: {{{name}: token bool}}}}"
     mask = "".join(f"[{node}]" for node in value.mask)
     observed = f"{name}={of} {sign}{equal} {of}{mask}.quantile({share:g})"
-    return f"observe it: `{signal}`, `log.observe({observed})` and `where: {here}`"
+    return f"observe it, of all tokens of the step: `{signal}`, `log.observe({observed})` and `where: {here}`"
 
 
 def _home(value: Node) -> str:

@@ -466,7 +466,6 @@ def test_a_group_split_over_batches_where_the_profile_says_it_is_not(tmp_path: P
         "[DL507] the metric `s`: rows cannot be grouped: groups have 4 completions, "
         "and step 0 of rank 0 has a batch of 2\n"
         '  fix: groups spread over batches? "axes.group.split=batches"; over ranks? "axes.group.split=ranks"\n'
-        '       groups of 2? "axes.group.size=2"\n'
         "       else observe whole groups in a batch, a multiple of 4 completions"
     )
 
@@ -486,7 +485,6 @@ def test_a_group_split_over_ranks_where_the_profile_says_it_is_not(tmp_path: Pat
         "[DL507] the metric `s`: rows cannot be grouped: groups have 4 completions, "
         "and step 3 of rank 0 has a batch of 2\n"
         '  fix: groups spread over batches? "axes.group.split=batches"; over ranks? "axes.group.split=ranks"\n'
-        '       groups of 2? "axes.group.size=2"\n'
         "       else observe whole groups in a batch, a multiple of 4 completions"
     )
 
