@@ -581,5 +581,6 @@ def test_an_unknown_metric_in_a_condition() -> None:
         "  `loss` is a signal; here only metrics and constants are known\n"
         "    loss > 1\n"
         "    ^^^^\n"
-        "  fix: declare a metric: metrics: {loss: {expr: loss}}"
+        '  fix: where: "loss > 1", which chooses rows; `when` chooses log events: declare a metric: '
+        "metrics: {loss: {expr: loss}}"
     )
