@@ -165,7 +165,7 @@ def clashes(config: Composed) -> Iterator[Problem]:
 
 def below_keys(config: Composed) -> Iterator[Problem]:
     """DL101 for each file with a preset of its own that a defaults list puts below a key: `- acme@metrics.acme`."""
-    composition, depth = config.merged, len(config.prefix)
+    composition, depth = config.merged if config.layers else None, len(config.prefix)
     defaults = () if composition is None else composition.merged.defaults
     packages = [tuple(filter(None, str(one.package or "").split("."))) for one in defaults]
     of_files = {str(one.config_path): package for one, package in zip(defaults, packages, strict=True)}

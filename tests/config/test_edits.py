@@ -46,7 +46,7 @@ def test_a_list_of_entries_is_shown_as_the_map_that_it_is(write_preset: WritePre
         ("alerts:\n  reward <= 0.1 for 3:", 'reward: "<= 0.1 for 3"', 'alerts: {reward: "<= 0.1 for 3"}'),
         ("metrics:\n  ~kl:", "kl: null", "metrics: {kl: null}"),
         ("tables:\n  ~samples:", "samples: null", "tables: {samples: null}"),
-        ("metrics: {acc: mean(rewards/accuracy)}", "member(rewards, 'accuracy')",
+        ("metrics: {acc: mean(rewards/accuracy)}", "write `\"mean(member(rewards, 'accuracy'))\"`",
             "metrics: {acc: \"mean(member(rewards, 'accuracy'))\"}"),
         ("tables: {few: {columns: [prompt, reward], filter: worst 4}}", "a filter is a map: {key: reward, bottom: 4}",
             "tables: {few: {columns: [prompt, reward], filter: {key: reward, bottom: 4}}}"),

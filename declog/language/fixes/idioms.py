@@ -331,3 +331,20 @@ def of_reductions(text: str) -> str | None:
     if re.fullmatch(r"(-[a-z]\w*\s*)+", text):
         return f"a blank behind each dash, or [{', '.join(re.findall(_NAME, text))}]"
     return None
+
+
+_OF_TEXTS = frozenset({"contains", "startswith", "endswith", "matches", "len", "distinct_n", "jaccard", "majority"})
+
+
+def gives_text(name: str, text: str) -> bool:
+    """Whether a call stands where a text is needed: in a function of texts, or in a comparison with a text."""
+
+    def takes_texts(node: ast.AST) -> list[ast.expr]:
+        if isinstance(node, ast.Call):
+            return node.args[:1] if ast.unparse(node.func) in _OF_TEXTS else []
+        sides = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
+        words = (item.value for side in sides for item in ast.walk(side) if isinstance(item, ast.Constant))
+        return sides if any(isinstance(word, str) for word in words) else []
+
+    inside = (item for node in ast.walk(tree_of(text.strip()).body) for item in takes_texts(node))
+    return any(isinstance(item, ast.Call) and ast.unparse(item.func).split(".")[-1] == name for item in inside)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from declog.errors import Entry, did_you_mean, elsewhere, in_flow, nearest
@@ -159,24 +160,7 @@ def _of_reduction(name: str, text: str) -> str | None:
     return f"write `{text.replace(source_of(text, call), aggregate)}`"
 
 
-_OF_TEXTS = frozenset({"contains", "startswith", "endswith", "matches", "len", "distinct_n", "jaccard", "majority"})
-
-
-def _gives_text(name: str, text: str) -> bool:
-    """Whether a call stands where a text is needed: in a function of texts, or in a comparison with a text."""
-
-    def takes_texts(node: ast.AST) -> list[ast.expr]:
-        if isinstance(node, ast.Call):
-            return node.args[:1] if ast.unparse(node.func) in _OF_TEXTS else []
-        sides = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
-        words = (item.value for side in sides for item in ast.walk(side) if isinstance(item, ast.Constant))
-        return sides if any(isinstance(word, str) for word in words) else []
-
-    inside = (item for node in ast.walk(tree_of(text.strip()).body) for item in takes_texts(node))
-    return any(isinstance(item, ast.Call) and ast.unparse(item.func).split(".")[-1] == name for item in inside)
-
-
-def refuse_function(name: str, names: Iterable[str], text: str, span: Span, scope: Scope) -> NoReturn:
+def refuse_function(name: str, names: Collection[str], text: str, span: Span, scope: Scope) -> NoReturn:
     """Refuse a call of an unknown function; ``names`` are the known functions."""
     if (fix := _of_reduction(name, text)) is not None:
         refuse("DL303.function", text, span, name=name, fix=fix)
@@ -189,9 +173,10 @@ def refuse_function(name: str, names: Iterable[str], text: str, span: Span, scop
     if re.fullmatch(r"p\d+(_\d+)?", name):
         refuse("DL303.quantile", text, span, name=name, fix=did_you_mean(name, ["p95"], what="for the 95th percentile"))
     what = f"`@declog.function` above `def {name}(...)` for a value of each row, `@declog.reducer` for one of all"
-    if _gives_text(name, text):
+    if idioms.gives_text(name, text):
         what = f"`@declog.function` above `def {name}(text: str) -> str: ...`"
-    close = nearest(name, (one for one in names if abs(len(one) - len(name)) < 2 or one == SYNONYMS.get(name)))
+    alike = [one for one in names if abs(len(one) - len(name)) < 2 or one == SYNONYMS.get(name)]
+    close = nearest(name, [*alike, *get_close_matches(name, names, cutoff=0.75)])
     fix = did_you_mean(close or "", names, what="functions", otherwise=library_calls.of_yours(what))
     refuse("DL303.function", text, span, name=name, fix=fix)
 
@@ -351,7 +336,7 @@ def of_library(node: ast.Call, name: str, text: str, scope: Scope) -> str | None
         return _with_metrics(ast.unparse(library_calls.spelt_out(parse(text).body, ())), scope)
     if fix is not None and fix.startswith(library_calls.YOURS) and scope.reduction(name) is not None:
         return None
-    if fix is not None and "`@declog.function`" in fix and _gives_text(name, text):
+    if fix is not None and "`@declog.function`" in fix and idioms.gives_text(name, text):
         return fix.replace("): ...", ") -> str: ...")
     if library_calls.is_rate(fix):
         return _of_rate(node, fix, text, scope)

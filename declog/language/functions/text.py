@@ -186,7 +186,7 @@ def _bucket_rule(call: Call) -> Type:
 @BUILTIN.rows(
     "bucket", "x", Param("edges", "constant", variadic=True), rule=_bucket_rule,
     help="a label by upper edges, each belonging to the bucket below it: `0-32`, `33-64`, `65+`, which counts things, "
-    "or `0-0.5`, `0.5-1`, `1+` where an edge is no whole number; `<0` is what is negative where no edge is",
+    "or `0-0.5`, `0.5-1`, `>1` where an edge is no whole number; `<0` is what is negative where no edge is",
 )  # fmt: skip
 def _bucket(view: View, node: Node, x: Array) -> Array:
     edges = node.param("edges")
