@@ -154,11 +154,21 @@ class Frame:
             return failure
         return None
 
-    @property
-    def rowless(self) -> bool:
-        """Whether the batches have values per step only."""
-        axes = {*(block.axis for block in self.blocks), *(axis for axis, _ in self.texts.values())}
-        return axes <= {Axis.STEP} and not self.batches.completions
+    @cached_property
+    def rowless(self) -> NDArray[np.bool_]:
+        """The batches that have values per step only: none of their values is of rows, of which they have none."""
+        rowless = np.asarray(self.batches.rows == 0, bool)
+        if not rowless.any():
+            return rowless
+        keys = [key for block in self.blocks if block.axis is not Axis.STEP for key in block.keys]
+        keys += [key for key, (axis, _) in self.texts.items() if axis is not Axis.STEP]
+        for name, member in keys:
+            mark = self.layout.spots.get((name + KIND, member))
+            if mark is not None and self.blocks[mark[0]].axis is Axis.STEP:
+                rowless = rowless & absent(self.blocks[mark[0]].data[mark[1]])
+            elif mark is None and not name.endswith(KIND) and (name.isidentifier() or not self.batches.completions):
+                return np.zeros_like(rowless)  # the column came in every batch
+        return rowless
 
     @property
     def by_ids(self) -> bool:

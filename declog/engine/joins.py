@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -20,7 +20,8 @@ from declog.engine.evaluator import View
 from declog.engine.frame import EARLIER_GROUP, GROUP_ID, Frame, parted
 from declog.engine.layout import KIND
 from declog.engine.reduce import Report, failure
-from declog.engine.row_ids import Search, first_batches, has_ids, rows_of_steps, spans
+from declog.engine.row_ids import Search, first_batches, has_ids, spans
+from declog.engine.whole_steps import LOOKED_UP, WholeSteps
 from declog.errors import RuntimeFailure, in_flow
 from declog.errors.messages import listed
 from declog.language.absence import absent, either
@@ -55,7 +56,7 @@ class Carryover:
         ]  # fmt: skip
         # pairs of phases: rows of the later one, the target, are looked up in the source
         self._pairs = {*self._groups, *((op.source, op.target) for op in plan.joins)}
-        self._of_steps: dict[tuple[str, str], NDArray[np.int64]] = {}  # by pair: the rows that a target stands for
+        self._whole_steps = WholeSteps(plan, self._is_read, self._matched)
         self._looks = Counter[tuple[str, str]]()  # by pair of phases: how often their order was looked at
         self._previous: dict[str, dict[int, deque[tuple[int, float]]]] = {op.name: {} for op in plan.previous}
 
@@ -106,11 +107,14 @@ class Carryover:
                     self._report(failure(f"`{previous.expr}`", error))
         sources = {source for source, _ in self._pairs}
         searched = {phase: self._searched(phase, joined) for phase in sources}
-        self._of_steps.clear()
-        for source in reversed([*self._plan.phases]):  # a target stands for rows of the latest phase that has some
-            for target in joined:
-                if (rows := searched.get(source)) is not None and self._stands_for(source, joined[target]):
-                    joined[target] = self._with_rows(rows, joined[target])
+        self._whole_steps.begin(self._rows)
+        for target in (phase for phase in self._plan.phases if phase in joined):  # one may stand for rows of another
+            joined[target], told = self._whole_steps.with_rows(joined[target], searched)
+            for op, reason in told:
+                if not self._is_stood_for(op, joined):
+                    self._report(reason)
+            if target in sources:
+                searched[target] = self._searched(target, joined)
         for source, target in self._groups:
             if target in joined and (rows := searched[source]) is not None:
                 joined[target] = self._with_groups(rows, joined[target])
@@ -181,28 +185,16 @@ class Carryover:
 
     # -- joins
 
-    def _stands_for(self, source: str, target: Frame) -> bool:
-        """Whether a target has values per step only, and a metric or table needs them for rows of the source."""
-        ops = [
-            op for op in self._plan.joins if (op.source, op.target, op.axis) == (source, target.phase, Axis.COMPLETION)
-        ]
-        return target.rowless and any(self._is_missed(op, target) for op in ops)
-
-    def _with_rows(self, source: Frame, target: Frame) -> Frame:
-        """The target with the rows that each of its batches stands for; the target itself if that is not known."""
-        rows = rows_of_steps(source.batches, target.batches)
-        if rows is None:
-            return target
-        self._of_steps[source.phase, target.phase] = np.concatenate(rows)
-        counts = np.array([len(of_batch) for of_batch in rows], np.int64)
-        return replace(target, batches=replace(target.batches, rows=counts))
-
     def _is_missed(self, op: JoinOp, target: Frame) -> bool:
         """Whether a reader of the joined column could have a value: the target's rows have all else that it needs."""
-        folds = tuple(fold for fold in self._plan.phases[op.target].folds if target.has(f"{fold.name}.n"))
+        return bool(target.count(Axis.COMPLETION)) and self._is_read(op, target.layout.names)
+
+    def _is_read(self, op: JoinOp, names: Collection[str]) -> bool:
+        """Whether a reader of the joined column could have a value where the target has these columns."""
+        folds = tuple(fold for fold in self._plan.phases[op.target].folds if f"{fold.name}.n" in names)
         folded = {leaf.param("name") for leaf in walk(*expressions(folds)) if leaf.op == SIGNAL}
-        return bool(target.rowless or target.count(Axis.COMPLETION)) and any(
-            all(any(need.name in folded or target.has(need.name) for need in clause) for clause in clauses)
+        return any(
+            all(any(need.name in folded or need.name in names for need in clause) for clause in clauses)
             for clauses in self._needs[op.name]
         )
 
@@ -264,8 +256,6 @@ class Carryover:
     def _joined(self, op: JoinOp, source: Frame | None, target: Frame) -> Frame:
         if op.axis is Axis.STEP:
             return self._of_step(op, source, target)
-        if source is None and target.rowless:
-            return target  # `Inactive` tells of signals that never came
         if source is None:
             raise RuntimeFailure.of("DL511.nothing", source=op.source, target=op.target, expr=op.expr)
         view = View(source, self._plan.function)
@@ -280,13 +270,15 @@ class Carryover:
         members = view.members(op.expr) if op.expr.type.family else ()
         if op.expr.type.family and not members:
             return target  # the family never came
-        values = values[..., places]
-        kind = view.kind(op.expr, Axis.COMPLETION)
-        kind = kind if isinstance(kind, bool) else kind[..., places]
+        if len(places) and (places < 0).all():
+            return target
+        rows, kind = np.maximum(places, 0), view.kind(op.expr, Axis.COMPLETION)
+        values, kind = values[..., rows], kind if isinstance(kind, bool) else kind[..., rows]
+        kind = either(places < 0, kind) if (places < 0).any() else kind
         return target.with_column(op.name, Axis.COMPLETION, values, op.expr.type.dtype, members, kind=kind)
 
     def _search(self, source: Frame, target: Frame) -> Search:
-        return Search(source, target, self._plan.ids, self._of_steps.get((source.phase, target.phase)))
+        return Search(source, target, self._plan.ids, self._whole_steps.rows.get((source.phase, target.phase)))
 
     def _tell_of_order(self, search: Search) -> None:
         """Warn once of rows that read the step before, because they are observed before those of their own step."""
@@ -306,23 +298,22 @@ class Carryover:
         """Find the source row of each target row: by id, or by an unambiguous position in batches without ids.
 
         Also returns the pairs of source rows in one batch that share an id which the target asks for. Raises DL511 if a
-        row has no source row, whose value of ``expr`` is needed.
+        row that is looked up has no source row, whose value of ``expr`` is needed.
         """
         source, target, doubles = search.source, search.target, set[tuple[int, int]]()
-        places = np.full(target.count(Axis.COMPLETION), -1, np.int64)
+        places = np.full(target.count(Axis.COMPLETION), LOOKED_UP, np.int64)
         for batch, span in enumerate(spans(target)):
+            if target.rowless[batch]:
+                continue
             places[span], doubled = self._matched(search, batch, span)
             doubles |= doubled
-        if target.rowless and search.source_rows is None:
-            declare, ids = "" if self._plan.ids else f"`{IDS_OF_ROWS}`, and ", self._plan.ids or ROW_ID
-            raise RuntimeFailure.of("DL511.rowless", target=target.phase, source=source.phase, declare=declare, ids=ids)
-        if (places < 0).any():
+        if (places == LOOKED_UP).any():
             words = {
                 f"own_{node}": f"{node.type.axis.label} {'family' if node.type.family else node.type.dtype}"
                 for node in _named(expr) if node.type.axis is not None
             }  # fmt: skip
             raise RuntimeFailure.of(
-                "DL511.missing", missing=int((places < 0).sum()), target=target.phase, ids=self._plan.ids,
+                "DL511.missing", missing=int((places == LOOKED_UP).sum()), target=target.phase, ids=self._plan.ids,
                 source=source.phase, declare=in_flow({"signals": {target.phase: words}})[1:-1],
                 call=", ".join(f"{name}=..." for name in words),
             )  # fmt: skip
@@ -330,8 +321,8 @@ class Carryover:
 
     def _matched(self, search: Search, batch: int, span: slice) -> tuple[NDArray[np.int64], set[tuple[int, int]]]:
         """Do the same for one batch of the target, whose rows are ``span``; -1 for an id that no source row has."""
-        if search.source_rows is not None:
-            return search.source_rows[span], set()
+        if search.source_rows is not None and LOOKED_UP not in (rows := search.source_rows[span]) and len(rows):
+            return rows, set()
         source, target = search.source, search.target
         ids, count, sizes = self._plan.ids, span.stop - span.start, source.batches.rows
         batches, rows, of_source = search.of(batch)

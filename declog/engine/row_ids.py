@@ -20,7 +20,7 @@ from declog.language.segmented import Array
 class Search:
     """Looks up rows of a target's batches in a source. Successive batches mostly search the same rows.
 
-    ``source_rows`` has the source row of each target row if no lookup is needed.
+    ``source_rows`` has the source row of each target row for which no lookup is needed, and is negative for others.
     """
 
     def __init__(
@@ -112,18 +112,11 @@ def later_in_step(source: Batches, target: Batches, batch: int) -> NDArray[np.in
     return np.flatnonzero(of_step & (source.order > target.order[batch]))
 
 
-def rows_of_steps(source: Batches, target: Batches) -> list[NDArray[np.int64]] | None:
-    """For each target batch all source rows of its rank, of its step or else of the latest step before.
-
-    None if two target batches of a rank are of one step, or one has no such rows.
-    """
-    rows: dict[tuple[int, int], NDArray[np.int64]] = {}
-    for rank, step in zip(target.rank.tolist(), target.step.tolist(), strict=True):
-        of_rank = np.flatnonzero((source.rank == rank) & (source.step <= step))
-        if (rank, step) in rows or not len(of_rank):
-            return None
-        rows[rank, step] = ranges(source.rows, of_rank[source.step[of_rank] == source.step[of_rank].max()])
-    return [*rows.values()]
+def rows_of_step(source: Batches, rank: int, step: int) -> tuple[int, NDArray[np.int64]]:
+    """All source rows of a rank in a step, or else in the latest step before, and that step."""
+    of_rank = np.flatnonzero((source.rank == rank) & (source.step <= step))
+    latest = int(source.step[of_rank].max(initial=-1))
+    return latest, ranges(source.rows, of_rank[source.step[of_rank] == latest])
 
 
 def has_ids(ids: Array | None, rows: slice | NDArray[np.int64]) -> bool:
