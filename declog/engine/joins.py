@@ -10,7 +10,6 @@ import logging
 from collections import Counter, deque
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from declog.engine.evaluator import View
 from declog.engine.frame import EARLIER_GROUP, GROUP_ID, Frame, parted
-from declog.engine.layout import KIND
+from declog.engine.held_rows import KEPT, last_steps, latest_rows, latest_step, with_held_values
 from declog.engine.reduce import Report, failure
 from declog.engine.row_ids import Search, first_batches, has_ids, spans
 from declog.engine.whole_steps import LOOKED_UP, WholeSteps
@@ -35,7 +34,6 @@ from declog.plans.ops import JoinOp, Plan, PreviousOp
 
 log = logging.getLogger("declog")
 LOOKS = 4  # how often the order of two phases is looked at
-KEPT = 4096  # the most steps by which a run can go back
 
 
 class Carryover:
@@ -56,7 +54,8 @@ class Carryover:
         ]  # fmt: skip
         # pairs of phases: rows of the later one, the target, are looked up in the source
         self._pairs = {*self._groups, *((op.source, op.target) for op in plan.joins)}
-        self._whole_steps = WholeSteps(plan, self._is_read, self._matched)
+        self._ahead = {pair: set[int]() for pair in self._pairs}  # ranks whose first target came before its own source
+        self._whole_steps = WholeSteps(plan, self._is_read, self._ahead, self._matched)
         self._looks = Counter[tuple[str, str]]()  # by pair of phases: how often their order was looked at
         self._previous: dict[str, dict[int, deque[tuple[int, float]]]] = {op.name: {} for op in plan.previous}
 
@@ -64,19 +63,24 @@ class Carryover:
         """The state for a checkpoint: rows by phase, and the previous values, as far as a run can go back."""
         for phase, frames in self._steps.items():
             if frames:
-                self._steps[phase] = deque([_last_steps(_held(*frames))], KEPT)
+                self._steps[phase] = deque([last_steps(with_held_values(*frames))], KEPT)
         rows = self._rows | {phase: frames[0] for phase, frames in self._steps.items() if frames}
         held = {
             name: [[rank, *zip(*steps, strict=True)] for rank, steps in by_rank.items() if steps]
             for name, by_rank in self._previous.items()
         }
-        return rows, {"previous": held}
+        return rows, {
+            "previous": held,
+            "ahead": [[*pair, sorted(ranks)] for pair, ranks in self._ahead.items() if ranks],
+        }
 
     def load(self, rows: Mapping[str, Frame], data: Mapping[str, Any]) -> None:
         """Restore the state of a checkpoint. Earlier versions saved one previous value of each rank."""
-        self._rows = {phase: _latest_step(frame) if phase in self._steps else frame for phase, frame in rows.items()}
+        self._rows = {phase: latest_step(frame) if phase in self._steps else frame for phase, frame in rows.items()}
         for phase in self._steps.keys() & rows.keys():
             self._steps[phase].append(rows[phase])
+        for source, target, ranks in data.get("ahead", ()):
+            self._ahead[source, target] = {*ranks}
         for name, by_rank in data.get("previous", {}).items():
             self._previous[name] = {
                 rank: deque(
@@ -91,9 +95,9 @@ class Carryover:
             for held in by_rank.values():
                 while held and held[-1][0] > step:
                     held.pop()
-        steps = {phase: _held(*self._steps[phase]) for phase in self._steps.keys() & self._rows.keys()}
+        steps = {phase: with_held_values(*self._steps[phase]) for phase in self._steps.keys() & self._rows.keys()}
         before, _ = parted({**self._rows, **steps}, step)
-        self._rows = {phase: _latest_step(rows) for phase, rows in before.items()}
+        self._rows = {phase: latest_step(rows) for phase, rows in before.items()}
         self._steps |= {phase: deque([before[phase]] if phase in before else [], KEPT) for phase in steps}
 
     def apply(self, frames: Mapping[str, Frame]) -> dict[str, Frame]:
@@ -133,9 +137,9 @@ class Carryover:
         for phase in sources & joined.keys():
             if phase in self._steps:
                 self._steps[phase].append(joined[phase])
-                self._rows[phase] = _latest_step(_held(self._rows.get(phase), joined[phase]))
+                self._rows[phase] = latest_step(with_held_values(self._rows.get(phase), joined[phase]))
             else:
-                self._rows[phase] = _latest_rows(self._rows.get(phase), joined[phase])
+                self._rows[phase] = latest_rows(self._rows.get(phase), joined[phase])
         return joined
 
     def _searched(self, phase: str, frames: Mapping[str, Frame]) -> Frame | None:
@@ -143,9 +147,9 @@ class Carryover:
         held, new = self._rows.get(phase), frames.get(phase)
         if held is None or new is None:
             rows = new if held is None else held
-            return _held(rows) if rows is not None and phase in self._steps else rows
+            return with_held_values(rows) if rows is not None and phase in self._steps else rows
         if phase in self._steps:
-            return _held(held, new)
+            return with_held_values(held, new)
         begun = first_batches(new.batches)
         early = {  # the ranks whose targets begin before their new rows
             rank
@@ -278,7 +282,8 @@ class Carryover:
         return target.with_column(op.name, Axis.COMPLETION, values, op.expr.type.dtype, members, kind=kind)
 
     def _search(self, source: Frame, target: Frame) -> Search:
-        return Search(source, target, self._plan.ids, self._whole_steps.rows.get((source.phase, target.phase)))
+        pair = source.phase, target.phase
+        return Search(source, target, self._plan.ids, self._ahead[pair], self._whole_steps.rows.get(pair))
 
     def _tell_of_order(self, search: Search) -> None:
         """Warn once of rows that read the step before, because they are observed before those of their own step."""
@@ -329,6 +334,8 @@ class Carryover:
         asked = has_ids(search.target_ids, span)
         if asked and not len(rows):
             matched = search.matched(batch, span)
+            if not len(batches) and (matched[0] >= 0).all():  # so it is in each step
+                search.ahead.add(int(target.batches.rank[batch]))
             if len(batches) or (matched[0] >= 0).all():
                 return matched
         if not len(batches):
@@ -385,56 +392,3 @@ def _same(one: Array, other: Array) -> bool:
     """Whether two values, or two families' values, are equal; values that are missing in both are equal."""
     pairs = zip(one.ravel().tolist(), other.ravel().tolist(), strict=True)
     return all(a == b or (a != a and b != b) for a, b in pairs)
-
-
-def _latest_rows(held: Frame | None, new: Frame) -> Frame:
-    """Each rank's batches of its latest step, from held and new rows. Usually the new rows have them all."""
-    new = _latest_step(new)
-    if held is None:
-        return new
-    steps = dict(zip(new.batches.rank.tolist(), new.batches.step.tolist(), strict=True))
-    batches = zip(held.batches.rank.tolist(), held.batches.step.tolist(), strict=True)
-    kept = [position for position, (rank, step) in enumerate(batches) if rank not in steps or step >= steps[rank]]
-    return _latest_step(Frame.merge([held.take(np.array(kept, np.int64)), new])) if kept else new
-
-
-def _held(*frames: Frame | None) -> Frame:
-    """Merge batches of a phase with values per step. A value of a member holds on its rank until the next one comes."""
-    frame = Frame.merge([frame for frame in frames if frame is not None])
-    if not any(name.endswith(KIND) for name in frame.layout.columns):
-        return frame
-    batches = frame.batches
-    rows = {key: row for block in frame.blocks for key, row in zip(block.keys, block.data, strict=True)}
-    here = np.zeros(len(batches), np.uint8)
-
-    def latest(name: str, member: str | None) -> NDArray[np.int64]:
-        """For each batch its rank's latest batch so far in which the column came; the batch itself if there is none."""
-        there = ~absent(rows.get((name.partition(".")[0] + KIND, member), here))
-        places = np.arange(len(batches))
-        for rank in np.unique(batches.rank):
-            of_rank = np.flatnonzero(batches.rank == rank)
-            of_rank = of_rank[np.lexsort((batches.order[of_rank], batches.step[of_rank]))]
-            last = np.maximum.accumulate(np.where(there[of_rank], np.arange(len(of_rank)), -1))
-            places[of_rank] = np.where(last < 0, of_rank, of_rank[last])
-        return places
-
-    blocks = [
-        block.some([row], (key,)).pick(latest(*key)) for block in frame.blocks for row, key in enumerate(block.keys)
-    ]
-    texts = {key: (axis, values[latest(*key)]) for key, (axis, values) in frame.texts.items()}
-    return replace(frame, batches=batches, blocks=blocks, texts=texts)
-
-
-def _last_steps(frame: Frame) -> Frame:
-    """The batches of the last steps, as many as a run can go back by."""
-    steps = np.unique(frame.batches.step)[-KEPT:]
-    return frame if len(steps) < KEPT else frame.take(np.flatnonzero(frame.batches.step >= steps[0]))
-
-
-def _latest_step(frame: Frame) -> Frame:
-    """Each rank's batches of its latest step."""
-    keep = np.zeros(len(frame.batches), bool)
-    for rank in np.unique(frame.batches.rank):
-        of_rank = frame.batches.rank == rank
-        keep |= of_rank & (frame.batches.step == frame.batches.step[of_rank].max())
-    return frame.take(np.flatnonzero(keep))

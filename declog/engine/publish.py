@@ -14,7 +14,7 @@ from declog.engine import formulas
 from declog.engine.alert_texts import FiredAlert, is_chosen
 from declog.engine.cells import Cells, MetricValues
 from declog.engine.evaluator import View
-from declog.engine.joins import KEPT
+from declog.engine.held_rows import KEPT
 from declog.engine.log_event import EventFacts
 from declog.engine.metrics import Metrics
 from declog.engine.naming import Named, Naming, Output, shown_name

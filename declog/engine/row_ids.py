@@ -20,13 +20,15 @@ from declog.language.segmented import Array
 class Search:
     """Looks up rows of a target's batches in a source. Successive batches mostly search the same rows.
 
-    ``source_rows`` has the source row of each target row for which no lookup is needed, and is negative for others.
+    ``source_rows`` has the source row of each target row for which no lookup is needed, and is negative for others. On
+    the ranks in ``ahead`` the target is observed before the source in each step, and ids are those of the same step.
     """
 
     def __init__(
-        self, source: Frame, target: Frame, ids: str | None, source_rows: NDArray[np.int64] | None = None
+        self, source: Frame, target: Frame, ids: str | None, ahead: set[int],
+        source_rows: NDArray[np.int64] | None = None,
     ) -> None:  # fmt: skip
-        self.source, self.target, self.source_rows = source, target, source_rows
+        self.source, self.target, self.ahead, self.source_rows = source, target, ahead, source_rows
         self.source_ids, self.target_ids = (
             None if ids is None else frame.column(ids, exact=True) for frame in (source, target)
         )
@@ -50,18 +52,28 @@ class Search:
         """The source row of each target row of a batch, -1 where none has its id; pairs of source rows with one id.
 
         If no id of the batch is in both, ids that the batches before do not have are those of later ones of the step.
+        If some are, the batch is of one step: the one before, or on a rank that is ``ahead`` its own.
         """
         count, before = span.stop - span.start, self.of(batch)[2]
         if self.target_ids is None or not has_ids(self.target_ids, span):
             return np.full(count, -1, np.int64), set()
         asked = self.target_ids[span]
         places, doubled = (np.full(count, -1, np.int64), []) if before is None else before.rows_of(asked)
-        if (places < 0).any() and (later := self.of(batch, later=True)[2]) is not None:
+        ahead = self._is_ahead(batch)
+        if ((places < 0).any() or ahead) and (later := self.of(batch, later=True)[2]) is not None:
             behind, of_later = later.rows_of(asked)
             if not ((places >= 0) & (behind >= 0)).any():
                 places, doubled = np.maximum(places, behind), [*doubled, *of_later]
+            elif ahead:
+                places, doubled = behind, of_later
         batch_of = self.source.parts(Axis.COMPLETION, Axis.STEP).index
         return places, {(one, other) for one, other in doubled if batch_of[one] == batch_of[other]}
+
+    def _is_ahead(self, batch: int) -> bool:
+        """Whether a batch of a rank that is ``ahead`` comes before all rows of the source in its step."""
+        steps = self.source.batches.step[self.of(batch)[0]]
+        batches = self.target.batches
+        return int(batches.rank[batch]) in self.ahead and not (steps == batches.step[batch]).any()
 
     def overtaken(self) -> int | None:
         """The first step in which rows of the target read an earlier step of the source, which has their ids later.
@@ -74,7 +86,7 @@ class Search:
             return None
         for batch, span in enumerate(spans(self.target)):
             before, behind = (choose(here, asked, batch) for choose in (candidates, later_in_step))
-            if not len(behind) or (here.step[before] == asked.step[batch]).any():
+            if not len(behind) or (here.step[before] == asked.step[batch]).any() or self._is_ahead(batch):
                 continue
             ids = ({*keys_of(self.source_ids[ranges(here.rows, some)])} for some in (before, behind))
             if {*keys_of(self.target_ids[span])}.intersection(*ids) - {None}:

@@ -7,7 +7,7 @@ itself, so that the values do not depend on what else came in its window, or on 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,11 +19,12 @@ from declog.engine.row_ids import Search, rows_of_step, spans
 from declog.errors import RuntimeFailure, in_flow
 from declog.errors.messages import listed
 from declog.language.absence import absent
-from declog.language.dtypes import Axis
+from declog.language.dtypes import Axis, DType
 from declog.plans.needs import IDS_OF_ROWS, ROW_ID
 from declog.plans.ops import JoinOp, Plan
 
 LOOKED_UP, ABSENT = -1, -2  # instead of a source row: the row is looked up, or it has none
+Ahead = Mapping[tuple[str, str], set[int]]  # by source and target: ranks
 Matched = Callable[[Search, int, slice], tuple[NDArray[np.int64], set[tuple[int, int]]]]
 
 
@@ -31,13 +32,16 @@ class WholeSteps:
     """The batches of a log event that stand for rows of other phases.
 
     ``is_read`` says whether a reader of a join could have a value with these columns, ``matched`` finds the source rows
-    of a batch that has rows. ``rows`` has the source row of each target row, by source and target.
+    of a batch that has rows; ``ahead`` has the ranks of :class:`Search`. ``rows`` has the source row of each target
+    row, by source and target.
     """
 
-    def __init__(self, plan: Plan, is_read: Callable[[JoinOp, Collection[str]], bool], matched: Matched) -> None:
+    def __init__(
+        self, plan: Plan, is_read: Callable[[JoinOp, Collection[str]], bool], ahead: Ahead, matched: Matched
+    ) -> None:  # fmt: skip
         self._ids, self._phases = plan.ids, [*plan.phases]
         self._joins = [op for op in plan.joins if op.axis is Axis.COMPLETION]
-        self._is_read, self._matched = is_read, matched
+        self._is_read, self._ahead, self._matched = is_read, ahead, matched
         self._standing: set[tuple[str, int, int]] = set()  # phase, rank and step of batches that stand for rows
         self.rows: dict[tuple[str, str], NDArray[np.int64]] = {}
 
@@ -81,12 +85,16 @@ class WholeSteps:
                 else:
                     error = _of_other_rows(op, source, len(rows), len(latest[op.source][1]), names)
                     told.setdefault((op.source, "rows"), (op, error))
-        return self._expanded(target, standing, {op.source for op in joins}), [*told.values()]
+        return self._expanded(target, standing, searched, joins), [*told.values()]
 
     def _expanded(
-        self, target: Frame, standing: Mapping[int, Mapping[str, NDArray[np.int64]]], sources: Collection[str]
+        self,
+        target: Frame,
+        standing: Mapping[int, Mapping[str, NDArray[np.int64]]],
+        sources: Mapping[str, Frame],
+        joins: Collection[JoinOp],
     ) -> Frame:
-        """The target with these rows; all else of it keeps its own."""
+        """The target with these rows and their ids; its other batches stay as they are."""
         if not standing:
             return target
         counts = target.batches.rows.copy()
@@ -95,15 +103,34 @@ class WholeSteps:
             self._standing.add((target.phase, int(target.batches.rank[batch]), int(target.batches.step[batch])))
         chosen = np.zeros(len(counts), bool)
         chosen[[*standing]] = True
-        stands, others = (_per_step(target.take(np.flatnonzero(chosen))), target.take(np.flatnonzero(~chosen)))
+        stands, keeps = (_per_step(target.take(np.flatnonzero(chosen))), target.take(np.flatnonzero(~chosen)))
         stands = replace(stands, batches=replace(stands.batches, rows=counts[chosen]))
-        frame = Frame.merge([stands, others])  # batches are in order, so each keeps its position
-        for source in sources:
+        stands = self._with_ids(
+            stands, [next(iter(standing[at].items())) for at in np.flatnonzero(chosen).tolist()], sources
+        )
+        frame = Frame.merge([stands, keeps])  # batches are in order, so each keeps its position
+        for source in {op.source for op in joins}:
             rows = self.rows[source, target.phase] = np.full(frame.count(Axis.COMPLETION), LOOKED_UP, np.int64)
             for batch, span in enumerate(spans(frame)):
                 if chosen[batch]:
                     rows[span] = standing[batch].get(source, ABSENT)
         return frame
+
+    def _with_ids(
+        self, stands: Frame, rows: Sequence[tuple[str, NDArray[np.int64]]], sources: Mapping[str, Frame]
+    ) -> Frame:
+        """Batches with the ids of the rows for which they stand: of each batch, the source and the rows there."""
+        if self._ids is None or stands.has(self._ids):
+            return stands
+        ids = {source: sources[source].column(self._ids, exact=True) for source, _ in rows}
+        if all(column is None for column in ids.values()):
+            return stands
+        dtype = DType.TEXT if any((self._ids, None) in sources[source].texts for source in ids) else DType.INT
+        values = np.full(stands.count(Axis.COMPLETION), None, object)
+        for span, (source, of_batch) in zip(spans(stands), rows, strict=True):
+            if (column := ids[source]) is not None:
+                values[span] = column[of_batch]
+        return stands.with_column(self._ids, Axis.COMPLETION, values, dtype)
 
     def _same_rows(
         self, source: Frame, other: Frame, of: tuple[int, int], rows: NDArray[np.int64]
@@ -111,10 +138,11 @@ class WholeSteps:
         """The rows of another phase that are the same as all rows of ``source`` in a step; None if they are not."""
         if self._phases.index(other.phase) > self._phases.index(source.phase):
             return None
-        _, others = rows_of_step(other.batches, *of)
+        _, of_other = rows_of_step(other.batches, *of)
         if (source.phase, *of) in self._standing:
-            return others if len(others) == len(rows) else None
-        search, batches = Search(source=other, target=source, ids=self._ids), source.batches
+            return of_other if len(of_other) == len(rows) else None
+        batches = source.batches
+        search = Search(other, source, self._ids, self._ahead.get((other.phase, source.phase), set()))
         matched = [np.zeros(0, np.int64)]
         for batch, span in enumerate(spans(source)):
             if (batches.rank[batch], batches.step[batch]) == of and span.start < span.stop:
@@ -123,7 +151,7 @@ class WholeSteps:
                 except RuntimeFailure:
                     return None
         same = np.concatenate(matched)
-        return same if np.array_equal(np.sort(same), others) else None
+        return same if np.array_equal(np.sort(same), of_other) else None
 
     def _of_several(self, target: str, source: str) -> RuntimeFailure:
         declare, ids = "" if self._ids else f"`{IDS_OF_ROWS}`, and ", self._ids or ROW_ID
@@ -150,14 +178,14 @@ def _of_steps(target: Frame) -> dict[tuple[int, int], tuple[int, set[str], set[s
     of: dict[tuple[int, int], list[int]] = defaultdict(list)
     for batch in np.lexsort((batches.order, batches.step)).tolist():
         of[int(batches.rank[batch]), int(batches.step[batch])].append(batch)
-    whole = {key: some for key, some in of.items() if rowless[some].all()} if rowless.any() else {}
+    without_rows = {key: some for key, some in of.items() if rowless[some].all()} if rowless.any() else {}
     marks = {
         name: np.broadcast_to(absent(target.kind(name, Axis.STEP)), (*_members(target, name), len(batches)))
-        for name in (_names_per_step(target) if whole else ())
+        for name in (_names_per_step(target) if without_rows else ())
     }
     came = {name: np.atleast_1d(~mark.reshape(-1, len(batches)).all(axis=0)) for name, mark in marks.items()}
     result = {}
-    for key, some in whole.items():
+    for key, some in without_rows.items():
         counts = {name: int(there[some].sum()) for name, there in came.items()}
         names = {name for name, count in counts.items() if count}
         result[key] = some[0], names, {name for name in names if counts[name] > 1}
