@@ -19,8 +19,8 @@ from declog.engine.evaluator import View
 from declog.engine.frame import EARLIER_GROUP, GROUP_ID, Frame, parted
 from declog.engine.held_rows import KEPT, last_steps, latest_rows, latest_step, with_held_values
 from declog.engine.reduce import Report, failure
-from declog.engine.row_ids import Search, first_batches, has_ids, spans
-from declog.engine.whole_steps import LOOKED_UP, WholeSteps
+from declog.engine.row_ids import LOOKED_UP, Search, first_batches, has_ids, spans
+from declog.engine.whole_steps import WholeSteps
 from declog.errors import RuntimeFailure, in_flow
 from declog.errors.messages import listed
 from declog.language.absence import absent, either
@@ -236,14 +236,20 @@ class Carryover:
         other parts of a completion, to the same. A batch that cannot be matched keeps its own groups. So does a batch
         with group ids, unless it has row ids and the source has group ids, too.
         """
-        if target.has(GROUP_ID) and self._plan.ids is None:
-            return target
-        groups, ids = _earlier_groups(source), _earlier_groups(target)
-        there = np.full(target.count(Axis.COMPLETION), ids is not None)
-        ids, places = np.zeros(len(there), np.int64) if ids is None else ids, np.full(len(there), -1, np.int64)
         search = self._search(source, target)
+        standing = np.array([search.stands(span) for span in spans(target)], bool)
+        if target.has(GROUP_ID) and self._plan.ids is None and not standing.any():
+            return target
+        groups = _earlier_groups(source)
+        ids, places = np.zeros(target.count(Axis.COMPLETION), np.int64), np.full(target.count(Axis.COMPLETION), -1)
+        there = ~np.repeat(standing, target.batches.rows)
+        if (by_target := _earlier_groups(target.take(np.flatnonzero(~standing)))) is not None:
+            ids[there] = by_target
+        else:
+            there[:] = False
         for batch, span in enumerate(spans(target)):
-            if target.has(GROUP_ID) and not (source.has(GROUP_ID) and has_ids(search.target_ids, span)):
+            by_ids = source.has(GROUP_ID) and has_ids(search.target_ids, span)
+            if target.has(GROUP_ID) and not by_ids and not standing[batch]:
                 continue
             with suppress(RuntimeFailure):
                 matched, doubles = self._matched(search, batch, span)
@@ -308,8 +314,8 @@ class Carryover:
         source, target, doubles = search.source, search.target, set[tuple[int, int]]()
         places = np.full(target.count(Axis.COMPLETION), LOOKED_UP, np.int64)
         for batch, span in enumerate(spans(target)):
-            if target.rowless[batch]:
-                continue
+            if span.start == span.stop:
+                continue  # nothing to match
             places[span], doubled = self._matched(search, batch, span)
             doubles |= doubled
         if (places == LOOKED_UP).any():
@@ -326,8 +332,8 @@ class Carryover:
 
     def _matched(self, search: Search, batch: int, span: slice) -> tuple[NDArray[np.int64], set[tuple[int, int]]]:
         """Do the same for one batch of the target, whose rows are ``span``; -1 for an id that no source row has."""
-        if search.source_rows is not None and LOOKED_UP not in (rows := search.source_rows[span]) and len(rows):
-            return rows, set()
+        if search.source_rows is not None and search.stands(span):
+            return search.source_rows[span], set()
         source, target = search.source, search.target
         ids, count, sizes = self._plan.ids, span.stop - span.start, source.batches.rows
         batches, rows, of_source = search.of(batch)
@@ -374,7 +380,7 @@ def _earlier_groups(frame: Frame) -> Array | None:
         groups, rows = frame.parts(Axis.COMPLETION, Axis.GROUP), frame.parts(Axis.COMPLETION, Axis.STEP)
     except RuntimeFailure:
         return None
-    if frame.ungrouped is not False:
+    if np.any(frame.ungrouped):
         return None
     _, first = np.unique(groups.index, return_index=True)
     batches = frame.batches.take(rows.index[first])

@@ -16,6 +16,8 @@ from declog.engine.groups import digests
 from declog.language.dtypes import Axis
 from declog.language.segmented import Array
 
+LOOKED_UP, ABSENT = -1, -2  # instead of a source row: the row is looked up, or it has none
+
 
 class Search:
     """Looks up rows of a target's batches in a source. Successive batches mostly search the same rows.
@@ -68,6 +70,10 @@ class Search:
                 places, doubled = behind, of_later
         batch_of = self.source.parts(Axis.COMPLETION, Axis.STEP).index
         return places, {(one, other) for one, other in doubled if batch_of[one] == batch_of[other]}
+
+    def stands(self, span: slice) -> bool:
+        """Whether these rows of a batch are those of the source for which it stands, so that none is looked up."""
+        return self.source_rows is not None and span.start < span.stop and self.source_rows[span.start] != LOOKED_UP
 
     def _is_ahead(self, batch: int) -> bool:
         """Whether a batch of a rank that is ``ahead`` comes before all rows of the source in its step."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from declog.engine.frame import Frame
 from declog.engine.layout import KIND
-from declog.engine.row_ids import Search, rows_of_step, spans
+from declog.engine.row_ids import ABSENT, LOOKED_UP, Search, rows_of_step, spans
 from declog.errors import RuntimeFailure, in_flow
 from declog.errors.messages import listed
 from declog.language.absence import absent
@@ -23,7 +23,6 @@ from declog.language.dtypes import Axis, DType
 from declog.plans.needs import IDS_OF_ROWS, ROW_ID
 from declog.plans.ops import JoinOp, Plan
 
-LOOKED_UP, ABSENT = -1, -2  # instead of a source row: the row is looked up, or it has none
 Ahead = Mapping[tuple[str, str], set[int]]  # by source and target: ranks
 Matched = Callable[[Search, int, slice], tuple[NDArray[np.int64], set[tuple[int, int]]]]
 
@@ -103,11 +102,10 @@ class WholeSteps:
             self._standing.add((target.phase, int(target.batches.rank[batch]), int(target.batches.step[batch])))
         chosen = np.zeros(len(counts), bool)
         chosen[[*standing]] = True
-        stands, keeps = (_per_step(target.take(np.flatnonzero(chosen))), target.take(np.flatnonzero(~chosen)))
+        stands, keeps = _per_step(target.take(np.flatnonzero(chosen))), target.take(np.flatnonzero(~chosen))
         stands = replace(stands, batches=replace(stands.batches, rows=counts[chosen]))
-        stands = self._with_ids(
-            stands, [next(iter(standing[at].items())) for at in np.flatnonzero(chosen).tolist()], sources
-        )
+        rows_of = [next(iter(standing[batch].items())) for batch in np.flatnonzero(chosen).tolist()]
+        stands = self._with_ids(stands, rows_of, sources)
         frame = Frame.merge([stands, keeps])  # batches are in order, so each keeps its position
         for source in {op.source for op in joins}:
             rows = self.rows[source, target.phase] = np.full(frame.count(Axis.COMPLETION), LOOKED_UP, np.int64)

@@ -106,11 +106,47 @@ def test_rows_before_a_rollout_whose_ids_come_again(tmp_path: Path, caplog: pyte
     with declog.start(config("int", 1) | {"run": {}}, sinks=[sink], output_dir=tmp_path) as log:
         for number, count in enumerate([2, 2, 3]):
             with log.step(number):
-                log.observe(value=[10.0 * number + row for row in range(count)], row=range(count))
+                if number:
+                    log.observe(value=[10.0 * number + row for row in range(count)], row=range(count))
                 log.observe(reward=[number % 2, (number + 1) % 2, 0.0][:count], row=range(count))
-    assert [values.get("x") for values in sink.scalars.values()] == [0.0, 10.0]
+    assert [values.get("x") for values in sink.scalars.values()] == [10.0]
     assert "1 rows of phase `update` have ids `row` that the latest step of `rollout` does not have" in caplog.text
     assert "observe `rollout` first, or give ids that no two steps share" in caplog.text
+
+
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("resumed", [False, True], ids=["one-run", "resumed"])
+def test_rows_that_come_first_from_the_first_step_on(
+    every: int, resumed: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Class: ids that come again in each step, and an update before any rollout: all steps read their own rows.
+
+    Before the first rollout there is no earlier step that could be meant; no run reads its own step once and then the
+    step before. A checkpoint knows it, too. A rank whose rollout comes first keeps its own order.
+    """
+    sink, ranks = MemorySink(), 2
+    states: dict[int, Any] = {}
+
+    def rank(comm: FakeComm, steps: range) -> dict[str, int]:
+        folder, sinks = tmp_path / str(steps.start), [] if comm.rank else [sink]
+        resume = states.get(comm.rank)
+        with declog.start(config("int", every), sinks=sinks, comm=comm, output_dir=folder, resume=resume) as log:
+            for number in steps:
+                with log.step(number):
+                    for phase in ("update", "rollout") if comm.rank else ("rollout", "update"):
+                        if phase == "update":
+                            log.observe(value=[10.0 * number, 10.0 * number + 1], row=[0, 1])
+                        else:
+                            log.observe(reward=[number % 2, (number + 1) % 2], row=[0, 1])
+            states[comm.rank] = log.state_dict()
+        return dict(log.failures)
+
+    for steps in (range(3), range(3, 6)) if resumed else (range(6),):
+        assert run_ranks(ranks, partial(rank, steps=steps)) == [{}] * ranks
+    right = np.array([10.0 * number + number % 2 for number in range(6)])
+    means = right if every == 1 else right.reshape(2, 3).mean(1)
+    assert [values["x"] for values in sink.scalars.values()] == pytest.approx(means)
+    assert "came before" not in caplog.text
 
 
 def test_ids_of_one_phase_alone_are_told(tmp_path: Path) -> None:

@@ -332,7 +332,7 @@ def test_a_phase_that_is_observed_before_the_rows_that_it_reads(
 ) -> None:
     """Class: tool calls while episodes run, or the update on the rows of the step before. The order decides.
 
-    It is told of where ids come again in each step, so that either could be meant.
+    It is told of where ids come again in each step, so that either could be meant. The first step has no update.
     """
 
     def body(log: Recorder) -> None:
@@ -341,11 +341,12 @@ def test_a_phase_that_is_observed_before_the_rows_that_it_reads(
             calls = {"rollout": {"reward": [float(step), 0.0]}, "update": {"loss": [1.0, 1.0]}}
             with log.step(step):
                 for phase in (first, "update" if first == "rollout" else "rollout"):
-                    if rows[phase]["row"][0] >= 0:
+                    if dict(steps(step))[phase] >= 0:
                         log.observe(**calls[phase], **rows[phase])
 
     def steps(step: int) -> list[tuple[str, int]]:
-        return [("rollout", step), ("update", step - (first == "update" and not shared))]
+        behind = first == "update" and (not shared or not step)
+        return [("rollout", step), ("update", step - behind)]
 
     config = {**of_two_phases(JOINED, axes=IDS), "run": {"strict": False}}
     values = {step: logged.get("late") for step, logged in run(config, body, tmp_path).scalars.items()}
