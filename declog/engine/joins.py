@@ -243,7 +243,8 @@ class Carryover:
         groups = _earlier_groups(source)
         ids, places = np.zeros(target.count(Axis.COMPLETION), np.int64), np.full(target.count(Axis.COMPLETION), -1)
         there = ~np.repeat(standing, target.batches.rows)
-        if (by_target := _earlier_groups(target.take(np.flatnonzero(~standing)))) is not None:
+        apart = target.take(np.flatnonzero(~standing)) if standing.any() else target
+        if (by_target := _earlier_groups(apart)) is not None:
             ids[there] = by_target
         else:
             there[:] = False

@@ -173,10 +173,12 @@ def _of_other_rows(op: JoinOp, source: str, count: int, rows: int, names: Collec
 def _of_steps(target: Frame) -> dict[tuple[int, int], tuple[int, set[str], set[str]]]:
     """By rank and step without any rows: the first batch, the columns that came, and those that came several times."""
     batches, rowless = target.batches, target.rowless
+    if not rowless.any():
+        return {}
     of: dict[tuple[int, int], list[int]] = defaultdict(list)
     for batch in np.lexsort((batches.order, batches.step)).tolist():
         of[int(batches.rank[batch]), int(batches.step[batch])].append(batch)
-    without_rows = {key: some for key, some in of.items() if rowless[some].all()} if rowless.any() else {}
+    without_rows = {key: some for key, some in of.items() if rowless[some].all()}
     marks = {
         name: np.broadcast_to(absent(target.kind(name, Axis.STEP)), (*_members(target, name), len(batches)))
         for name in (_names_per_step(target) if without_rows else ())
