@@ -32,7 +32,7 @@ from declog.language.tree import listed
 from declog.plans.ops import PREFERRED, MetricOp
 
 Params = tuple[tuple[str, Any], ...]
-_INTENDED = ("DL303", "DL304", "DL306")  # the codes of what a reduction in an expression is mostly told
+_INTENDED = ("DL303", "DL304", "DL306")  # the codes of reductions in expressions
 Clauses = dict[str, Any]  # `where`, `by` and `weight`, each a node or None
 Reduced = dict[str | None, tuple[Reduction | None, Params]]  # the reductions of a metric, by suffix
 LABELS = (DType.TEXT, DType.INT, DType.BOOL, DType.OBJECT)  # the types of labels; a list of tags is an object
@@ -54,8 +54,8 @@ def metrics(draft: Draft) -> None:
                 continue
             ops = _Metric(draft, name, spec).ops()
             draft.metrics += ops if spec.prefer is None else _preferred(draft, name, spec, ops)
-        entire = (suggestions.entire(problem, name, spec) for problem in draft.problems)
-        draft.problems = [distinct_values.of_metric(draft, name, spec, problem) for problem in entire]
+        entire = partial(suggestions.entire, id=name, spec=spec)
+        draft.problems = [distinct_values.of_metric(draft, name, spec, entire(one)) for one in draft.problems]
 
 
 def _compiles(draft: Draft, id: str, spec: MetricSpec) -> bool:
@@ -187,8 +187,8 @@ class _Metric:
         elif isinstance(parsed.body, ast.Tuple) and self.spec.reduce is not None:
             fix = suggestions.of_several(self.id, self.spec, [*map(ast.unparse, parsed.body.elts)])
         elif problem.code in _INTENDED and self.spec.reduce is not None:
-            facts = self.spec, parsed.body, self._compiler(parsed.text), self.draft.reductions
-            problem = suggestions.reduced_already(problem, self.id, *facts)
+            facts = parsed.body, self._compiler(parsed.text), self.draft.reductions
+            problem = suggestions.reduced_already(problem, self.id, self.spec, *facts)
         elif problem.code != "DL302":
             fix = self._intended(parsed, problem.code)
             if fix is not None and fix.startswith("did you mean"):
@@ -442,9 +442,8 @@ class _Metric:
             far = far_condition(self.draft, self.spec, reduction.name, args[0], nodes[-1])
             self.draft.report_first(far, self.path("where"))
         elif any((one.type.text and one.op not in PLAIN) or one.type.axis in (Axis.GROUP, Axis.ALL) for one in nodes):
-            self.draft.report_first(
-                Problem.of("DL312.token_where", reduction=reduction.name, fix=fix), self.path("where")
-            )
+            problem = Problem.of("DL312.token_where", reduction=reduction.name, fix=fix)
+            self.draft.report_first(problem, self.path("where"))
 
     def _labelled(self) -> tuple[str, ...]:
         """The names of the labels: the text of `by` if it is a name, else an empty text."""

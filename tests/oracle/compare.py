@@ -115,7 +115,7 @@ def alert(where: str, right: tuple[str, float, float] | None, given: str | None)
         yield f"{where}: {right} is {given!r}"
         return
     start, value, off = right
-    if start.endswith("absent"):
+    if start.endswith(("absent", "hidden")):
         if given != start:
             yield f"{where}: {right} is {given!r}"
         return

@@ -10,7 +10,7 @@ from tests.oracle.cases import Case
 from tests.oracle.interpreter import World
 from tests.oracle.log_events import Logged, moments
 from tests.oracle.rows import Tables
-from tests.oracle.windows import Metrics
+from tests.oracle.windows import Metrics, hidden
 
 
 def expected(case: Case) -> list[Logged]:
@@ -41,6 +41,8 @@ def holds(metrics: Metrics, tree: Any, spec: Mapping[str, Any]) -> bool:
 def filled(metrics: Metrics, case: Case, name: str) -> tuple[str, float, float]:
     """An alert's text up to its number, the number, and how far it may be off."""
     key = case.trees["alerts"][name]["key"]
+    if hidden(case, *key.partition(".")[::2]):
+        return case.profile["alerts"][name]["text"].partition("{")[0] + "hidden", math.nan, 0.0
     if "" not in metrics.combined(key):
         return case.profile["alerts"][name]["text"].partition("{")[0] + "absent", math.nan, 0.0
     start = case.profile["alerts"][name]["text"].partition("{")[0]

@@ -240,16 +240,25 @@ def default_name(suffix: str, cell: str, by: bool) -> str:
 
 def chosen(case: Case, name: str, suffix: str) -> bool:
     """Whether the profile that is active shows a metric."""
-    profile = case.profile.get("profiles", {}).get(case.profile.get("profile", "full"), {})
+    only = [selector for selector in _active(case).get("only", []) if selector != "*"]
+    return (not only or _selected(case, only, name, suffix)) and not hidden(case, name, suffix)
 
-    def matches(selectors: Sequence[str]) -> bool:
-        for selector in selectors:
-            tags = case.profile["metrics"][name].get("tags", [])
-            if selector in (name, f"{name}.{suffix}", *(f"tag:{tag}" for tag in tags)):
-                return True
-            if selector.endswith("*") and name.startswith(selector[:-1]):
-                return True
-        return False
 
-    only = [selector for selector in profile.get("only", []) if selector != "*"]
-    return (not only or matches(only)) and not matches(profile.get("hide", []))
+def hidden(case: Case, name: str, suffix: str) -> bool:
+    """Whether the profile that is active hides a metric, also in the texts of alerts."""
+    return _selected(case, _active(case).get("hide", []), name, suffix)
+
+
+def _active(case: Case) -> Mapping[str, Any]:
+    active: Mapping[str, Any] = case.profile.get("profiles", {}).get(case.profile.get("profile", "full"), {})
+    return active
+
+
+def _selected(case: Case, selectors: Sequence[str], name: str, suffix: str) -> bool:
+    for selector in selectors:
+        tags = case.profile["metrics"][name].get("tags", [])
+        if selector in (name, f"{name}.{suffix}", *(f"tag:{tag}" for tag in tags)):
+            return True
+        if selector.endswith("*") and name.startswith(selector[:-1]):
+            return True
+    return False

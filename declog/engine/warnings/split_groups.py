@@ -127,8 +127,8 @@ def scattered(frame: Frame, row_ids: str | None = None, *, first: bool) -> str |
             before, after = _again(np.stack([step, within, ids]), along)
             if 4 * len(after) >= len(ids) and (single or not _are_numbers(ids, batches.rows)):
                 rows = None if row_ids is None else frame.column(row_ids)
-                others = rows is not None and (rows[before] != rows[after]).any()
-                return split if others or not _are_equal(frame, before, after) else None
+                further = rows is not None and (rows[before] != rows[after]).any()
+                return split if further or not _are_equal(frame, before, after) else None
     return None
 
 

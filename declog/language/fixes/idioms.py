@@ -26,7 +26,7 @@ from declog.language.fixes.library_calls import (
 )
 from declog.language.nodes import Node
 from declog.language.notation import reduced
-from declog.language.parser import body_of, names_in, tree_of
+from declog.language.parser import body_of, names_in, source_of, tree_of
 from declog.language.scope import Scope
 from declog.language.smoothing import OF_PANDAS
 from declog.language.tree import listed
@@ -348,3 +348,22 @@ def gives_text(name: str, text: str) -> bool:
 
     inside = (item for node in ast.walk(tree_of(text.strip()).body) for item in takes_texts(node))
     return any(isinstance(item, ast.Call) and ast.unparse(item.func).split(".")[-1] == name for item in inside)
+
+
+def along_axis(name: str, call: ast.Call, text: str) -> str | None:
+    """The fix for a call with ``over=``, such as ``zscore(x, over=completion)``, if its form here has that axis.
+
+    None for a call without ``over``, or whose form lacks the axis. A function of one's own may have any axis. A masked
+    mean that is the whole ``text`` is over all tokens.
+    """
+    over = next((ast.unparse(word.value) for word in call.keywords if word.arg == "over"), None)
+    words = [ast.unparse(argument) for argument in call.args]
+    if over is None:
+        alone = name in ("masked_mean", "token_mean") and len(words) == 1 and source_of(text, call) == text.strip()
+        return f"mean({words[0]})" if alone else None
+    if elsewhere.SYNONYMS.get(name, name) == "top" and len(words) == 2 and over in ("completion", "step"):
+        value = words[0] if isinstance(call.args[0], ast.Name) else f"({words[0]})"
+        order = f"rank(-{value}, within={'group' if over == 'completion' else over})"
+        return Entry({"expr": words[0], "where": f"{order} <= {words[1]}"}, bare=True)
+    fix = of_library(name, call.args)
+    return fix if fix and (over in fix or fix.startswith(YOURS)) else None

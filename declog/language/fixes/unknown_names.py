@@ -16,7 +16,6 @@ from declog.language.fixes.best_so_far import best_of_mode, best_of_steps, compa
 from declog.language.fixes.modes import MODES, in_mode, of_one_mode, of_split, without_mode
 from declog.language.fixes.step_time import seconds_of
 from declog.language.fixes.tracker_names import in_formula
-from declog.language.fixes.wrong_calls import along_axis
 from declog.language.nodes import BUILTIN, LABEL, LABELLED, MODE, Node
 from declog.language.notation import SIGNS, WORD, both, bounds, is_reduction, reduced
 from declog.language.parser import body_of, called, names_in, source_of, tree_of
@@ -331,7 +330,7 @@ def of_library(node: ast.Call, name: str, text: str, scope: Scope) -> str | None
     beside = [library_calls.weight_of_past(word) for word in node.keywords if word.arg not in idioms.NO_VALUES]
     arguments, metrics = [*node.args, *beside], scope.metrics
     fix = library_calls.of_library(name, arguments, of_metrics=scope.of_alert is not None)
-    fix = along_axis(name, node, text) or fix
+    fix = idioms.along_axis(name, node, text) or fix
     if scope.noun != "signal" and library_calls.is_spelt_out(node, ()):
         return _with_metrics(ast.unparse(library_calls.spelt_out(parse(text).body, ())), scope)
     if fix is not None and fix.startswith(library_calls.YOURS) and scope.reduction(name) is not None:

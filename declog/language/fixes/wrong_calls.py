@@ -236,25 +236,6 @@ def instead(text: str, span: Span, fix: str) -> str:
     return f"write `{before}{f'({written[1]})' if operation else written[1]}{behind}`{written[2] or ''}"
 
 
-def along_axis(name: str, call: ast.Call, text: str) -> str | None:
-    """The fix for a call with ``over=``, such as ``zscore(x, over=completion)``, if its form here has that axis.
-
-    None for a call without ``over``, or whose form lacks the axis. A function of one's own may have any axis. A masked
-    mean that is the whole ``text`` is over all tokens.
-    """
-    over = next((ast.unparse(word.value) for word in call.keywords if word.arg == "over"), None)
-    words = [ast.unparse(argument) for argument in call.args]
-    if over is None:
-        whole = name in ("masked_mean", "token_mean") and len(words) == 1 and source_of(text, call) == text.strip()
-        return f"mean({words[0]})" if whole else None
-    if elsewhere.SYNONYMS.get(name, name) == "top" and len(words) == 2 and over in ("completion", "step"):
-        value = words[0] if isinstance(call.args[0], ast.Name) else f"({words[0]})"
-        order = f"rank(-{value}, within={'group' if over == 'completion' else over})"
-        return Entry({"expr": words[0], "where": f"{order} <= {words[1]}"}, bare=True)
-    fix = library_calls.of_library(name, call.args)
-    return fix if fix and (over in fix or fix.startswith(library_calls.YOURS)) else None
-
-
 def part_in_rows(axis: str, call: ast.Call, text: str, tried: Callable[[str], Node | Problem]) -> str | None:
     """The part of a completion, a turn, whose rows ``count(x, over=row_id)`` reduces; None for any other call."""
     value = tried(source_of(text, call.args[0])) if axis in _OF_ROWS and call.args else None

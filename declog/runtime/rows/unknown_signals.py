@@ -74,8 +74,8 @@ def no_number(plan: Plan, name: str, value: Any) -> InputError:
     axis, rows = undeclared(value)
     if axis is not Axis.COMPLETION or not len(rows):
         return InputError.of("DL504.no_scalar", name=name, came=came)
-    whole = hasattr(value, "is_floating_point") and not value.is_floating_point()
-    mean = f"{word}.float().mean()" if whole else f"{word}.mean()"
+    of_integers = hasattr(value, "is_floating_point") and not value.is_floating_point()
+    mean = f"{word}.float().mean()" if of_integers else f"{word}.mean()"
     if not hasattr(value, "mean"):
         mean = f"sum({word}) / len({word})" if None not in value else "..."
     fixes = [f"log.scalars({{{name!r}: {mean}}})"]
