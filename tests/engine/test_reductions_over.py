@@ -173,7 +173,7 @@ def test_groups_of_two_ranks(gini: Any, tmp_path: Path) -> None:
     ("mean(p90(topic, over=completion))", "`p90` needs "),
     ("mean(histogram(x, over=completion))", "`histogram` is a reduction"),
     ("mean(corr(x, x, over=completion))", "`corr` is a reduction"),
-    ("mean(p90(x))", "`p90` is a reduction"),
+    ("mean(p90(x))", "`p90` in `expr` is a second reduction"),
     ("mean(top_mean(x, over=completion, part=0.5))", "`top_mean` has no parameter `part`"),
     ("mean(top_mean(x, over=completion, share=x))", "`share`"),
     ("mean(top_mean(x, over=completion, share=2))", "`share` is a part of the values"),

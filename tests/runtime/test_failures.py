@@ -94,11 +94,9 @@ def test_a_users_function_that_fails_costs_its_own_values(
     assert caplog.records[-1].getMessage() == f"declog finished with 1 failure(s): {reported} (x3)"
 
 
-@pytest.mark.parametrize(("size", "rows", "divisor"), [(4, 6, 3), (8, 12, 6), (4, 5, None), (4, 2, 2)])
-def test_one_cause_is_logged_once(
-    size: int, rows: int, divisor: int | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """In whatever steps and metrics; those are counted. Its fix is an override that works, if there is one."""
+@pytest.mark.parametrize(("size", "rows"), [(4, 6), (8, 12), (4, 5), (4, 2)])
+def test_one_cause_is_logged_once(size: int, rows: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """In whatever steps and metrics; those are counted. Its fix guesses no size from one batch."""
     axes = {"group": {"size": size}}
     metrics = {"a": "mean(std(x, over=completion))", "b": "mean(max(x, over=completion))"}
     config = profile({"x": {"axis": "completion"}}, metrics, axes=axes, run={"strict": False})
@@ -110,8 +108,7 @@ def test_one_cause_is_logged_once(
             with log.step(step):
                 log.observe(x=[float(step)] * rows)
     assert len(caplog.records) == 2
-    fix = re.search(r'"axes\.group\.size=(\d+)"', caplog.records[0].getMessage())
-    assert (None if fix is None else int(fix[1])) == divisor
+    assert re.search(r"axes\.group\.size=\d", caplog.records[0].getMessage()) is None
     assert list(log.failures.values()) == [12, 12]
     sums = caplog.records[1].getMessage()
     assert sums.startswith("declog finished with 2 failure(s): [DL507] the metric `a`: ")
