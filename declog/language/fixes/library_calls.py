@@ -24,6 +24,7 @@ AGGREGATES = frozenset({"mean", "sum", "std", "var"})
 YOURS = "one of yours: "  # the beginning of the fix for a function that a user's module may register
 WINDOW = 10  # `max(reward, 10)` and above: the number is a number of steps, and no bound
 SPANS = elsewhere.words("spans")  # words for a number of last steps
+_ESTIMATOR = re.compile("kl?[123]|low_var_kl")  # of a KL divergence, by its two logprobs
 _LOGPROBS = re.compile(r"(?:logprobs?|log_probs?|logps?)\Z")
 
 
@@ -67,7 +68,7 @@ def of_library(name: str, arguments: Sequence[ast.expr], *, of_metrics: bool = F
     templates = _templates()
     if (call := templates.get((name, len(arguments))) or templates.get((name.lower(), len(arguments)))) is None:
         word = ast.unparse(arguments[-1]).strip("'").lower() if len(arguments) > 1 else ""  # `kl(a, b, kind=k2)`
-        return of_library(word, arguments[:-1]) if (word, len(arguments) - 1) in templates else None
+        return of_library(word, arguments[:-1]) if _ESTIMATOR.fullmatch(word) and len(arguments) == 3 else None
     parameters, template = call
     for word, argument in zip(("<x>", "<y>"), arguments, strict=False):
         text = ast.unparse(argument)
