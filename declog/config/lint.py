@@ -165,23 +165,23 @@ def clashes(config: Composed) -> Iterator[Problem]:
 
 def below_keys(config: Composed) -> Iterator[Problem]:
     """DL101 for each file with a preset of its own that a defaults list puts below a key: `- acme@metrics.acme`."""
-    composition, depth = config.merged if config.layers else None, len(config.prefix)
-    defaults = () if composition is None else composition.merged.defaults
-    packages = [tuple(filter(None, str(one.package or "").split("."))) for one in defaults]
-    of_files = {str(one.config_path): package for one, package in zip(defaults, packages, strict=True)}
+    if not config.layers or (composition := config.merged) is None:
+        return
+    depth, below = len(config.prefix), {}  # by file and key
+    for one in composition.merged.defaults:
+        package = tuple(filter(None, str(one.package or "").split(".")))
+        if package[:depth] == config.prefix and len(package) > depth:
+            below[str(one.config_path), package[depth:]] = one
     shipped = {
-        package for one, package in zip(defaults, packages, strict=True)
-        if composition is not None and str(one.config_path).rpartition("/")[0] == GROUP
-        and (file := file_of(composition.repository, str(one.config_path))) is not None and provider_of(file[0])
+        key for path, key in below if path.rpartition("/")[0] == GROUP
+        and (file := file_of(composition.repository, path)) is not None and provider_of(file[0])
     }  # fmt: skip
-    for one, package in zip(defaults, packages, strict=True):
-        below = package[:depth] == config.prefix and len(package) > depth and package in shipped
-        if composition is None or not below or of_files.get(str(one.parent)) != config.prefix:
-            continue
-        name, key = str(one.config_path).rpartition("/")[2], ".".join(package[depth:])
-        problem = Problem.of("DL101.below_a_key", package[depth:], name=name, key=key, fix=f"- {name}")
-        chosen = choice_of(composition.repository, one.parent, str(one.config_path))
-        yield problem if chosen is None else replace(problem, where=in_file(problem, chosen))
+    for (path, key), one in below.items():
+        if key in shipped and (str(one.parent), key) not in below:
+            name = path.rpartition("/")[2]
+            problem = Problem.of("DL101.below_a_key", key, name=name, key=".".join(key), fix=f"- {name}")
+            chosen = choice_of(composition.repository, one.parent, path)
+            yield problem if chosen is None else replace(problem, where=in_file(problem, chosen))
 
 
 def _clash(

@@ -19,10 +19,9 @@ from declog.engine.evaluator import View
 from declog.engine.frame import EARLIER_GROUP, GROUP_ID, Frame, parted
 from declog.engine.held_rows import KEPT, last_steps, latest_rows, latest_step, with_held_values
 from declog.engine.reduce import Report, failure
-from declog.engine.row_ids import LOOKED_UP, Search, first_batches, has_ids, spans
+from declog.engine.row_ids import LOOKED_UP, Search, first_batches, has_ids, on_another_rank, spans
 from declog.engine.whole_steps import WholeSteps
 from declog.errors import RuntimeFailure, in_flow
-from declog.errors.messages import listed
 from declog.language.absence import absent, either
 from declog.language.dtypes import Axis, DType
 from declog.language.nodes import SIGNAL, Node, walk
@@ -113,12 +112,13 @@ class Carryover:
         searched = {phase: self._searched(phase, joined) for phase in sources}
         self._whole_steps.begin(self._rows)
         for target in (phase for phase in self._plan.phases if phase in joined):  # one may stand for rows of another
-            joined[target], told = self._whole_steps.with_rows(joined[target], searched)
+            expanded, told = self._whole_steps.with_rows(joined[target], searched)
+            if expanded is not joined[target]:
+                joined[target] = expanded
+                searched |= {target: self._searched(target, joined)} if target in sources else {}
             for op, reason in told:
                 if not self._is_stood_for(op, joined):
                     self._report(reason)
-            if target in sources:
-                searched[target] = self._searched(target, joined)
         for source, target in self._groups:
             if target in joined and (rows := searched[source]) is not None:
                 joined[target] = self._with_groups(rows, joined[target])
@@ -346,11 +346,8 @@ class Carryover:
             if len(batches) or (matched[0] >= 0).all():
                 return matched
         if not len(batches):
-            rank = int(target.batches.rank[batch])
-            if len(source.batches) and rank not in source.batches.rank:
-                ranks = listed(sorted({*map(str, source.batches.rank.tolist())}), 4)
-                raise RuntimeFailure.of("DL511.rank", target=target.phase, source=source.phase, rank=rank, ranks=ranks)
-            raise RuntimeFailure.of("DL511.first", target=target.phase, source=source.phase)
+            first = RuntimeFailure.of("DL511.first", target=target.phase, source=source.phase)
+            raise on_another_rank(source, target.phase, int(target.batches.rank[batch])) or first
         if not count:
             return np.full(count, -1, np.int64), set()
         if asked != (of_source is not None):

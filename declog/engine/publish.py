@@ -296,11 +296,11 @@ class Dispatcher:
         for op, periods in self._alert_periods:
             if not periods.issubset(due):
                 continue
-            key = mode, op.id
-            cells = self._metrics.logged(read(op.when), results)
+            key, metrics = (mode, op.id), read(op.when)
+            cells = self._metrics.logged(metrics, results)
             stepless = all(due[period].stepless for period in periods)
             came = bool(cells) if mode == "train" and not stepless else any(item.there.any() for item in cells.values())
-            came |= mode == "train" and not stepless and not read(op.when)  # of steps or seconds alone
+            came |= mode == "train" and not stepless and not metrics  # of steps or seconds alone
             if not came and (stepless or key not in self._streaks):
                 continue
             cell_name = self._metrics.holds(op.when, cells, f"the alert `{op.id}`")

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from declog.engine.blocks import Batches
 from declog.engine.frame import Frame, ranges
 from declog.engine.groups import digests
+from declog.errors import RuntimeFailure
+from declog.errors.messages import listed
 from declog.language.dtypes import Axis
 from declog.language.segmented import Array
 
@@ -135,6 +137,15 @@ def rows_of_step(source: Batches, rank: int, step: int) -> tuple[int, NDArray[np
     of_rank = np.flatnonzero((source.rank == rank) & (source.step <= step))
     latest = int(source.step[of_rank].max(initial=-1))
     return latest, ranges(source.rows, of_rank[source.step[of_rank] == latest])
+
+
+def on_another_rank(source: Frame, target: str, rank: int) -> RuntimeFailure | None:
+    """The failure of a target's rank that has no source rows, while others have; None if it has some, or nobody."""
+    ranks = source.batches.rank
+    if not len(ranks) or rank in ranks:
+        return None
+    names = listed(sorted({*map(str, ranks.tolist())}), 4)
+    return RuntimeFailure.of("DL511.rank", target=target, source=source.phase, rank=rank, ranks=names)
 
 
 def has_ids(ids: Array | None, rows: slice | NDArray[np.int64]) -> bool:

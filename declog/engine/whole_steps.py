@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from declog.engine.frame import Frame
 from declog.engine.layout import KIND
-from declog.engine.row_ids import ABSENT, LOOKED_UP, Search, rows_of_step, spans
+from declog.engine.row_ids import ABSENT, LOOKED_UP, Search, on_another_rank, rows_of_step, spans
 from declog.errors import RuntimeFailure, in_flow
 from declog.errors.messages import listed
 from declog.language.absence import absent
@@ -62,9 +62,8 @@ class WholeSteps:
             read = [op for op in joins if self._is_read(op, names)]
             latest = {op.source: rows_of_step(searched[op.source].batches, rank, step) for op in read}
             for op in read:
-                ranks = searched[op.source].batches.rank
-                if len(ranks) and rank not in ranks:
-                    told.setdefault((op.source, "rank"), (op, _of_other_rank(op, rank, ranks)))
+                if (elsewhere := on_another_rank(searched[op.source], op.target, rank)) is not None:
+                    told.setdefault((op.source, "rank"), (op, elsewhere))
             steps = {source: of for source, (of, rows) in latest.items() if len(rows)}
             if not steps:
                 continue
@@ -154,11 +153,6 @@ class WholeSteps:
     def _of_several(self, target: str, source: str) -> RuntimeFailure:
         declare, ids = "" if self._ids else f"`{IDS_OF_ROWS}`, and ", self._ids or ROW_ID
         return RuntimeFailure.of("DL511.rowless", target=target, source=source, declare=declare, ids=ids)
-
-
-def _of_other_rank(op: JoinOp, rank: int, ranks: NDArray[np.int64]) -> RuntimeFailure:
-    names = listed(sorted({*map(str, ranks.tolist())}), 4)
-    return RuntimeFailure.of("DL511.rank", target=op.target, source=op.source, rank=rank, ranks=names)
 
 
 def _of_other_rows(op: JoinOp, source: str, count: int, rows: int, names: Collection[str]) -> RuntimeFailure:

@@ -7,7 +7,7 @@ this serves users who come from verl, and users who write for verl.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -46,10 +46,14 @@ def calls() -> Mapping[str, str]:
 
 
 @cache
-def values(name: str) -> tuple[str, ...]:
-    """The expressions for a value that other tools have by name: `log(ratio)` for ``logr``; the likeliest first."""
-    lines = (line.split(": ", 1) for line in _lines("values.txt"))
-    return tuple(expression for expression, names in lines if name.lower() in names.split())
+def values() -> Mapping[str, Sequence[str]]:
+    """The expressions for values that other tools have by name: `log(ratio)` for ``logr``; the likeliest first."""
+    expressions: dict[str, list[str]] = {}
+    for line in _lines("values.txt"):
+        expression, names = line.split(": ", 1)
+        for name in names.split():
+            expressions.setdefault(name, []).append(expression)
+    return expressions
 
 
 @cache

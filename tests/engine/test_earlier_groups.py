@@ -362,7 +362,7 @@ def test_groups_whose_rows_come_in_several_calls_are_told(
     assert any(line.startswith("best: ") for line in lines) == told and all(split in line for line in lines)
 
 
-@pytest.mark.parametrize("ids", ["other rows", "the same rows"])
+@pytest.mark.parametrize("ids", ["other rows", "the same rows", "the same rows, one without id"])
 def test_equal_values_of_rows_with_other_ids(ids: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The class: rewards of 0 and 1 that come alike in two calls; row ids tell further rows from repeated ones."""
     config = {**CONFIG, "axes": {"group": {"of": "prompt"}, "completion": {"ids": "row_id"}}, "tables": {}}
@@ -375,7 +375,8 @@ def test_equal_values_of_rows_with_other_ids(ids: str, tmp_path: Path, caplog: p
     config["metrics"]["spread"] = "mean(std(advantages, over=completion))"
     with declog.start(config, sinks=[MemorySink()], output_dir=tmp_path) as log, log.step(0):
         for call in range(2):
-            rows = np.arange(4) + 4 * call * (ids == "other rows")
+            rows: list[int | None] = [*range(4 * call, 4 * call + 4)] if ids == "other rows" else [0, 1, 2, 3]
+            rows[-1] = None if "without" in ids else rows[-1]
             log.observe(reward=[0.0, 1.0, 0.0, 1.0], prompt=["a", "a", "b", "b"], row_id=rows)
     assert ("the ids of groups come again" in caplog.text) is (ids == "other rows")
 

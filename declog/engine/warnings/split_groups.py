@@ -126,7 +126,7 @@ def scattered(frame: Frame, row_ids: str | None = None, *, first: bool) -> str |
             within, along = (rank, batch) if split == "batches" else (step, rank)
             before, after = _again(np.stack([step, within, ids]), along)
             if 4 * len(after) >= len(ids) and (single or not _are_numbers(ids, batches.rows)):
-                rows = None if row_ids is None else frame.column(row_ids)
+                rows = None if row_ids is None else frame.column(row_ids, exact=True)
                 further = rows is not None and (rows[before] != rows[after]).any()
                 return split if further or not _are_equal(frame, before, after) else None
     return None

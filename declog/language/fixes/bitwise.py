@@ -52,8 +52,8 @@ def _negated_numbers(text: str) -> Iterator[tuple[int, int]]:
     body = body_of(text)
     for node in () if body is None else ast.walk(body):
         match node:
-            case ast.BinOp(left, ast.Add() | ast.Sub() | ast.Mult() | ast.Div(), right):
-                operands = [left, right]
+            case ast.BinOp(op=op) if not isinstance(op, ast.BitAnd | ast.BitOr | ast.BitXor):
+                operands = [node.left, node.right]
             case ast.UnaryOp(ast.USub() | ast.UAdd(), operand):
                 operands = [operand]
             case _:

@@ -272,7 +272,7 @@ def of_value(name: str, names: Collection[str], resolve: Callable[[str], object]
     """
     if name.startswith("log") and (of := name[3:].lstrip("_")) in names:
         return f"log({of})"
-    computed = (one for one in elsewhere.values(name) if names_in(tree_of(one)) <= {*names})
+    computed = (one for one in elsewhere.values().get(name.lower(), ()) if names_in(tree_of(one)) <= {*names})
     if (expression := next(computed, None)) is not None:
         return expression
     stem, word = of_ending(name) or ("", "")
@@ -310,6 +310,11 @@ def with_values(text: str, names: Collection[str], resolve: Callable[[str], obje
             plain = text.strip() == name or isinstance(body_of(expression), ast.Name | ast.Call)
             word = re.compile(rf"('[^']*'|\"[^\"]*\")|\b{name}\b(?!\()")
             text = word.sub(partial(_instead, expression if plain else f"({expression})"), text)
+    return in_single_parentheses(text)
+
+
+def in_single_parentheses(text: str) -> str:
+    """An expression with ``f((x))`` as `f(x)`."""
     return re.sub(r"\(\(([^()]+)\)\)", r"(\1)", text)
 
 

@@ -30,17 +30,8 @@ def of_split(name: str, text: str, modes: Iterable[str]) -> str | None:
 
 
 _OF_SPLITS = (
-    "split",
-    "data_split",
-    "dataset_split",
-    "subset",
-    "partition",
-    "phase",
-    "stage",
-    "loop",
-    "run_mode",
-    "set",
-)
+    "split", "data_split", "dataset_split", "subset", "partition", "phase", "stage", "loop", "run_mode", "set",
+)  # fmt: skip
 
 
 def in_mode(name: str, modes: Iterable[str]) -> tuple[str, str] | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from declog.errors import Entry, elsewhere, in_flow
 from declog.language.fixes.bitwise import numbers_of_negations
-from declog.language.fixes.idioms import PIPE, REDUCTIONS, at_k, of_some_values, reduction
+from declog.language.fixes.idioms import PIPE, REDUCTIONS, at_k, in_single_parentheses, of_some_values, reduction
 from declog.language.fixes.library_calls import of_library
 from declog.language.parser import body_of
 
@@ -68,8 +68,9 @@ def _of_condition(match: re.Match[str]) -> str | None:
         reduce, expr = prose.groups()
     if "else" in match.string or condition.count("(") != condition.count(")"):
         return None
-    expr = f"{reduce}({expr})" if ", over=" in expr.replace(" =", "=") else expr  # a value of each completion
-    reduce = "mean" if expr.startswith(f"{reduce}(") else reduce
+    call = body_of(f"{reduce}({expr})") if reduce else None
+    if isinstance(call, ast.Call) and any(word.arg == "over" for word in call.keywords):  # a value of each completion
+        reduce, expr = "mean", f"{reduce}({expr})"
     reduced = {"reduce": reduction(reduce)} if reduce else {}
     return of_some_values({"expr": expr, **reduced, "where": condition})
 
@@ -243,9 +244,8 @@ def _of_several(match: re.Match[str]) -> str | None:
 
 def _of_indicators(match: re.Match[str]) -> str:
     """The fix for ``mean(1{x > 0})``: the condition in its place, in parentheses inside of an expression."""
-    text = re.sub(_INDICATOR, r"(\1)", match.string).strip()
-    alone = re.sub(r"\(\(([^()]*)\)\)", r"(\1)", text)
-    return f"write `{alone}`"
+    text = re.sub(_INDICATOR, r"(\1)", match.string)
+    return f"write `{in_single_parentheses(text.strip())}`"
 
 
 # Patterns of texts that cannot be parsed, each with its fix: a template of the match, or a function of the match.
