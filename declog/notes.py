@@ -177,9 +177,14 @@ def of_several(config: Composed, plan: Plan) -> Iterator[str]:
 
 
 def _unopened(config: Composed, plan: Plan) -> Iterator[str]:
-    """A note on the user's own options for sinks that `sinks` does not list."""
+    """A note on the user's own options for sinks that `sinks` does not list, unless a later layer lists fewer sinks."""
+    layers = () if config.merged is None else config.merged.layers
+    sinks = (*config.prefix, "sinks")
+    chosen = max((number for number, layer in enumerate(layers) if layer.at(sinks) is not None), default=0)
     for name, options in config.spec.sink_options.items():
-        if name not in config.spec.sinks and config.home(("sink_options", name)) is None:
+        path = (*config.prefix, "sink_options", name)
+        narrowed = bool(layers) and all(layer.at(path) is None for layer in layers[chosen:])
+        if name not in config.spec.sinks and config.home(("sink_options", name)) is None and not narrowed:
             kind = options.kind or name
             near = None if ":" in kind or kind in known_kinds() else nearest(name, [*config.spec.sinks, *known_kinds()])
             fix = f"did you mean `{near}`?" if near else f"sinks: {in_flow([*config.spec.sinks, name])}"

@@ -167,6 +167,23 @@ def test_what_is_meant_has_none(cli: Cli, words: list[str]) -> None:
     assert "note:" not in f"{found.out}{found.err}"
 
 
+def test_fewer_sinks_than_a_teams_preset_has_options_for(cli: Cli, tmp_path: Path) -> None:
+    """Class: a layer that lists fewer sinks leaves the options of the others unused on purpose; later options do not."""
+    (tmp_path / "acme.yaml").write_text(
+        "defaults: [grpo, _self_]\nsinks: [console, wandb]\nsink_options: {wandb: {project: acme}}\n"
+    )
+    mine = tmp_path / "mine.yaml"
+    for lines, noted in (
+        ("sinks: [console]", False),
+        ("metrics: {a: mean(reward)}", False),
+        ("sink_options: {jsonl: {every: 2}}", True),
+        ("sinks: [console]\nsink_options: {wandb: {project: mine}}", True),
+    ):
+        mine.write_text(f"defaults: [acme, _self_]\n{lines}\n")
+        assert ("has no effect" in cli("check", str(mine)).out) is noted, lines
+    assert "has no effect" not in cli("check", str(tmp_path / "acme.yaml"), "declog.sinks=[console]").out
+
+
 def test_keys_beside_the_node_have_a_note(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What stands beside the config's node in an application is another's."""
     monkeypatch.chdir(tmp_path)
