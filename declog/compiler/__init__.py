@@ -11,7 +11,19 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from declog.compiler import captures, checks, filters, formulas, lowering, metrics, names, outputs, signals, tables
+from declog.compiler import (
+    alerts,
+    captures,
+    checks,
+    filters,
+    formulas,
+    lowering,
+    metrics,
+    names,
+    outputs,
+    signals,
+    tables,
+)
 from declog.compiler.draft import Constant, Draft, as_written
 from declog.errors import ConfigError, Problem, Where
 from declog.language import functions as _functions
@@ -64,7 +76,7 @@ PASSES: tuple[tuple[Pass, ...], ...] = (
             reads="constants signals default_phase phase_order grouping filters sinks profiles",
             adds="inactive tables",
         ),
-        Pass(tables.alerts, reads="modes constants signals metrics formulas", adds="inactive alerts"),
+        Pass(alerts.alerts, reads="modes constants signals metrics formulas", adds="inactive alerts"),
     ),
     (
         Pass(outputs.unseen, reads="metrics formulas sinks profiles", adds="unseen"),
