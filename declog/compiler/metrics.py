@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,26 +14,21 @@ from declog.compiler.fixes import distinct_values, metrics_of_metrics, reduced_p
 from declog.compiler.fixes.axis_labels import refuse_axis
 from declog.compiler.metric_phase import far_condition, phase_of
 from declog.compiler.names import RANK, of_output
+from declog.compiler.reductions import MetricReductions, Params, Reduced
 from declog.compiler.scopes import FACTS, SignalScope, typed
-from declog.errors import Entry, Path, Problem, nearest
+from declog.errors import Path, Problem, nearest
 from declog.language.dtypes import NUMERIC, Axis, DType
 from declog.language.expression import Compiler
-from declog.language.fixes import bins, idioms, library_calls
-from declog.language.fixes.tracker_names import suffix_of
-from declog.language.functions import REQUIRED
+from declog.language.fixes import library_calls
 from declog.language.nodes import LOGGED, PLAIN, Node, walk
-from declog.language.notation import SEVERAL
 from declog.language.phases import labels
-from declog.language.reductions import Reduction, out_of_range, quantile_level
+from declog.language.reductions import Reduction
 from declog.language.spec import MetricSpec
-from declog.language.syntax import ExpressionError, Parsed, parse, refuse
-from declog.language.tree import listed
+from declog.language.syntax import ExpressionError, Parsed, parse
 from declog.plans.ops import PREFERRED, MetricOp
 
-Params = tuple[tuple[str, Any], ...]
 _INTENDED = ("DL303", "DL304", "DL306")  # the codes of reductions in expressions
 Clauses = dict[str, Any]  # `where`, `by` and `weight`, each a node or None
-Reduced = dict[str | None, tuple[Reduction | None, Params]]  # the reductions of a metric, by suffix
 LABELS = (DType.TEXT, DType.INT, DType.BOOL, DType.OBJECT)  # the types of labels; a list of tags is an object
 RANKS = 2**20  # with `axes.rank: each` each rank has a value, however many there are
 
@@ -105,6 +99,7 @@ class _Metric:
         self.draft = draft
         self.id = id
         self.spec = spec
+        self.reductions = MetricReductions(draft, id, spec)
 
     def path(self, key: str) -> tuple[str, ...]:
         """The path of a key; without an `expr` the expression is the id, at the path of the metric itself."""
@@ -149,14 +144,13 @@ class _Metric:
 
     def _expressions(self) -> tuple[tuple[Node, ...] | None, Reduced]:
         spec = self.spec
-        reduce = "mean" if spec.reduce is None else spec.reduce
         if isinstance(spec.expr, list):
             if (problem := suggestions.of_list(self.id, spec)) is not None:
                 self.draft.problems.append(problem.at(*self.path("expr")))
-                return None, self._reductions(reduce)
+                return None, self.reductions.named()
             nodes = [self._compile(text, ("metrics", self.id, "expr", index)) for index, text in enumerate(spec.expr)]
             there = tuple(node for node in nodes if node is not None)
-            return (there if nodes and len(there) == len(nodes) else None), self._reductions(reduce)
+            return (there if nodes and len(there) == len(nodes) else None), self.reductions.named()
         text = self.id if spec.expr is None else str(spec.expr)
         parsed = None
         with self.draft.at(*self.path("expr")):
@@ -166,7 +160,7 @@ class _Metric:
         if spec.reduce is None and (short := self._short(parsed)) is not None:
             return short
         node = self._typed(parsed)
-        return (None if node is None else (node,)), self._reductions(reduce)
+        return (None if node is None else (node,)), self.reductions.named()
 
     def _compiler(self, text: str) -> Compiler:
         return Compiler(text, SignalScope(self.draft), self.draft.graph, self.draft.functions)
@@ -249,92 +243,12 @@ class _Metric:
                 takes = suggestions.takes(reduction)
                 fix = suggestions.arguments(reduction, body, parsed.text, compiler)
                 compiler.fail(body, "DL304.reduction_arity", reduction=reduction.name, takes=takes, fix=fix)
-            params = self._constants(reduction, body, compiler)
+            params = self.reductions.constants(reduction, body, compiler)
             return tuple(compiler.visit(arg) for arg in body.args), {None: (reduction, params)}
         for problem in self.draft.problems[before:]:
             if problem.marked in self.draft.spec.metrics:
                 self.draft.problems[before:] = [self._answered(parsed, problem)]
         return None, {}
-
-    def _constants(self, reduction: Reduction, call: ast.Call, compiler: Compiler) -> Params:
-        constants = dict(reduction.params or {})
-        inside = ", ".join([*map(ast.unparse, call.args)] or map(str, listed(self.spec.expr)))
-        for keyword in call.keywords:
-            if reduction.histogram and isinstance(keyword.value, ast.List | ast.Tuple):
-                edges = suggestions.of_edges(self.draft, self.id, inside, keyword.value, compiler)
-                compiler.fail(keyword.value, "DL304.bins_at", fix=edges)
-            if keyword.arg in constants and keyword.arg not in idioms.AXES:
-                if ast.unparse(keyword.value) == str(constants[keyword.arg]) == "None":
-                    continue
-                value = compiler.visit(keyword.value)
-                if value.op != "const" or not isinstance(value.param("value"), int | float):
-                    compiler.fail(keyword.value, "DL304.number", name=keyword.arg)
-                constants[keyword.arg] = value.param("value")
-                continue
-            pvar = partial(reduced_parts.of_spelt_out, self.draft, self.id, self.spec, "pvar", [inside])
-            clause = suggestions.clause(reduction.name, inside, keyword, call, compiler, constants, pvar)
-            if clause is not None and keyword.arg not in constants:
-                compiler.fail(keyword, "DL304.clause", function=reduction.name, name=keyword.arg, fix=clause)
-            if keyword.arg in idioms.AXES:
-                fix = suggestions.along(reduction, inside, call, compiler)
-                compiler.fail(keyword, "DL304.axis", function=reduction.name, name=keyword.arg, fix=fix)
-            compiler.fail(keyword, "DL304.parameter", function=reduction.name, name=keyword.arg, known=constants)
-        if (name := out_of_range(reduction, constants)) is not None:
-            said = next((keyword.value for keyword in call.keywords if keyword.arg == name), call)
-            if name in ("low", "high"):
-                compiler.fail(said, "DL304.ends", fix=suggestions.of_ends(constants))
-            if name == "bins":
-                compiler.fail(said, "DL304.bins")
-            compiler.fail(said, "DL304.share")
-        if (name := next((name for name, value in constants.items() if value is REQUIRED), None)) is not None:
-            compiler.fail(call, "DL304.misses", function=reduction.name, name=name, fix=f"{reduction.name}({name}=...)")
-        return tuple(item for item in constants.items() if item[1] is not None)
-
-    def _reductions(self, reduce: str | list[str | dict[str, str]]) -> Reduced:
-        path: Path = self.path("reduce")
-        if isinstance(reduce, str) and reduce not in SEVERAL:
-            return {None: self._reduction(reduce, path)}
-        if not reduce:
-            self.draft.report("DL311.empty", path)
-        reduced: Reduced = {}
-        for index, item in enumerate([reduce] if isinstance(reduce, str) else reduce):
-            if isinstance(item, str):
-                for text in SEVERAL.get(item, (item,)):
-                    reduced[suffix_of(text)] = self._reduction(text, (*path, index))
-            else:
-                reduced |= {suffix: self._reduction(text, (*path, index, suffix)) for suffix, text in item.items()}
-        return reduced
-
-    def _reduction(self, text: str, path: Path) -> tuple[Reduction | None, Params]:
-        with self.draft.at(*path):
-            if quantile_level(text.strip()) is not None:  # p99.9 is no expression
-                return self.draft.reductions.get(text.strip()), ()
-            parsed = parse(text)
-            name = parsed.call or (parsed.body.id if isinstance(parsed.body, ast.Name) else text)
-            reduction = self.draft.reductions.named(name)
-            if reduction is None and re.fullmatch(r"p\d+(\.\d+)?", name):
-                close = nearest(name, ["p95"])
-                refuse("DL311.quantile", text, (0, len(name)), name=name, fix=f"did you mean `{close}`?")
-            if reduction is None:
-                if (several := idioms.of_reductions(text)) is not None:
-                    refuse("DL311.several", text, (0, len(text)), text=text, fix=several)
-                binned = bins.of_reduce(text, {})
-                fix = None if binned is None else suggestions.of_reduce(self.spec, binned)
-                fix = fix or library_calls.of_levels(parsed.body) or library_calls.reduction(parsed.body)
-                ways = (reduced_parts.of_spelt_out, reduced_parts.of_type, reduced_parts.of_quotient)
-                fix = fix or next(filter(None, (way(self.draft, self.id, self.spec, name) for way in ways)), None)
-                meant = library_calls.as_reducer(name, parsed.body, parse(str(self.spec.expr or self.id)).body)
-                if fix := fix or (meant if isinstance(meant, Entry) and "combine" in meant.keys else None):
-                    refuse("DL311.level", text, (0, len(text)), name=name, fix=fix)
-                names = [*self.draft.reductions.names(), "p50", "p95", "p99.9"]
-                refuse("DL311.name", text, (0, len(name)), name=name, known=names, fix=meant)
-            compiler, body = self._compiler(text), parsed.body
-            call = body if isinstance(body, ast.Call) else ast.copy_location(ast.Call(body, [], []), body)
-            call = suggestions.by_name(self.spec, reduction, call, compiler)
-            if call.args:
-                compiler.fail(call.args[0], "DL304.reduce_expr", fix=suggestions.of_reduce(self.spec, name))
-            return reduction, self._constants(reduction, call, compiler)
-        return None, ()
 
     def _by_texts(self) -> list[str]:
         return [self.spec.by] if isinstance(self.spec.by, str) else self.spec.by or []
@@ -366,41 +280,19 @@ class _Metric:
     def _op(
         self, suffix: str | None, reduction: Reduction, params: Params, args: tuple[Node, ...], clauses: Clauses
     ) -> MetricOp:
-        spec, draft = self.spec, self.draft
-        first = args[0]
-        reduce = "expr" if spec.reduce is None else "reduce"
-        if len(args) != reduction.arity:
-            count, takes = ("one is" if len(args) == 1 else f"{len(args)} are"), suggestions.takes(reduction)
-            fix = suggestions.of_several(self.id, spec) if reduction.arity == 1 else f"expr: [{first}, ...]"
-            answer = Problem.of("DL312.arity", reduction=reduction.name, takes=takes, given=count, fix=fix)
-            draft.report_first(answer, self.path(reduce))
-            spec = spec.model_copy(update={"name": None, "alias": []})  # another layer may name it for one expression
+        spec, draft, first = self.spec, self.draft, args[0]
         axis = max(Axis.STEP if node.type.axis is None else node.type.axis for node in args)
-        for place_of, node in enumerate(args):
-            if place_of in reduction.texts and node.type.dtype is not DType.TEXT:
-                self.report("DL312.text", "expr", reduction=reduction.name, node=node, type=node.type)
-            elif place_of not in reduction.texts and node.type.dtype not in reduction.accepts:
-                fix = suggestions.counted(draft, reduction.name, node)
-                self.report("DL312.number", "expr", reduction=reduction.name, node=node, type=node.type, fix=fix)
         sketched = axis is Axis.TOKEN and not reduction.foldable
+        if len(args) != reduction.arity:
+            self._refuse_count(reduction, args)
+            spec = spec.model_copy(update={"name": None, "alias": []})  # another layer may name it for one expression
+        self._check_types(reduction, args)
         if draft.per_rank and spec.by == RANK and (sketched or axis is Axis.ALL):
             alone = _Metric(draft, self.id, spec.model_copy(update={"by": None}))  # one value for all ranks
             return alone._op(suffix, reduction, params, args, {**clauses, "by": None})
         if sketched:
-            self._sketched(reduction, args, clauses, reduce)
-        if reduction.arity > 1 and any(node.type.family for node in args):
-            self.report("DL312.family", "expr", reduction=reduction.name)
-        by, weight = clauses["by"], clauses["weight"]
-        for key_of, dtypes in (("where", (DType.BOOL,)), ("by", LABELS), ("weight", NUMERIC)):
-            if (clause := clauses[key_of]) is not None:
-                right = fits(draft, clause, self.path(key_of), dtypes, axis, "the expression is")
-                if right and clause is by and clause.type.axis is axis is Axis.TOKEN:
-                    self.report("DL310.by", "by", fix=suggestions.of_token_labels(self.id, spec, clause))
-        if axis is Axis.TOKEN and weight is not None and weight.type.axis is Axis.TOKEN:
-            self.report("DL310.weight", "weight")
-        if weight is not None and not reduction.weighted:
-            fix = suggestions.of_weighted(self.id, spec, reduction.name)
-            self.report("DL312.weight", "weight", reduction=reduction.name, fix=fix)
+            self._sketched(reduction, args, clauses)
+        self._check_clauses(reduction, axis, clauses)
         if reduction.name == "count" and first.op in ("lt", "le", "gt", "ge", "eq", "and", "or", "not"):
             draft.warn(
                 f"metrics.{self.id}: `count` counts what is not missing, true or false; `sum({first})` what is true"
@@ -410,14 +302,7 @@ class _Metric:
             dtype = DType.INT
         pool, nan, phase = spec.pool, spec.nan or "skip", phase_of(draft, self.id, spec, args, clauses)
         combine = "mean" if pool == "window" or spec.smoothing is not None else spec.combine or "mean"
-        if spec.over == "run" and not (reduction.foldable or reduction.ordered):
-            self.report("DL312.cumulative", "over", reduction=reduction.name)
-        if spec.smoothing is not None and pool in ("rank", "rank_batch"):
-            self.report("DL312.over_run", "over", way=spec.smoothing.way, pool=pool)
-        if spec.smoothing is not None and spec.cumulative:
-            self.report("DL312.smooth", "over", way=spec.smoothing.way)
-        if reduction.histogram and pool != "window":
-            self.report("DL312.combine", reduce, reduction=reduction.name, combine=combine)
+        self._check_over(reduction, combine)
         return MetricOp(
             suffix=suffix, reduction=reduction, params=params, args=args, fold=None, phase=phase,
             axis=axis, dtype=dtype, every=draft.window(spec.every), pool=pool, combine=combine, nan=nan,
@@ -425,11 +310,59 @@ class _Metric:
             **of_output(draft, self.id, spec, suffix, family=first.type.family, labels=self._labelled()),
         )  # fmt: skip
 
-    def _sketched(self, reduction: Reduction, args: tuple[Node, ...], clauses: Clauses, reduce: str) -> None:
+    def _reduce_key(self) -> str:
+        """The key that names the reduction: `expr` in `p95(reward)`."""
+        return "expr" if self.spec.reduce is None else "reduce"
+
+    def _refuse_count(self, reduction: Reduction, args: tuple[Node, ...]) -> None:
+        """A reduction takes another number of values."""
+        count, takes = ("one is" if len(args) == 1 else f"{len(args)} are"), suggestions.takes(reduction)
+        fix = suggestions.of_several(self.id, self.spec) if reduction.arity == 1 else f"expr: [{args[0]}, ...]"
+        answer = Problem.of("DL312.arity", reduction=reduction.name, takes=takes, given=count, fix=fix)
+        self.draft.report_first(answer, self.path(self._reduce_key()))
+
+    def _check_types(self, reduction: Reduction, args: tuple[Node, ...]) -> None:
+        """A reduction takes numbers, and texts at some positions; of several values none is a family."""
+        for position, node in enumerate(args):
+            if position in reduction.texts and node.type.dtype is not DType.TEXT:
+                self.report("DL312.text", "expr", reduction=reduction.name, node=node, type=node.type)
+            elif position not in reduction.texts and node.type.dtype not in reduction.accepts:
+                fix = suggestions.counted(self.draft, reduction.name, node)
+                self.report("DL312.number", "expr", reduction=reduction.name, node=node, type=node.type, fix=fix)
+        if reduction.arity > 1 and any(node.type.family for node in args):
+            self.report("DL312.family", "expr", reduction=reduction.name)
+
+    def _check_clauses(self, reduction: Reduction, axis: Axis, clauses: Clauses) -> None:
+        """`where`, `by` and `weight` have their types, and none is finer than the expression."""
+        by, weight = clauses["by"], clauses["weight"]
+        for key, dtypes in (("where", (DType.BOOL,)), ("by", LABELS), ("weight", NUMERIC)):
+            if (clause := clauses[key]) is not None:
+                right = fits(self.draft, clause, self.path(key), dtypes, axis, "the expression is")
+                if right and clause is by and clause.type.axis is axis is Axis.TOKEN:
+                    self.report("DL310.by", "by", fix=suggestions.of_token_labels(self.id, self.spec, clause))
+        if axis is Axis.TOKEN and weight is not None and weight.type.axis is Axis.TOKEN:
+            self.report("DL310.weight", "weight")
+        if weight is not None and not reduction.weighted:
+            fix = suggestions.of_weighted(self.id, self.spec, reduction.name)
+            self.report("DL312.weight", "weight", reduction=reduction.name, fix=fix)
+
+    def _check_over(self, reduction: Reduction, combine: str) -> None:
+        """The steps that a metric covers suit its reduction."""
+        spec = self.spec
+        if spec.over == "run" and not (reduction.foldable or reduction.ordered):
+            self.report("DL312.cumulative", "over", reduction=reduction.name)
+        if spec.smoothing is not None and spec.pool in ("rank", "rank_batch"):
+            self.report("DL312.over_run", "over", way=spec.smoothing.way, pool=spec.pool)
+        if spec.smoothing is not None and spec.cumulative:
+            self.report("DL312.smooth", "over", way=spec.smoothing.way)
+        if reduction.histogram and spec.pool != "window":
+            self.report("DL312.combine", self._reduce_key(), reduction=reduction.name, combine=combine)
+
+    def _sketched(self, reduction: Reduction, args: tuple[Node, ...], clauses: Clauses) -> None:
         """Over tokens, a reduction without a mergeable state needs a sketch: one histogram per batch."""
         if reduction.sketch is None:
             fix = reduced_parts.of_tokens(self.draft, self.id, self.spec, reduction.name, args)
-            self.report("DL312.tokens", reduce, reduction=reduction.name, fix=fix)
+            self.report("DL312.tokens", self._reduce_key(), reduction=reduction.name, fix=fix)
             return
         condition = clauses["where"]
         means = f"per completion it is another number, and possible: `mean({args[0]}, over=token)`"
