@@ -56,20 +56,23 @@ class Search:
         """The source row of each target row of a batch, -1 where none has its id; pairs of source rows with one id.
 
         If no id of the batch is in both, ids that the batches before do not have are those of later ones of the step.
-        If some are, the batch is of one step: the one before, or on a rank that is ``ahead`` its own.
+        If some are, the batch is of one step: the one before, or on a rank that is ``ahead`` its own. There each batch
+        reads the next rows of its ids, so that epochs of both phases are matched in their order.
         """
         count, before = span.stop - span.start, self.of(batch)[2]
         if self.target_ids is None or not has_ids(self.target_ids, span):
             return np.full(count, -1, np.int64), set()
         asked = self.target_ids[span]
         places, doubled = (np.full(count, -1, np.int64), []) if before is None else before.rows_of(asked)
-        ahead = self._is_ahead(batch)
+        ahead = int(self.target.batches.rank[batch]) in self.ahead
         if ((places < 0).any() or ahead) and (later := self.of(batch, later=True)[2]) is not None:
-            behind, of_later = later.rows_of(asked)
+            behind, of_later = later.rows_of(asked, first=True)
             if not ((places >= 0) & (behind >= 0)).any():
                 places, doubled = np.maximum(places, behind), [*doubled, *of_later]
-            elif ahead:
+            elif self._is_ahead(batch):
                 places, doubled = behind, of_later
+            elif ahead:
+                places, doubled = np.where(behind < 0, places, behind), [*doubled, *of_later]
         batch_of = self.source.parts(Axis.COMPLETION, Axis.STEP).index
         return places, {(one, other) for one, other in doubled if batch_of[one] == batch_of[other]}
 
@@ -166,14 +169,21 @@ class RowsById:
                     self._earlier.setdefault(id, []).append(row)
         self._table.pop(None, None)
 
-    def rows_of(self, ids: Array) -> tuple[NDArray[np.int64], list[tuple[int, int]]]:
-        """The row of each id, the latest if several have it, -1 if none has; and pairs of rows with the same id."""
+    def rows_of(self, ids: Array, *, first: bool = False) -> tuple[NDArray[np.int64], list[tuple[int, int]]]:
+        """The row of each id, -1 if none has it; and pairs of rows with the same id.
+
+        If several rows have an id, it is the latest, or the ``first``.
+        """
         keys = keys_of(ids)
+        if first and self._earlier:
+            table = {**self._table, **{id: rows[0] for id, rows in self._earlier.items()}}
+        else:
+            table = self._table
         doubled = [
             (self._table[id], row) for id in (dict.fromkeys(keys) if self._earlier else ())
             if id is not None for row in self._earlier.get(id, ())
         ]  # fmt: skip
-        return np.array([self._table.get(id, -1) for id in keys], np.int64), doubled
+        return np.array([table.get(id, -1) for id in keys], np.int64), doubled
 
 
 def keys_of(ids: Array) -> list[Any]:

@@ -452,7 +452,7 @@ def test_tokens_of_several_calls_are_told_once(case: str, tmp_path: Path, caplog
                     log.observe(row=[0, 1, 2], **{name: signals.get(name, torch.ones(3)) for name in names.split()})
     lines = [line for record in caplog.records if "reduced call by call" in (line := record.getMessage())]
     assert [line.partition(" of phase `update`")[0] for line in lines] == ([told] if told else [])
-    assert all("so that ratio has no values" in line for line in lines)
+    assert all("so that ratio misses values" in line for line in lines)
 
 
 def test_tokens_of_a_tables_column_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -468,4 +468,32 @@ def test_tokens_of_a_tables_column_are_told(tmp_path: Path, caplog: pytest.LogCa
         log.observe(row=[0, 1], a=torch.ones(2, 3), x=torch.ones(2))
         log.observe(row=[0, 1], b=torch.ones(2, 3))
     (line,) = (line for line in caplog.messages if "reduced call by call" in line)
-    assert "so that columns of tables have no values. Observe " in line
+    assert "so that columns of tables miss values. Observe " in line
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+@pytest.mark.parametrize("in_each", [False, True])
+def test_a_value_observed_once_for_several_epochs_is_told(
+    epochs: int, in_each: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Class: rows come again in further epochs, without a value that a call of its own gave them once.
+
+    Nothing is told where one call has all, or where each row comes once.
+    """
+    config = {
+        "run": {"name": "epochs"}, "axes": {"completion": {"ids": "row"}},
+        "signals": {"any": {"row": "completion int"}, "update": {"advantage": "completion", "entropy": "completion"}},
+        "metrics": {"of_good": {"expr": "entropy", "where": "advantage > 0"}, "entropy": "mean"},
+    }  # fmt: skip
+    advantages, sink = [-1.0, 1.0, -1.0, 1.0], MemorySink()
+    with declog.start(config, sinks=[sink], output_dir=tmp_path) as log, log.step(0):
+        if not in_each:
+            log.observe(row=range(4), advantage=advantages)
+        for epoch in range(epochs):
+            for rows in ([3, 0], [1, 2]):
+                own = {"advantage": [advantages[row] for row in rows]} if in_each else {}
+                log.observe(row=rows, entropy=[float(epoch)] * 2, **own)
+    told = [line for line in caplog.messages if "the same rows again without" in line]
+    assert len(told) == (epochs == 2 and not in_each)
+    assert all("there of_good misses values. Observe `advantage` in each of these calls" in line for line in told)
+    assert sink.scalars[0]["of_good"] == ((epochs - 1) / 2 if in_each else 0.0)

@@ -290,8 +290,8 @@ class Intake:
     def _put(self, batches: OpenBatches, taken: Mapping[str, Batch]) -> None:
         """Store the batches of a call in one update, after closing the open batches that they replace."""
         refused: Exception | None = None
-        for phase, batch in taken.items():
-            if not batch.order:
+        for phase in filter(taken.__contains__, self._plan.phases):  # a later phase reads the rows of its own call
+            if not (batch := taken[phase]).order:
                 if phase in batches:
                     try:
                         self.close(batches, phase, followed=True)

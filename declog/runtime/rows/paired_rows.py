@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from functools import cache
-from itertools import combinations
+from itertools import combinations, permutations
 
-from declog.engine.warnings.inactive import METRICS
 from declog.errors.messages import listed
 from declog.language.dtypes import Axis
+from declog.language.notation import part_of
 from declog.plans.needs import Clauses, Need, marks, signals_of, tables_of, values_of
 from declog.plans.ops import Plan
 from declog.runtime.rows.batch import Batch
 
 log = logging.getLogger("declog")
+MOST = 8  # how many metrics a message names
 STEPS = 10  # the first steps with several batches, in which rows that count twice are looked for
 
 
@@ -81,10 +82,11 @@ class PairedRows:
                 ", ".join(f"`{name}`" for name in different), phase,
             )  # fmt: skip
 
-    def compare_ids(self, phase: str, kinds: Collection[Set[str]]) -> None:
-        """Warn if a value needs signals of two batches of a step that row ids did not join.
+    def compare_ids(self, phase: str, kinds: Mapping[frozenset[str], Set[object]], calls: Collection[Set[str]]) -> None:
+        """Warn if a value needs signals of batches of a step that row ids did not join, or joined for some rows only.
 
-        ``kinds`` has the sets of signals of the step's batches with row ids; batches of the same rows are joined there.
+        ``kinds`` has the sets of signals of the step's batches with row ids, each with the ids of its rows; batches of
+        the same rows are joined there. ``calls`` has the sets of signals before.
         """
         if phase not in self._warn_of_ids or len(kinds) < 2:
             return
@@ -101,6 +103,22 @@ class PairedRows:
                     ", ".join(f"`{self._sources[name]}`" for name in names), phase, self._plan.ids,
                 )  # fmt: skip
                 return
+        for one, other in permutations(sorted(kinds, key=sorted), 2) if part_of(phase) is None else ():
+            # a value of some rows is joined of several calls, and these rows come again without a part of it
+            again = [
+                union for sets in values if _has_all(sets, one) and not any(_has_all(sets, call) for call in calls)
+                and (union := frozenset[str]().union(*sets)) & other and not _has_all(sets, other)
+            ]  # fmt: skip
+            if again and not kinds[one].isdisjoint(kinds[other]):
+                self._warn_of_ids.discard(phase)
+                self._warn_of_tokens.discard(phase)  # mostly of the same signals
+                once = frozenset[str]().union(*again) & one - other
+                log.warning(
+                    "%s of phase `%s` came once in a step, and the same rows again without, as in a further epoch: "
+                    "there %s. Observe %s in each of these calls",
+                    self._named(once), phase, self._miss(phase, once, other), self._named(once),
+                )  # fmt: skip
+                return
 
     def compare_tokens(self, phase: str, calls: Collection[Set[str]]) -> None:
         """Warn if a value per token needs signals of several batches of a step, and no single batch has them all.
@@ -114,20 +132,26 @@ class PairedRows:
             read = fold.reads | ({op.lengths} if op.lengths is not None else set())
             if read <= came and not any(read <= names for names in calls):
                 self._warn_of_tokens.discard(phase)
-                sources = {signal.name: signal.source for signal in op.signals}
-                largest = max((read & names for names in calls), key=lambda names: (len(names), sorted(names)))
-                apart, together = (
-                    ", ".join(f"`{sources.get(name, name)}`" for name in sorted(some))
-                    for some in (read - largest, largest)
-                )
-                metrics = [id for id, needs in signals_of(self._plan).items() if read <= _names_of(needs, phase)]
+                most = max(calls, key=lambda names: (len(read & names), len(names), sorted(names)))
+                largest = read & most
+                apart = self._named(read - largest)
                 log.warning(
                     "%s of phase `%s` came in another call of a step than %s: tokens are reduced call by call, so that "
-                    "%s %s no values. Observe %s in that call",
-                    apart, phase, together, listed(metrics, METRICS) or "columns of tables",
-                    "has" if len(metrics) == 1 else "have", apart,
+                    "%s. Observe %s in that call",
+                    apart, phase, self._named(largest), self._miss(phase, read - largest, largest), apart,
                 )  # fmt: skip
                 return
+
+    def _named(self, names: Collection[str]) -> str:
+        return ", ".join(f"`{self._sources.get(name, name)}`" for name in sorted(names))
+
+    def _miss(self, phase: str, apart: Set[str], together: Set[str]) -> str:
+        """The metrics that read signals ``apart`` and others ``together``, and miss values; the user's come first."""
+        needs = {id: _names_of(clauses, phase) for id, clauses in signals_of(self._plan).items()}
+        marked = marks(self._plan)
+        metrics = [id for id, names in needs.items() if names & apart and names & together - marked]
+        metrics.sort(key=lambda id: id not in self._plan.user_metrics)
+        return f"{listed(metrics, MOST) or 'columns of tables'} {'misses' if len(metrics) == 1 else 'miss'} values"
 
     def _of_values_and_tables(self, phase: str) -> tuple[list[list[frozenset[str]]], list[frozenset[str]]]:
         """Return the sets of a phase's signals that each value reads, and all such signals that each table reads.
@@ -200,6 +224,11 @@ class PairedRows:
 def _names_of(needs: Clauses, phase: str) -> frozenset[str]:
     """The names of a phase's signals in ``needs``."""
     return frozenset(need.name for clause in needs for need in clause if need.phase == phase)
+
+
+def _has_all(sets: Sequence[Set[str]], names: Set[str]) -> bool:
+    """Whether a batch has a signal of each set."""
+    return not any(map(names.isdisjoint, sets))
 
 
 def _in_both(sets: Sequence[Set[str]], one: Set[str], other: Set[str]) -> bool:

@@ -89,11 +89,12 @@ def _of_steps(
     values = _values(plan, phase, batches) if plan.ids is not None and len(batches) > 1 else {}
     groups = {op.name for op in phase.signals if op.axis is Axis.GROUP}
     steps = _of_same_rows(str(plan.ids), batches, values)
-    kinds: dict[int, set[frozenset[str]]] = {}  # by step: the sets of signals of its batches, after joining
+    # by step: the sets of signals of its batches after joining, each with the ids of its rows
+    kinds: dict[int, dict[frozenset[str], set[object]]] = {}
     for step in {batch.step for batch in batches if batch.step in steps and not groups.isdisjoint(batch.names)}:
         steps.remove(step)  # values per group belong to the groups of their batch, so these batches are not joined
         kinds[step] = {
-            frozenset(batch.names) for batch in batches if batch.step == step and plan.ids in batch.names
+            frozenset(batch.names): set() for batch in batches if batch.step == step and plan.ids in batch.names
         }  # fmt: skip
     rest = [batch for batch in batches if batch.step not in steps]
     frames = _frames(phase, rest, rank, plan.grouping, report) if rest else []
@@ -102,16 +103,18 @@ def _of_steps(
         frames.append(_joined_by_ids(plan, phase, batches, parts, values, kinds, report))
     if paired is not None:
         for step, of_step in kinds.items():
-            paired.compare_ids(phase.name, of_step)
-            paired.compare_tokens(phase.name, {frozenset(batch.names) for batch in batches if batch.step == step})
+            calls = {frozenset(batch.names) for batch in batches if batch.step == step}
+            paired.compare_ids(phase.name, of_step, calls)
+            paired.compare_tokens(phase.name, calls)
     return frames
 
 
 def _joined_by_ids(
     plan: Plan, phase: PhaseOp, batches: Sequence[Batch], parts: Sequence[Frame],
-    values: Mapping[Position, frozenset[Key]], kinds: dict[int, set[frozenset[str]]], report: Report,
+    values: Mapping[Position, frozenset[Key]], kinds: dict[int, dict[frozenset[str], set[object]]],
+    report: Report,
 ) -> Frame:  # fmt: skip
-    """Merge the frames ``parts`` and join batches of the same rows; ``kinds`` gets the signals of joined batches."""
+    """Merge the frames ``parts`` and join batches of the same rows, whose signals and ids ``kinds`` gets."""
     per_step = {op.name for op in phase.signals if op.axis is Axis.STEP}
     came: dict[Position, Came] = {}
     by_position = {batch.position: batch for batch in batches}
@@ -131,7 +134,8 @@ def _joined_by_ids(
     for rows in all_rows:
         position = positions[rows.host]
         if plan.ids in by_position[position].names:
-            kinds.setdefault(position[0], set()).add(frozenset(name for name, _ in rows.there))
+            kind = frozenset(name for name, _ in rows.there)
+            kinds.setdefault(position[0], {}).setdefault(kind, set()).update(rows.by_id)
     return united(merged, of_batches, all_rows, per_step)
 
 

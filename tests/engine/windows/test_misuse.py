@@ -287,29 +287,69 @@ def test_ids_of_several_rows(tmp_path: Path) -> None:
     assert sink.scalars == {0: {"by/a": 6.0, "by/b": 1.0}}
 
 
-@pytest.mark.parametrize("ok", [[1.0, 0, 1, 0, 5, 5], [1.0, 0, 0, 0, 5, 5]])
-def test_turns_beside_values_of_the_update(ok: list[float], tmp_path: Path) -> None:
-    """Class: a value of each turn is read with a row of a later phase, which has one row for all turns.
+@pytest.mark.parametrize("calls", [1, 3])
+@pytest.mark.parametrize("late", [False, True])
+def test_turns_beside_values_of_the_update(calls: int, late: bool, tmp_path: Path) -> None:
+    """Class: a value of each turn is read with a value of a later phase, which has one row for all turns.
 
-    It is refused, also where the turns of a completion have one value; observed with the turns it is right.
+    The rows are the turns, in one call or in several, before the update or behind it: as if the value came with them.
     """
-    signals = {"any": ROW, "rollout": {"reward": ROWS}, "turns": {"ok": ROWS}, "update": {"advantage": ROWS}}
-    metrics = {"good": {"expr": "ok", "where": "advantage > 0"}, "product": "mean(ok * advantage)"}
-    rows, advantages = np.array([0, 2, 2, 2, 1, 3]), np.array([1.0, -1, 1, -1])
+    signals = {"any": ROW, "rollout": {"reward": ROWS}, "update": {"advantage": ROWS}}
+    rows, ok, advantages = np.array([0, 2, 1, 2, 3, 2]), np.arange(6.0), np.array([1.0, -1, 1, -1])
 
     def body(log: Recorder) -> None:
-        with log.step(0):
-            log.observe(row=range(4), reward=[0.0] * 4)
-            log.observe(row=rows, ok=ok, turn_advantage=advantages[rows])
-            log.observe(row=range(4), advantage=advantages)
+        def turns() -> None:
+            for some in np.array_split(np.arange(6), calls):
+                log.observe(row=rows[some], ok=ok[some], turn_advantage=advantages[rows[some]])
 
-    of_turns = {**signals, "turns": {"ok": ROWS, "turn_advantage": ROWS}}
-    error = raised(profile({}, metrics, signals=of_turns, axes=IDS), body, tmp_path / "joined")
-    assert "[DL511] 1 ids `row` stand for several rows of one batch of phase `turns`" in error
-    metrics = {"good": {"expr": "ok", "where": "turn_advantage > 0"}, "product": "mean(ok * turn_advantage)"}
-    sink = run(profile({}, metrics, signals=of_turns, axes=IDS), body, tmp_path / "beside")
-    here = np.array(ok)
-    assert sink.scalars == {0: {"good": here[advantages[rows] > 0].mean(), "product": (here * advantages[rows]).mean()}}
+        for step in range(2):
+            with log.step(step):
+                log.observe(row=range(4), reward=[0.0] * 4)
+                if not late:
+                    turns()
+                for some in ([3, 0], [1, 2]):
+                    log.observe(row=some, advantage=advantages[some])
+                if late:
+                    turns()
+
+    signals["turns"] = {"ok": ROWS, "turn_advantage": ROWS}
+    scalars = []
+    for value in ("advantage", "turn_advantage"):
+        metrics = {
+            "good": {"expr": "ok", "where": f"{value} > 0"}, "product": f"mean(ok * {value})",
+            "by": {"expr": "count(ok)", "by": f"1 if {value} > 0 else 0"},
+        }  # fmt: skip
+        scalars.append(run(profile({}, metrics, signals=signals, axes=IDS), body, tmp_path / value).scalars)
+    assert scalars[0] == scalars[1]
+    of_good = advantages[rows] > 0
+    assert scalars[0][0] == {
+        "good": ok[of_good].mean(), "product": (ok * advantages[rows]).mean(), "by/0": 6 - of_good.sum(),
+        "by/1": of_good.sum(),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("order", ["one call", "before", "behind"])
+@pytest.mark.parametrize("phase", ["critic", "zeta"])
+def test_epochs_of_two_phases_are_matched_in_their_order(order: str, phase: str, tmp_path: Path) -> None:
+    """Class: rows of two phases come several times in a step, in one call or one after the other."""
+    signals = {"any": ROW, phase: {"epoch": {**ROWS, "type": "int"}}, "update": {"loss": ROWS}}
+    config = profile({}, {"by": {"expr": "loss", "by": "epoch"}, "first": {"expr": "loss", "where": "epoch == 0"}},
+                     signals=signals, axes=IDS)  # fmt: skip
+
+    def body(log: Recorder) -> None:
+        for step in range(2):
+            with log.step(step):
+                for epoch in range(3):
+                    for rows in ([3, 0], [1, 2]):
+                        of_one, of_other = {"epoch": [epoch] * 2}, {"loss": [epoch + 1.0] * 2}
+                        if order == "one call":
+                            log.observe(row=rows, **of_other, **of_one)
+                            continue
+                        for signals_of_call in (of_one, of_other) if order == "before" else (of_other, of_one):
+                            log.observe(row=rows, **signals_of_call)
+
+    expected = {"by/0": 1.0, "by/1": 2.0, "by/2": 3.0, "first": 1.0}
+    assert run(config, body, tmp_path).scalars == {0: expected, 1: expected}
 
 
 def test_turns_with_ids_of_their_own(tmp_path: Path) -> None:
