@@ -168,7 +168,7 @@ def test_what_is_meant_has_none(cli: Cli, words: list[str]) -> None:
 
 
 def test_fewer_sinks_than_a_teams_preset_has_options_for(cli: Cli, tmp_path: Path) -> None:
-    """Class: a layer that lists fewer sinks leaves the options of the others unused on purpose; later options do not."""
+    """Class: a later layer that lists fewer sinks leaves the options of others unused on purpose."""
     (tmp_path / "acme.yaml").write_text(
         "defaults: [grpo, _self_]\nsinks: [console, wandb]\nsink_options: {wandb: {project: acme}}\n"
     )
