@@ -20,7 +20,7 @@ from declog.compiler.scopes import FACTS
 from declog.errors import Path, Problem, SinkError, did_you_mean, elsewhere, in_flow, nearest
 from declog.errors.elsewhere import SYNONYMS
 from declog.language.fixes import other_tools
-from declog.language.fixes.wrong_forms import selector_of
+from declog.language.fixes.lists_as_maps import selector_of
 from declog.language.nodes import Node, members_of
 from declog.language.spec import ProfileSpec, SelectorSpec, SinkSpec
 from declog.plans.needs import inputs, read

@@ -25,8 +25,8 @@ from declog.config.source_map import FileLocation, Layer, Location, OverrideLoca
 from declog.config.uses import declared
 from declog.config.yaml_lint import surprise, suspicious
 from declog.errors import ConfigError, Path, Problem, Where, in_flow, nested
+from declog.language.fixes.lists_as_maps import without_sink
 from declog.language.fixes.tracker_names import id_of
-from declog.language.fixes.wrong_forms import without_sink
 from declog.language.fixes.wrong_ids import plain_id
 from declog.language.keys import SECTIONS
 from declog.language.tree import at, has, map_at

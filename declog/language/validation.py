@@ -18,10 +18,11 @@ from declog.distribution import NAME
 from declog.errors import ConfigError, Path, Problem, Where, did_you_mean, in_flow, nearest
 from declog.errors.nesting import nesting
 from declog.language.fixes import wrong_ids
+from declog.language.fixes.lists_as_maps import as_profile, counted, selector_of
 from declog.language.fixes.mistakes import answered, application
 from declog.language.fixes.tracker_names import id_of
 from declog.language.fixes.unparsable import of_filter
-from declog.language.fixes.wrong_forms import as_profile, counted, of_actions, selector_of
+from declog.language.fixes.wrong_forms import of_actions
 from declog.language.fixes.wrong_types import of_type
 from declog.language.keys import (
     SECTIONS,

@@ -27,8 +27,8 @@ from declog.config.search_path import GROUP, ROOT, preset_folders
 from declog.config.source_map import LINE_BREAK, FileLocation, shown_path
 from declog.errors import Excerpt, Path, Problem, Where, did_you_mean, in_flow, nearest
 from declog.language.fixes.alert_keys import of_list
+from declog.language.fixes.lists_as_maps import as_map, as_profile, as_sinks
 from declog.language.fixes.unparsable import spelt
-from declog.language.fixes.wrong_forms import as_map, as_profile, as_sinks
 from declog.language.keys import keys, models
 from declog.language.notation import is_reduction, of_axes
 

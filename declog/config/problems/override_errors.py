@@ -25,10 +25,10 @@ from declog.config.problems.override_fixes import choice_of, edit_of, keys_at
 from declog.config.search_path import GROUP
 from declog.config.uses import old_names
 from declog.errors import Excerpt, Problem, Where, did_you_mean, elsewhere, in_flow, nearest, nested
-from declog.language.fixes import mistakes, wrong_forms
+from declog.language.fixes import lists_as_maps, mistakes, wrong_forms
 from declog.language.fixes.alert_keys import of_list
+from declog.language.fixes.lists_as_maps import sinks_and_options
 from declog.language.fixes.tracker_names import id_of, metric_of, of_one_reduction, with_families
-from declog.language.fixes.wrong_forms import sinks_and_options
 from declog.language.fixes.wrong_ids import under_an_id
 from declog.language.keys import SECTIONS
 from declog.language.notation import SIGNS
@@ -225,7 +225,7 @@ def _of_key(override: Override, node: Node, *, adds: bool) -> Problem | None:
 def _as_map(key: str, value: list[Any], below: Node) -> str:
     """The override that sets a map in place of a list, with an id or a key for each item."""
     group, *keys = key.split(".")
-    fix = f"{keys[0]}: {wrong_forms.as_map(keys[0], value)}"
+    fix = f"{keys[0]}: {lists_as_maps.as_map(keys[0], value)}"
     if len(keys) > 1:
         fix = (of_list(keys[1], value, below.plain) if keys[0] == "alerts" and len(keys) == 2 else None) or ""
         fix = fix or wrong_forms.in_one_form(tuple(keys), nested(keys, value)) or ""

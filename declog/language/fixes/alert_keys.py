@@ -16,10 +16,10 @@ from typing import Any
 from declog.errors import Problem, elsewhere, in_flow, nearest
 from declog.errors.elsewhere import SYNONYMS
 from declog.language.fixes.library_calls import SPANS
+from declog.language.fixes.lists_as_maps import of_prometheus
 from declog.language.fixes.modes import alert_of_mode, in_mode
 from declog.language.fixes.tracker_names import Shown, in_formula, metric_of
 from declog.language.fixes.unparsable import BOUNDS, spelt, with_signs
-from declog.language.fixes.wrong_forms import of_prometheus
 from declog.language.keys import entry_names, keys
 from declog.language.notation import SIGNS, condition, over_preset
 from declog.language.parser import body_of

@@ -13,7 +13,7 @@ from typing import Any
 from declog.errors import Path, Problem, elsewhere, in_flow, nearest, nested
 from declog.errors.elsewhere import SYNONYMS
 from declog.language.dtypes import AXES
-from declog.language.fixes import alert_keys, best_so_far, bins, chosen_rows, idioms, wrong_forms
+from declog.language.fixes import alert_keys, best_so_far, bins, chosen_rows, idioms, lists_as_maps, wrong_forms
 from declog.language.fixes.earlier_steps import BEFORE, CHANGES, RATIOS, SLOPES
 from declog.language.fixes.labelled_rows import of_labelled_rows, of_labelled_table
 from declog.language.fixes.library_calls import SPANS, as_rate, of_level_beside
@@ -87,14 +87,14 @@ def _of_form(problem: Problem, data: Mapping[str, Any]) -> Problem | None:
         fix = _of_combine(str(problem.path[1]), entry)
         return problem if fix is None else replace(problem, fix=fix)
     if key == "sinks":
-        return Problem.of("DL202.sinks", problem.path, fix=wrong_forms.as_sinks(section))
+        return Problem.of("DL202.sinks", problem.path, fix=lists_as_maps.as_sinks(section))
     if len(problem.path) > 1 or key not in SECTIONS:
         return problem
     if isinstance(section, str) and (entry := re.match(r"([a-z_]\w*)(?::(?=\S)| *= *)(.*)", section)):
         return replace(problem, source=section, fix=f"a key needs a colon and a blank: `{entry[1]}: {entry[2]}`")
     if isinstance(section, str) and key == "profiles":
         return Problem.of("DL202.profile", "profiles", name=section)
-    shown = wrong_forms.as_map(key, section)
+    shown = lists_as_maps.as_map(key, section)
     return replace(problem, fix=f"signals: {{any: {shown}}}" if key == "signals" else f"{key}: {shown}")
 
 
@@ -124,7 +124,7 @@ def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
         return fix
     if key == "per_rank":
         return f"axes: {{rank: {'each' if value else 'all'}}}"
-    if key in wrong_forms.sinks_and_options(data.get("sinks") or [])[0]:
+    if key in lists_as_maps.sinks_and_options(data.get("sinks") or [])[0]:
         return f"sink_options: {{{key}: {in_flow(value)}}}"
     if value is None and set(data) == {key}:  # a file with one word
         return f"a preset is extended by `defaults: [{key}, _self_]`; a key has a value: `{key}: ...`"

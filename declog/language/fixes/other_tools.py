@@ -10,9 +10,9 @@ from typing import Any
 
 from declog.errors import Path, elsewhere, in_flow
 from declog.errors.elsewhere import SYNONYMS
+from declog.language.fixes.lists_as_maps import is_off, sinks_and_options, switched, without_sink
 from declog.language.fixes.modes import of_one_mode, words_of_evaluations
 from declog.language.fixes.tracker_names import id_of, in_formula, reductions_of
-from declog.language.fixes.wrong_forms import is_off, sinks_and_options, switched, without_sink
 from declog.language.keys import entries, entry_names, keys, keys_at
 from declog.language.notation import SIGNS, WORD, both, bounds, reduced
 from declog.language.parser import body_of, names_in
