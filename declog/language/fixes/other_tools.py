@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from declog.errors import Path, elsewhere, in_flow
@@ -21,87 +22,173 @@ from declog.language.spec import IDENTIFIER, AboutSpec, AlertSpec
 from declog.language.tree import at, listed, map_at
 
 
+@dataclass(frozen=True)
+class _Use:
+    """The use of another tool's key in a config: the section, the id and the keys of its entry, and its value.
+
+    ``template`` says what to write; it is empty for an unknown key. ``expr`` is what an edit of a metric computes with.
+    """
+
+    data: Mapping[str, Any]
+    section: str
+    id: str
+    key: str
+    value: Any
+    entry: Mapping[str, Any]
+    template: str
+    expr: str
+
+    @property
+    def sinks(self) -> list[str]:
+        return sinks_and_options(self.data.get("sinks") or [])[0]
+
+    @property
+    def computes(self) -> bool:
+        return self.section == "metrics" and re.search("<(expr|term)>", self.template) is not None
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """The `config` of the run, which is recorded, with this key and the other keys of `run` that belong there."""
+        run, sinks = map_at(self.data, "run"), self.sinks
+        answers = {key: elsewhere.keys().get(f"run.{key}", "") for key in run if self.section == "run"}
+        beside = {
+            key: run[key] for key, text in answers.items()
+            if text.startswith("config: <") or (_is_of_wandb(str(key)) and "wandb" not in sinks)
+        }  # fmt: skip
+        return {**map_at(run, "config"), **beside, self.key: self.value}
+
+
 def of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     """The fix for a key of another tool, such as `limit` of a table. None if no table of ``errors/`` has the key."""
     section, *ids, key = map(str, path) if len(path) > 1 else ("", str(path[0]))
     section = "filters" if ids[1:] == ["filter"] else section
-    value, entry = at(data, path), at(data, path[:-1])
-    modes = {"train": "train", "training": "train", **words_of_evaluations(entry_names(data, "modes"))}
-    template = elsewhere.keys().get(f"{section}.{key}" if section else key)
-    named_modes = [modes.get(str(item)) for item in listed(value)]
-    of_rows = key == "phase" or template is None or template.startswith(("by: ", "where: ", "filter: {where: "))
-    home = {"metrics": "metrics", "filters": "metrics", "tables": "tables"}.get(section)
-    home = "alerts" if section == "alerts" and key not in _DELETING else home
-    if of_rows and home is not None and named_modes and None not in named_modes:
-        template = elsewhere.keys()[f"{home}.mode"]  # `only: eval`
-        value = named_modes if len(named_modes) > 1 else named_modes[0]
-    of_wandb = _is_of_wandb(key) if section == "run" else key == "tags"
-    sinks, _ = sinks_and_options(data.get("sinks") or [])
-    recorded = {**_recorded(data.get("run"), sinks, moved=section == "run"), key: at(data, path)}
-    if section in ("run", "") and of_wandb and "wandb" not in sinks:
-        tagged = {"config": recorded}
-        edit = in_flow(tagged if section else {"run": tagged})[1:-1]
-        them, kind = ("them", "tags") if key == "tags" else ("it", key)
-        template = f"{edit}, which records {them} with the run; as {kind} only `wandb` has {them}"
-    if template is None or (value is None and re.search("<(value|named|switched|profiled)>", template)):
-        return None
-    if "<named>" in template and isinstance(value, Mapping) and not all(map(_is_name, value.values())):
-        template = "<defined>"  # `aliases: {w: exp(a - b)}`
-    if template == "by: <value>" and _is_number(value, data):  # a number is no label: it names a tracker's section
-        template = "name: <value>/<id>"
-    if template == "columns: <value>" and isinstance(value, str):
-        value = re.split(r"[\s,]+", value)
     id = "".join(ids[-1:] if section == "signals" else ids[:1])
-    expr = str(entry.get("formula", entry.get("expr", id))) if isinstance(entry, Mapping) else id
-    is_computed = section == "metrics" and re.match("expr: .*<(expr|term)>", template) is not None
-    shown = in_flow(value)
-    if is_computed:
-        if (computed := _computed(template, expr, value, data, formula="formula" in entry)) is None:
-            return None
-        template, expr = computed
-        operation = isinstance(value, str) and not isinstance(body_of(value), ast.Name | ast.Call | ast.Constant | None)
-        shown = f"({value})" if operation else shown
-    facts = {"key": key, "value": shown, "id": id, "expr": expr, "switched": switched(value)}
-    facts["rows"] = str((reduced(expr) or {"expr": expr})["expr"])
-    facts["term"] = expr if isinstance(body_of(expr), ast.Name | ast.Call) else f"({expr})"
-    items = listed(value)
-    if "<listed>" in template and not all(isinstance(item, str) for item in items):
+    entry = map_at({"": at(data, path[:-1])}, "")
+    template = elsewhere.keys().get(f"{section}.{key}" if section else key, "")
+    expr = str(entry.get("formula", entry.get("expr", id)))
+    use = _Use(data, section, id, key, at(data, path), entry, template, expr)
+    use = _of_modes(use) or _of_wandb(use) or _of_value(use)
+    if not use.template or (use.value is None and re.search("<(value|named|switched|profiled)>", use.template)):
         return None
-    facts["recorded"] = in_flow(recorded)
-    facts["listed"] = in_flow(items)
-    facts["axis_ids"] = "size" if type(value) is int else "ids" if ids[:1] == ["completion"] else "of"
-    facts["room"], facts["ema"] = in_flow(_room(key, value, entry)), Smoothing.weighing(value, key)
-    facts["of_mode"] = in_flow(_of_mode(key, value) or "mode == 'eval'")
-    facts["switch"] = "true" if value is True else "false"
-    good = {True: "up", False: "down"}.get(value is ("lower" not in key and "min" not in key), "up")
-    if not isinstance(value, bool):
-        good = elsewhere.meanings("good").get(str(value).lower(), "up, or down")
-    facts["good"], facts["subject"] = good, value if isinstance(value, str) else id
-    metrics = map_at(data, "metrics")
-    if section == "alerts" and isinstance(entry, Mapping):
-        limit = bounds(id, entry)
-        when = str(entry.get("when", limit or f"{id} > 0.5"))
-        rest = {word: item for word, item in entry.items() if word in keys(AlertSpec) and word not in (*SIGNS, "when")}
-        facts["in_one"] = of_one_mode(when, value, metrics)
-        after = {"when": both(when, f"step >= {value}")}
-        facts["after"] = in_flow({id: {**after, **rest}} if limit else after)[1:-1]
-    facts["defined"] = _defined(value, data)
-    facts["profiled"] = in_flow({sink: {"profile": id} for sink in sinks_and_options(value)[0]})
-    facts["named"], facts["metric"] = in_flow(_named_anew(value, metrics)), in_formula(id, metrics.get(id))
-    fix = re.sub(rf"<({'|'.join(facts)})>", lambda match: facts[match[1]], template)
+    if "<listed>" in use.template and not all(isinstance(item, str) for item in listed(use.value)):
+        return None
+    if not use.computes:
+        return _beside(use, _filled(use))
+    computing = _computing(use)
+    return None if computing is None else _quoted(_filled(computing))
+
+
+def _of_modes(use: _Use) -> _Use | None:
+    """The use of a key that names modes of the config; None where the key or its value means something else."""
+    modes = {"train": "train", "training": "train", **words_of_evaluations(entry_names(use.data, "modes"))}
+    named_modes = [modes.get(str(item)) for item in listed(use.value)]
+    of_rows = use.key == "phase" or not use.template or use.template.startswith(("by: ", "where: ", "filter: {where: "))
+    home = {"metrics": "metrics", "filters": "metrics", "tables": "tables"}.get(use.section)
+    home = "alerts" if use.section == "alerts" and use.key not in _DELETING else home
+    if not of_rows or home is None or not named_modes or None in named_modes:
+        return None
+    value = named_modes if len(named_modes) > 1 else named_modes[0]
+    return replace(use, template=elsewhere.keys()[f"{home}.mode"], value=value)  # `only: eval`
+
+
+def _of_wandb(use: _Use) -> _Use | None:
+    """The use of a key that only wandb has, where the run has no such sink: its config records the value."""
+    of_wandb = _is_of_wandb(use.key) if use.section == "run" else use.key == "tags"
+    if use.section not in ("run", "") or not of_wandb or "wandb" in use.sinks:
+        return None
+    tagged = {"config": use.recorded}
+    edit = in_flow(tagged if use.section else {"run": tagged})[1:-1]
+    them, kind = ("them", "tags") if use.key == "tags" else ("it", use.key)
+    return replace(use, template=f"{edit}, which records {them} with the run; as {kind} only `wandb` has {them}")
+
+
+def _of_value(use: _Use) -> _Use:
+    """The use with another template, or another value, where the key's template does not suit the value."""
+    value, template = use.value, use.template
+    if "<named>" in template and isinstance(value, Mapping) and not all(map(_is_name, value.values())):
+        return replace(use, template="<defined>")  # `aliases: {w: exp(a - b)}`
+    if template == "by: <value>" and _is_number(value, use.data):  # a number is no label: it names a tracker's section
+        return replace(use, template="name: <value>/<id>")
+    if template == "columns: <value>" and isinstance(value, str):
+        return replace(use, value=re.split(r"[\s,]+", value))
+    return use
+
+
+def _filled(use: _Use) -> str:
+    """The template with the fact for each of its words."""
+    return re.sub(rf"<({'|'.join(_FACTS)})>", lambda word: _FACTS[word[1]](use), use.template)
+
+
+def _quoted(fix: str) -> str:
+    """An edit of an expression, in quotes where it has commas."""
     word, _, text = fix.partition(": ")
-    if is_computed and body_of(text) is not None:  # with quotes, where it has commas
-        return in_flow({word: text})[1:-1]
-    if template.startswith("where: ") and isinstance(entry, Mapping) and entry.get("where") is not None:
+    return fix if body_of(text) is None else in_flow({word: text})[1:-1]
+
+
+def _beside(use: _Use, fix: str) -> str:
+    """A fix together with the condition or the filter that the entry has, and with the sinks that the config has."""
+    if use.template.startswith("where: ") and use.entry.get("where") is not None:
         further = fix.removeprefix("where: ")
         further = json.loads(further) if further.startswith('"') else further
-        fix = f"where: {in_flow(both(str(entry['where']), str(further)))}"
-    if section == "tables" and isinstance(entry, Mapping) and isinstance(named := entry.get("filter"), str):
-        fix = fix.replace("filter: {", f"filter: {{from: {named}, ", 1) if IDENTIFIER.match(named) else fix
-    of_sink = re.match(r"sink_options: \{(\w+): ", fix) if not section else None
-    if of_sink is not None and of_sink[1] not in sinks:
-        return f"{fix}, which takes effect with `sinks: {in_flow([*sinks, of_sink[1]])}`"
+        fix = f"where: {in_flow(both(str(use.entry['where']), str(further)))}"
+    if use.section == "tables" and isinstance(named := use.entry.get("filter"), str) and IDENTIFIER.match(named):
+        fix = fix.replace("filter: {", f"filter: {{from: {named}, ", 1)
+    of_sink = re.match(r"sink_options: \{(\w+): ", fix) if not use.section else None
+    if of_sink is not None and of_sink[1] not in use.sinks:
+        return f"{fix}, which takes effect with `sinks: {in_flow([*use.sinks, of_sink[1]])}`"
     return fix
+
+
+def _value(use: _Use) -> str:
+    """The value; an operation is in parentheses where the edit computes with it."""
+    value, calls = use.value, ast.Name | ast.Call | ast.Constant | None
+    operation = use.computes and isinstance(value, str) and not isinstance(body_of(value), calls)
+    return f"({value})" if operation else in_flow(value)
+
+
+def _good(use: _Use) -> str:
+    """The better direction of a metric: ``lower_is_better: true`` is down."""
+    if isinstance(use.value, bool):
+        return "up" if use.value is ("lower" not in use.key and "min" not in use.key) else "down"
+    return elsewhere.meanings("good").get(str(use.value).lower(), "up, or down")
+
+
+def _when(use: _Use) -> str:
+    """The condition of an alert."""
+    return str(use.entry.get("when", bounds(use.id, use.entry) or f"{use.id} > 0.5"))
+
+
+def _after(use: _Use) -> str:
+    """The condition of an alert behind a step; the whole alert, where bounds in it become a condition."""
+    after = {"when": both(_when(use), f"step >= {use.value}")}
+    rest = {key: item for key, item in use.entry.items() if key in keys(AlertSpec) and key not in (*SIGNS, "when")}
+    return in_flow({use.id: {**after, **rest}} if bounds(use.id, use.entry) else after)[1:-1]
+
+
+_FACTS: Mapping[str, Callable[[_Use], str]] = {  # by the words of templates, see ``errors/keys.txt``
+    "after": _after,
+    "axis_ids": lambda use: "size" if type(use.value) is int else "ids" if use.id == "completion" else "of",
+    "defined": lambda use: _defined(use.value, use.data),
+    "ema": lambda use: Smoothing.weighing(use.value, use.key),
+    "expr": lambda use: use.expr,
+    "good": _good,
+    "id": lambda use: use.id,
+    "in_one": lambda use: of_one_mode(_when(use), use.value, map_at(use.data, "metrics")),
+    "key": lambda use: use.key,
+    "listed": lambda use: in_flow(listed(use.value)),
+    "metric": lambda use: in_formula(use.id, map_at(use.data, "metrics").get(use.id)),
+    "named": lambda use: in_flow(_named_anew(use.value, map_at(use.data, "metrics"))),
+    "of_mode": lambda use: in_flow(_of_mode(use.key, use.value) or "mode == 'eval'"),
+    "profiled": lambda use: in_flow({sink: {"profile": use.id} for sink in sinks_and_options(use.value)[0]}),
+    "recorded": lambda use: in_flow(use.recorded),
+    "room": lambda use: in_flow(_room(use.key, use.value, use.entry)),
+    "rows": lambda use: str((reduced(use.expr) or {"expr": use.expr})["expr"]),
+    "subject": lambda use: use.value if isinstance(use.value, str) else use.id,
+    "switch": lambda use: "true" if use.value is True else "false",
+    "switched": lambda use: switched(use.value),
+    "term": lambda use: use.expr if isinstance(body_of(use.expr), ast.Name | ast.Call) else f"({use.expr})",
+    "value": _value,
+}
 
 
 def of_axis(path: Path, data: Mapping[str, Any]) -> str | None:
@@ -114,26 +201,26 @@ def of_axis(path: Path, data: Mapping[str, Any]) -> str | None:
     return f"{owners[0]}: {{{edit}}}" if len(path) == 2 else f"axes: {{{owners[0]}: {{{edit}}}}}"
 
 
-def _computed(
-    template: str, expr: str, value: Any, data: Mapping[str, Any], *, formula: bool
-) -> tuple[str, str] | None:
-    """The template of an edit that computes with the expression or the formula of a metric, and what it computes with.
+def _computing(use: _Use) -> _Use | None:
+    """The use with the template of an edit that computes with the metric's expression or formula, and with that.
 
     An aggregate over an axis stands inside of a reduction, is of one value per completion, and no formula has one.
     """
-    if " - mean(<expr>" in template and isinstance(value, str) and value not in _SCORES:  # `normalize: sequence`
-        template = elsewhere.keys().get(f"metrics.per_{value}", "")
+    template, formula = use.template, "formula" in use.entry
+    if " - mean(<expr>" in template and isinstance(use.value, str) and use.value not in _SCORES:
+        template = elsewhere.keys().get(f"metrics.per_{use.value}", "")  # `normalize: sequence`
     if not template or (formula and "over=" in template):
         return None
     if "over=" not in template:
-        return template.replace("expr", "formula", 1) if formula else template, expr
-    call = reduced(expr) or {}
-    inside = str(call.get("expr", expr))
-    tokens = {path[-1] for path, signal in entries(data, "signals") if map_at({"": signal}, "").get("axis") == "token"}
+        return replace(use, template=template.replace("expr", "formula", 1) if formula else template)
+    call = reduced(use.expr) or {}
+    inside = str(call.get("expr", use.expr))
+    signals = entries(use.data, "signals")
+    tokens = {path[-1] for path, signal in signals if map_at({"": signal}, "").get("axis") == "token"}
     if "over=completion" in template and (body := body_of(inside)) and not tokens.isdisjoint(names_in(body)):
         inside = f"mean({inside}, over=token)"
     template = template.removeprefix("expr: ")
-    return f"expr: {call['reduce']}({template})" if call else f"expr: {template}", inside
+    return replace(use, template=f"expr: {call['reduce']}({template})" if call else f"expr: {template}", expr=inside)
 
 
 _SCORES = ("batch", "group", "prompt", "standard", "std", "mean_std", "whiten", "zscore", "z_score", "z-score")
@@ -187,21 +274,6 @@ def of_verb(section: str, word: str, data: Mapping[str, Any]) -> str | None:
 
 _OF_ENTRIES = ("metrics", "tables", "alerts", "about")
 _DELETING, _KEEPING = elsewhere.words("deleting"), elsewhere.words("keeping")
-
-
-def _recorded(run: Any, sinks: Collection[str], *, moved: bool) -> dict[str, Any]:
-    """The `config` of a run, which is recorded, with the other keys of `run` that belong there.
-
-    ``moved`` says whether such keys stand in `run` itself.
-    """
-    if not isinstance(run, Mapping):
-        return {}
-    answers = {key: elsewhere.keys().get(f"run.{key}", "") for key in run if moved}
-    beside = {
-        key: run[key] for key, text in answers.items()
-        if text.startswith("config: <") or (_is_of_wandb(str(key)) and "wandb" not in sinks)
-    }  # fmt: skip
-    return {**map_at(run, "config"), **beside}
 
 
 def _is_of_wandb(key: str) -> bool:
