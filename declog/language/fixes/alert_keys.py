@@ -10,7 +10,7 @@ import difflib
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from declog.errors import Problem, elsewhere, in_flow, nearest
@@ -45,71 +45,112 @@ def moved(key: str, name: str, entry: Mapping[str, Any], data: Mapping[str, Any]
 
     ``data`` is the config, with the metrics and the modes that an alert may be about.
     """
-    metrics, modes = map_at(data, "metrics"), entry_names(data, "modes")
     if SYNONYMS.get(key) == "level" and (level := nearest(str(entry[key]), ("info", "warn", "error"))) is not None:
         return f"level: {level}"
     if key in ("labels", "annotations"):
         return in_flow(dict([of_prometheus(key, entry[key])]))[1:-1]
-    if (of_metric := _bounds_of_metrics(name, entry, metrics)) and key in of_metric:
+    if (of_metric := _bounds_of_metrics(name, entry, map_at(data, "metrics"))) and key in of_metric:
         named = {word: value for word, value in entry.items() if word not in of_metric} | of_metric[key]
         return moved("metric", name if len(of_metric) == 1 else f"{name}_{key}", named, data)
     about = next((word for word in _ABOUT if word in entry), None)
     if about is not None and (alone := _of_metric(name, str(entry[about]))) is not None:
         rest = {word: value for word, value in entry.items() if word != about}
         return alone if key == about else moved(key, name, rest, data)
+    if about is not None and key == "mode":
+        return f"drop it: the edit for `{about}` is of that mode"
+    alert = _read(name, entry, about, data)
+    fixes = (rule(key, alert) for rule in (_of_change, _of_bound, _of_outside, _of_condition))
+    return next((fix for fix in fixes if fix is not None), None)
+
+
+@dataclass(frozen=True)
+class _Alert:
+    """The entry of an alert: its metric, and the keys that say when and for how long.
+
+    ``about`` is the key that names the metric, and ``span`` one that counts steps. ``rest`` are the alert's own keys.
+    ``foreign`` are the bounds in other words; with ``by_operator`` a separate key gives the sign of the only one.
+    """
+
+    name: str
+    entry: Mapping[str, Any]
+    data: Mapping[str, Any]
+    about: str | None
+    metric: str
+    mode: Any
+    span: str | None
+    bounds: Mapping[str, tuple[str, float]]
+    ranges: Mapping[str, tuple[bool, float, float]]
+    conditions: Mapping[str, str]
+    rest: Mapping[str, Any]
+    foreign: list[str]
+    by_operator: bool
+
+    @property
+    def parts(self) -> set[str | None]:
+        """The keys that are one condition together."""
+        if self.about is None:
+            together = self.by_operator or _inside(self.bounds) is not None
+            return {*self.ranges, *(self.foreign if together else ()), *(_OPERATORS if self.by_operator else ())}
+        is_metric = self.about != "expr" or self.conditions
+        return {self.about, self.span, *self.bounds, *self.conditions, *_OPERATORS} if is_metric else set()
+
+
+def _read(name: str, entry: Mapping[str, Any], about: str | None, data: Mapping[str, Any]) -> _Alert:
+    metrics, modes = map_at(data, "metrics"), entry_names(data, "modes")
     metric = name if about is None else str(entry[about])
     of_mode = None if metric in metrics else in_mode(metric, modes)
     shown = None if of_mode is None else metric_of(metrics, of_mode[1])
     mode, metric = (of_mode[0], shown.expression) if of_mode and shown else (entry.get("mode"), metric)
-    if about is not None and key == "mode":
-        return f"drop it: the edit for `{about}` is of that mode"
     span = _span(entry)
-    change = next((word for word in _CHANGES if word in entry), None)
-    if (
-        change is not None
-        and key in (about, change, span)
-        and (about is not None or (span is not None and metric in metrics))
-    ):
-        steps = 1 if span is None else entry[span]
-        before, alert = _of_change(change, name, in_formula(metric, metrics.get(metric)), steps, entry)
-        first = next(word for word in entry if word in (about, change, span))
-        if key != first:
-            return f"drop it: `{alert}` is for it, too"
-        return f"no key is a {change}: metrics: {before}, and `{alert}`"
     said = {word: value for word, value in entry.items() if word != span}
-    bounds, ranges = dict(_bounds(said)), dict(_ranges(said))
     conditions = dict(_conditions(said, in_formula(metric, metrics.get(metric))))
-    foreign = [word for word in bounds if word not in SIGNS]
+    bounds, ranges = dict(_bounds(said)), dict(_ranges(said))
     rest = _rest(entry) | ({} if span is None else {"for": entry[span]})
-    if about is None and key not in ranges:
-        by_operator = len(foreign) == 1 and _operator(entry) is not None
-        if key not in foreign and not (by_operator and key in _OPERATORS):
-            return _of_either_side(key, name, entry, data)
-        sign, value = bounds[foreign[0] if by_operator else key]
-        bound = next((word for word in SIGNS if SIGNS[word] == sign), "")
-        if by_operator and bound and "when" not in rest and foreign[0] in conditions and len(bounds) == 1:
-            return f"{name}: {in_flow({bound: value, **rest})}"
-        if not by_operator and (either := _of_either_side(key, name, entry, data)) is not None:
-            return either
-        if not by_operator and _inside(bounds) is None:  # a key outside of SYNONYMS is a near name of a bound
-            return f"{'above' if sign[0] == '>' else 'below'}: {value}" if SYNONYMS.get(key) not in SIGNS else None
-    elif about is None and ranges[key][0] and "when" not in rest:
-        _, low, high = ranges[key]
-        return f"{name}: {in_flow({'above': high, 'below': low, **rest})}"
-    elif about is not None and (
-        key not in (about, span, *bounds, *conditions, *_OPERATORS) or (about == "expr" and not conditions)
-    ):
+    foreign = [word for word in bounds if word not in SIGNS]
+    by_operator = len(foreign) == 1 and _operator(entry) is not None
+    return _Alert(name, entry, data, about, metric, mode, span, bounds, ranges, conditions, rest, foreign, by_operator)
+
+
+def _of_bound(key: str, alert: _Alert) -> str | None:
+    """The fix for a bound of an alert on the metric of its name: ``threshold: 0.9``, ``{op: lt, value: 0.9}``."""
+    if alert.about is not None or key in alert.ranges:
         return None
+    if alert.by_operator and key in alert.parts:
+        (word,) = alert.foreign
+        sign, value = alert.bounds[word]
+        side = next((word for word in SIGNS if SIGNS[word] == sign), "")
+        alone = side and "when" not in alert.rest and word in alert.conditions and len(alert.bounds) == 1
+        return f"{alert.name}: {in_flow({side: value, **alert.rest})}" if alone else None
+    either = _of_either_side(key, alert.name, alert.entry, alert.data)
+    if either is not None or key not in alert.foreign or key in alert.parts or SYNONYMS.get(key) in SIGNS:
+        return either
+    sign, value = alert.bounds[key]  # a key outside of SYNONYMS is a near name of a bound
+    return f"{'above' if sign[0] == '>' else 'below'}: {value}"
+
+
+def _of_outside(key: str, alert: _Alert) -> str | None:
+    """The fix for a range outside of which the metric of the alert's name must not be."""
+    if alert.about is not None or key not in alert.ranges or not alert.ranges[key][0] or "when" in alert.rest:
+        return None
+    _, low, high = alert.ranges[key]
+    return f"{alert.name}: {in_flow({'above': high, 'below': low, **alert.rest})}"
+
+
+def _of_condition(key: str, alert: _Alert) -> str | None:
+    """The fix for a key that is a part of a condition: the alert with `when`."""
+    if key not in alert.parts:
+        return None
+    rest, metric = dict(alert.rest), alert.metric
     said_when = rest.pop("when", None)
-    when = " or ".join([*([said_when] if isinstance(said_when, str) else []), *conditions.values()])
+    when = " or ".join([*([said_when] if isinstance(said_when, str) else []), *alert.conditions.values()])
     when = when or f"{metric} > 0.2"
-    if about is not None and mode is not None:
-        return alert_of_mode(name, {"when": when, **rest}, metric, str(mode), metrics)
-    edit = f"{name}: {in_flow({'when': when, **rest})}"
-    names_no_side = not bounds.keys().isdisjoint(_LIMITS) and _operator(entry) is None and _inside(bounds) is None
-    if not names_no_side:
+    if alert.about is not None and alert.mode is not None:
+        metrics = map_at(alert.data, "metrics")
+        return alert_of_mode(alert.name, {"when": when, **rest}, metric, str(alert.mode), metrics)
+    edit = f"{alert.name}: {in_flow({'when': when, **rest})}"
+    if alert.bounds.keys().isdisjoint(_LIMITS) or _operator(alert.entry) or _inside(alert.bounds) is not None:
         return edit
-    return _either(name, better(metric, data), edit, edit.replace(f"{metric} > ", f"{metric} < "))
+    return _either(alert.name, better(metric, alert.data), edit, edit.replace(f"{metric} > ", f"{metric} < "))
 
 
 def of_form(problem: Problem, data: Mapping[str, Any]) -> Problem:
@@ -236,19 +277,29 @@ def _span(entry: Mapping[str, Any]) -> str | None:
     return next((word for word in counts if word != "over" or {*said} - {"over"} or len(counts) > 1), None)
 
 
-def _of_change(change: str, name: str, metric: str, steps: int, entry: Mapping[str, Any]) -> tuple[str, str]:
-    """The YAML of two entries: the metric ``steps`` steps earlier, and the alert on the change since then.
+def _of_change(key: str, alert: _Alert) -> str | None:
+    """The fix for a change: the metric some steps earlier, and the alert on the change since then.
 
-    The bound of a slope is per step, so it is multiplied by ``steps``.
+    The bound of a slope is per step, so it is multiplied by the number of steps.
     """
+    about, span, entry, metrics = alert.about, alert.span, alert.entry, map_at(alert.data, "metrics")
+    change = next((word for word in _CHANGES if word in entry), None)
+    if change is None or key not in (about, change, span):
+        return None
+    if about is None and (span is None or alert.metric not in metrics):
+        return None
+    metric = in_formula(alert.metric, metrics.get(alert.metric))
+    steps = 1 if span is None else entry[span]
     said = re.fullmatch(rf"\s*([<>]=?)?\s*({_NUMBER})\s*", str(entry[change]))
     bound = 0.1 if said is None else float(said[2]) * (steps if change in _SLOPES else 1)
     sign = (said and said[1]) or (">" if said is not None and change not in _SLOPES else "<")
     before = f"{re.sub(r'[^a-z0-9]+', '_', metric)}_before"
     later, earlier = (before, metric) if change in _FALLS else (metric, before)
     lagged = {before: {"formula": metric, "combine": f"lag({steps})", "log": False}}
-    alert = {name: {"when": f"{later} - {earlier} {sign} {bound:g}", **_rest(entry)}}
-    return in_flow(lagged), in_flow(alert)[1:-1]
+    edit = in_flow({alert.name: {"when": f"{later} - {earlier} {sign} {bound:g}", **_rest(entry)}})[1:-1]
+    if key != next(word for word in entry if word in (about, change, span)):
+        return f"drop it: `{edit}` is for it, too"
+    return f"no key is a {change}: metrics: {in_flow(lagged)}, and `{edit}`"
 
 
 def _of_metric(name: str, metric: str) -> str | None:
