@@ -20,7 +20,7 @@ from declog.language.moments import FORMULAS
 from declog.language.nodes import CARRIED, CONST, SIGNAL, walk
 from declog.language.notation import SIGNS
 from declog.language.spec import MetricSpec
-from declog.language.tree import Node, has
+from declog.language.tree import Node, has, listed
 from declog.plans.needs import IDS_OF_ROWS, ROW_ID, carried, read
 from declog.plans.ops import Plan
 from declog.sinks import known_kinds
@@ -177,13 +177,14 @@ def of_several(config: Composed, plan: Plan) -> Iterator[str]:
 
 
 def _unopened(config: Composed, plan: Plan) -> Iterator[str]:
-    """A note on the user's own options for sinks that `sinks` does not list, unless a later layer lists fewer sinks."""
+    """A note on the user's own options for sinks that `sinks` does not list, unless a later layer took them out."""
     layers = () if config.merged is None else config.merged.layers
-    sinks = (*config.prefix, "sinks")
-    chosen = max((number for number, layer in enumerate(layers) if layer.at(sinks) is not None), default=0)
+    sinks = {number: layer.at((*config.prefix, "sinks")) for number, layer in enumerate(layers)}
+    lists = {number: node for number, node in sinks.items() if node is not None}
+    before = {str(name) for node in lists.values() for name in listed(node.plain)}
     for name, options in config.spec.sink_options.items():
         path = (*config.prefix, "sink_options", name)
-        narrowed = bool(layers) and all(layer.at(path) is None for layer in layers[chosen:])
+        narrowed = name in before and all(layer.at(path) is None for layer in layers[max(lists) :])
         if name not in config.spec.sinks and config.home(("sink_options", name)) is None and not narrowed:
             kind = options.kind or name
             near = None if ":" in kind or kind in known_kinds() else nearest(name, [*config.spec.sinks, *known_kinds()])

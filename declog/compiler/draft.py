@@ -111,7 +111,7 @@ class Draft:
 
     def order(self, phase: str) -> int:
         """The position of a phase in a step; a phase that is not named comes last."""
-        return self.phase_order.get(phase, 4)
+        return self.phase_order.get(phase, 3)
 
     def window(self, every: int | None, *path: str | int) -> int:
         """The window of a metric or table in steps; with a path, a wrong `every` is reported there."""

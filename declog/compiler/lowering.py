@@ -216,8 +216,7 @@ def _phases(work: Placement, earlier: Mapping[str, str]) -> None:
     extra = [table.phase for table in draft.tables if any(column.keeps for column in table.columns)]
     draft.extra = extra[0] if extra else next((table.phase for table in draft.tables), None)
     phases = {*by_phase, *(op.phase for op in draft.metrics), *(table.phase for table in draft.tables)}
-    positions = {phase: (phase == LOGGED, abs(draft.order(phase)), phase) for phase in phases}
-    for phase in sorted(phases, key=positions.__getitem__):
+    for phase in sorted(phases, key=_phase_order):
         signals = tuple(by_phase.get(phase, ()))
         columns = tuple(op for op in work.locals.values() if op.phase == phase)
         names = [*(signal.name for signal in signals), *(column.name for column in columns)]
@@ -272,3 +271,7 @@ def _lengths(work: Placement, phases: set[str]) -> dict[str, str]:
         if node.type.phase not in (None, phase):
             draft.report("DL313.lengths", "axes.token.lengths", phase=phase, name=name, other=node.type.phase)
     return dict.fromkeys(phases, str(name))
+
+
+def _phase_order(phase: str) -> tuple[int, str]:
+    return ({"rollout": 0, LOGGED: 2}.get(phase, 1), phase)

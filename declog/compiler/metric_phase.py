@@ -10,7 +10,6 @@ from declog.compiler.scopes import SignalScope
 from declog.errors import Problem
 from declog.language.dtypes import Axis
 from declog.language.nodes import SIGNAL, Node, walk
-from declog.language.notation import part_of
 from declog.language.phases import in_one_phase
 from declog.language.spec import MetricSpec
 from declog.language.syntax import parse
@@ -31,40 +30,25 @@ def phase_of(draft: Draft, id: str, spec: MetricSpec, args: Sequence[Node], clau
     target = draft.latest(phases, ("metrics", id, "expr"))
     for key, node in (*(("expr", arg) for arg in args), *clauses.items()):
         if node is not None and node.type.axis is Axis.TOKEN and node.type.phase not in (None, target):
-            _refuse(draft, id, spec, key, node, target, args, clauses)
+            _refuse(draft, id, spec, key, node, target)
             break
     return target
 
 
-def _refuse(
-    draft: Draft, id: str, spec: MetricSpec, key: str, node: Node, target: str, args: Sequence[Node],
-    clauses: Mapping[str, Node | None],
-) -> None:  # fmt: skip
+def _refuse(draft: Draft, id: str, spec: MetricSpec, key: str, node: Node, target: str) -> None:
     """Report a value per token of another phase: at the name in a clause that is of another phase, else at `expr`."""
     text, scope = getattr(spec, key), SignalScope(draft)
     if key != "expr" and isinstance(text, str):
-        for item in ast.walk(parse(text).body):
-            value = scope.resolve(item.id) if isinstance(item, ast.Name) else None
-            if isinstance(item, ast.Name) and isinstance(value, Node) and value.type.phase not in (None, target):
-                fix = in_one_phase(text, item, value, target, scope)
+        for part in ast.walk(parse(text).body):
+            value = scope.resolve(part.id) if isinstance(part, ast.Name) else None
+            if isinstance(part, ast.Name) and isinstance(value, Node) and value.type.phase not in (None, target):
+                fix = in_one_phase(text, part, value, target, scope)
                 draft.report(
-                    "DL313.condition", ("metrics", id, key), name=item.id, phase=target, metric=id,
+                    "DL313.condition", ("metrics", id, key), name=part.id, phase=target, metric=id,
                     other=value.type.phase, fix=fix,
                 )  # fmt: skip
                 return
-    home, part = str(node.type.phase), part_of(target)
-    if part is not None and (name := _read_in(draft, target, args, clauses)) is not None:
-        words = draft.signals[name].declaration
-        draft.report("DL313.parts", ("metrics", id, key), name=node, part=part, phase=home, other=name, words=words)
-        return
-    draft.report("DL313.metric", ("metrics", id, "expr"), name=node, phase=home, metric=id, other=target)
-
-
-def _read_in(draft: Draft, phase: str, args: Sequence[Node], clauses: Mapping[str, Node | None]) -> str | None:
-    """The first signal of a phase that a metric reads."""
-    nodes = walk(*args, *(node for node in clauses.values() if node is not None))
-    names = (str(node.param("name")) for node in nodes if node.op == SIGNAL)
-    return next((name for name in names if phase in draft.signals[name].homes), None)
+    draft.report("DL313.metric", ("metrics", id, "expr"), name=node, phase=node.type.phase, metric=id, other=target)
 
 
 def far_condition(draft: Draft, spec: MetricSpec, reduction: str, tokens: Node, where: Node) -> Problem:

@@ -14,7 +14,6 @@ from declog.language.dtypes import DType
 from declog.language.expression import compile_expression
 from declog.language.keys import sections_with
 from declog.language.nodes import LOGGED
-from declog.language.notation import part_of
 from declog.language.scope import RESERVED
 from declog.language.spec import ANY, DerivedSpec, ModeSpec, Observed, SignalSpec
 from declog.plans.ops import Grouping, ModeOp
@@ -148,21 +147,17 @@ def default_phase(draft: Draft) -> None:
     """Set the order of the named phases, and the default phase: that of a signal that names no phase and is read alone.
 
     A step begins with `rollout` and ends with `update`, wherever they are declared. Any two other phases have no order.
-    A phase of parts of completions, such as `turns`, is behind all: its rows read those of their completions. A phase
-    of step signals only has the order -1, before all others: it has no rows, and its values hold for any row.
+    A phase of step signals only has the order -1, before all others: it has no rows, and its values hold for any row.
     """
     named = {phase for name, signal in draft.signals.items() if name != LOGGED for phase in signal.homes}
     rows = {phase for signal in draft.signals.values() for phase in signal.homes if not _is_of_step(signal.spec)}
-    orders = {"rollout": 0, "update": 2, **{phase: 3 for phase in named if part_of(phase) is not None}}
-    order = {phase: orders.get(phase, 1) if phase in rows else -1 for phase in sorted(named)}
+    order = {phase: {"rollout": 0, "update": 2}.get(phase, 1) if phase in rows else -1 for phase in sorted(named)}
     draft.phase_order = order
     for phase in order:
         if close := difflib.get_close_matches(phase, {"rollout", "update"} - {phase}, 1, 0.9):
             draft.warn(f"the phase `{phase}` of `signals` is another than `{close[0]}`: did you mean that one?")
     if order:
-        draft.default_phase = max(
-            order, key=lambda phase: (min(order[phase], 1) if part_of(phase) else order[phase], phase)
-        )
+        draft.default_phase = "update" if "update" in order else max(order, key=lambda phase: (order[phase], phase))
 
 
 def _is_of_step(spec: Observed | DerivedSpec) -> bool:

@@ -273,9 +273,10 @@ class Carryover:
         values = view.picked(op.expr, Axis.COMPLETION, np.arange(source.count(Axis.COMPLETION)))
         search = self._search(source, target)
         places, doubles = self._places(search, op.expr)
-        of_parts = part_of(op.source) is not None  # rows of a turn are none of a completion, whatever they hold
-        if any(of_parts or not _same(values[..., [one]], values[..., [other]]) for one, other in doubles):
-            count = len({one for one, _ in doubles})
+        count = len({one for one, _ in doubles})
+        if doubles and part_of(op.source) is not None:  # rows of a turn are none of a completion, whatever they hold
+            raise RuntimeFailure.of("DL511.parts", phase=op.source, count=count, expr=op.expr)
+        if any(not _same(values[..., [one]], values[..., [other]]) for one, other in doubles):
             raise RuntimeFailure.of("DL511.twice", ids=self._plan.ids, phase=op.source, count=count, expr=op.expr)
         self._tell_of_order(search)
         members = view.members(op.expr) if op.expr.type.family else ()

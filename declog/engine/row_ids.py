@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from types import NoneType
 from typing import Any
@@ -16,6 +17,7 @@ from declog.engine.groups import digests
 from declog.errors import RuntimeFailure
 from declog.errors.messages import listed
 from declog.language.dtypes import Axis
+from declog.language.notation import part_of
 from declog.language.segmented import Array
 
 LOOKED_UP, ABSENT = -1, -2  # instead of a source row: the row is looked up, or it has none
@@ -36,6 +38,7 @@ class Search:
         self.source_ids, self.target_ids = (
             None if ids is None else frame.column(ids, exact=True) for frame in (source, target)
         )
+        self._of_step: dict[tuple[int, int, int], dict[Any, list[int]]] = {}  # by frame, rank and step: rows by id
         self._latest: dict[bool, tuple[bytes, NDArray[np.int64], RowsById | None]] = {}  # of earlier and later batches
 
     def of(self, batch: int, *, later: bool = False) -> tuple[NDArray[np.int64], NDArray[np.int64], RowsById | None]:
@@ -56,35 +59,86 @@ class Search:
         """The source row of each target row of a batch, -1 where none has its id; pairs of source rows with one id.
 
         If no id of the batch is in both, ids that the batches before do not have are those of later ones of the step.
-        If some are, the batch is of one step: the one before, or on a rank that is ``ahead`` its own. There each batch
-        reads the next rows of its ids, so that epochs of both phases are matched in their order.
+        If some are, the batch is of one step: the one before, or on a rank that is ``ahead`` its own.
         """
         count, before = span.stop - span.start, self.of(batch)[2]
         if self.target_ids is None or not has_ids(self.target_ids, span):
             return np.full(count, -1, np.int64), set()
         asked = self.target_ids[span]
         places, doubled = (np.full(count, -1, np.int64), []) if before is None else before.rows_of(asked)
-        ahead = int(self.target.batches.rank[batch]) in self.ahead
+        ahead = self._is_ahead(batch)
         if ((places < 0).any() or ahead) and (later := self.of(batch, later=True)[2]) is not None:
             behind, of_later = later.rows_of(asked, first=True)
+            if ahead:
+                behind = self._in_order(batch, span)
             if not ((places >= 0) & (behind >= 0)).any():
                 places, doubled = np.maximum(places, behind), [*doubled, *of_later]
-            elif self._is_ahead(batch):
-                places, doubled = behind, of_later
             elif ahead:
-                places, doubled = np.where(behind < 0, places, behind), [*doubled, *of_later]
+                places, doubled = behind, of_later
+        return places, self._ambiguous(batch, None if self._leads(batch) else span.stop, doubled)
+
+    def _in_order(self, batch: int, span: slice) -> NDArray[np.int64]:
+        """The source row of each target row in its own step: rows of one id in their order, else the next one."""
+        sources, targets = (self._rows_by_id(frame, ids, batch) for frame, ids in self._frames)
+        order, batch_of = self.source.batches.order, self.source.parts(Axis.COMPLETION, Axis.STEP).index
+        now, places = self.target.batches.order[batch], []
+        for row, id in enumerate(keys_of(self.target_ids[span]) if self.target_ids is not None else (), span.start):
+            rows, of_target = sources.get(id, []), targets[id]
+            if len(rows) == len(of_target):
+                places.append(rows[of_target.index(row)])
+            else:
+                places.append(next((one for one in rows if order[batch_of[one]] > now), rows[-1] if rows else -1))
+        return np.array(places, np.int64)
+
+    def _ambiguous(self, batch: int, end: int | None, doubled: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
+        """The pairs of source rows with one id of which a target row may mean either.
+
+        Those of several batches are epochs or generations, of which a target row has one. Parts of completions, such
+        as turns, may come in several batches: there are more of them than target rows of the step before ``end``.
+        """
         batch_of = self.source.parts(Axis.COMPLETION, Axis.STEP).index
-        return places, {(one, other) for one, other in doubled if batch_of[one] == batch_of[other]}
+        pairs = {(one, other) for one, other in doubled if batch_of[one] == batch_of[other]}
+        rest = {*doubled} - pairs
+        if not rest or part_of(self.source.phase) is None or self.source_ids is None:
+            return pairs
+        targets = self._rows_by_id(*self._frames[1], batch)
+        so_far = {id: sum(end is None or row < end for row in rows) for id, rows in targets.items()}
+        ids = dict(zip([one for one, _ in rest], keys_of(self.source_ids[[one for one, _ in rest]]), strict=True))
+        rows = Counter(one for one, _ in {*doubled})
+        return pairs | {(one, other) for one, other in rest if rows[one] >= so_far.get(ids[one], 0)}
+
+    @property
+    def _frames(self) -> tuple[tuple[Frame, Array | None], tuple[Frame, Array | None]]:
+        return (self.source, self.source_ids), (self.target, self.target_ids)
+
+    def _rows_by_id(self, frame: Frame, ids: Array | None, batch: int) -> dict[Any, list[int]]:
+        """The rows of the source or the target in the step of a target batch, on its rank, by id and in their order."""
+        rank, step = int(self.target.batches.rank[batch]), int(self.target.batches.step[batch])
+        if (id(frame), rank, step) not in self._of_step:
+            batches = np.flatnonzero((frame.batches.rank == rank) & (frame.batches.step == step))
+            rows = ranges(frame.batches.rows, batches[np.argsort(frame.batches.order[batches], kind="stable")])
+            by_id: dict[Any, list[int]] = {}
+            for key, row in zip([] if ids is None else keys_of(ids[rows]), rows.tolist(), strict=ids is not None):
+                by_id.setdefault(key, []).append(row)
+            self._of_step[id(frame), rank, step] = by_id
+        return self._of_step[id(frame), rank, step]
 
     def stands(self, span: slice) -> bool:
         """Whether these rows of a batch are those of the source for which it stands, so that none is looked up."""
         return self.source_rows is not None and span.start < span.stop and self.source_rows[span.start] != LOOKED_UP
 
     def _is_ahead(self, batch: int) -> bool:
-        """Whether a batch of a rank that is ``ahead`` comes before all rows of the source in its step."""
-        steps = self.source.batches.step[self.of(batch)[0]]
-        batches = self.target.batches
-        return int(batches.rank[batch]) in self.ahead and not (steps == batches.step[batch]).any()
+        """Whether the target leads in the step of a batch, on a rank that is ``ahead``."""
+        return int(self.target.batches.rank[batch]) in self.ahead and self._leads(batch)
+
+    def _leads(self, batch: int) -> bool:
+        """Whether the target comes before the source in the step of a batch."""
+        rank, step = int(self.target.batches.rank[batch]), int(self.target.batches.step[batch])
+        first = [
+            frame.batches.order[(frame.batches.rank == rank) & (frame.batches.step == step)].min(initial=2**62)
+            for frame in (self.source, self.target)
+        ]
+        return bool(first[1] < first[0])
 
     def overtaken(self) -> int | None:
         """The first step in which rows of the target read an earlier step of the source, which has their ids later.

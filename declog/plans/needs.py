@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -123,6 +124,14 @@ def values_of(plan: Plan, phase: str) -> Iterator[Clauses]:
             yield _of_metric(op, columns)
     for table in plan.tables:
         yield from (_of(column, phase, columns) for column in table.columns if table.phase == phase)
+
+
+def conditions_of(plan: Plan, phase: str) -> Iterator[tuple[Clauses, Clauses]]:
+    """The needs of the expression of each metric of a phase, and those of its condition, label and weight beside it."""
+    columns = _columns(plan)
+    for op in plan.metrics:
+        if op.phase == phase:
+            yield _of_metric(replace(op, where=None, by=None, weight=None), columns), _of(op.clauses, phase, columns)
 
 
 def columns_of_user(plan: Plan) -> dict[str, dict[str, Clauses]]:

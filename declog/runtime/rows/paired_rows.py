@@ -16,7 +16,7 @@ from itertools import combinations, permutations
 from declog.errors.messages import listed
 from declog.language.dtypes import Axis
 from declog.language.notation import part_of
-from declog.plans.needs import Clauses, Need, marks, signals_of, tables_of, values_of
+from declog.plans.needs import Clauses, Need, conditions_of, marks, signals_of, tables_of, values_of
 from declog.plans.ops import Plan
 from declog.runtime.rows.batch import Batch
 
@@ -40,6 +40,8 @@ class PairedRows:
             name: frozenset(op.name for op in ops if op.required and not op.family) for name, ops in signals.items()
         }
         self._read_together = cache(self._of_values_and_tables)  # called only if batches of a step differ
+        self._conditions = cache(self._expressions)
+        self._given_once: dict[str, Set[str]] = {}  # by phase, the signals that further epochs of a step lacked
         # by kind of warning, the phases that it may still name: each is warned of once
         self._warn_of_ids, self._warn_of_tokens = {*signals}, {*signals}
         self._warn_of_pairs, self._warn_of_twice = {*signals}, {*signals}
@@ -103,16 +105,22 @@ class PairedRows:
                     ", ".join(f"`{self._sources[name]}`" for name in names), phase, self._plan.ids,
                 )  # fmt: skip
                 return
-        for one, other in permutations(sorted(kinds, key=sorted), 2) if part_of(phase) is None else ():
-            # a value of some rows is joined of several calls, and these rows come again without a part of it
-            again = [
-                union for sets in values if _has_all(sets, one) and not any(_has_all(sets, call) for call in calls)
-                and (union := frozenset[str]().union(*sets)) & other and not _has_all(sets, other)
-            ]  # fmt: skip
-            if again and not kinds[one].isdisjoint(kinds[other]):
+        self._compare_epochs(phase, kinds, calls)
+
+    def _compare_epochs(
+        self, phase: str, kinds: Mapping[frozenset[str], Set[object]], calls: Collection[Set[str]]
+    ) -> None:
+        """Warn if rows with all that a metric reads, joined of several calls, come again without a part of it."""
+        reads = () if part_of(phase) is not None else self._conditions(phase)
+        for one, other in permutations(sorted(kinds, key=sorted), 2) if reads else ():
+            once = frozenset[str]()
+            for expr, beside in reads:
+                sets, here = [*expr, *beside], frozenset[str]().union(*expr) & other
+                if here and _has_all(sets, one) and not any(_has_all(sets, names) for names in (other, *calls)):
+                    once |= frozenset[str]().union(*sets) & one - other
+            if once and not kinds[one].isdisjoint(kinds[other]):
                 self._warn_of_ids.discard(phase)
-                self._warn_of_tokens.discard(phase)  # mostly of the same signals
-                once = frozenset[str]().union(*again) & one - other
+                self._given_once[phase] = once
                 log.warning(
                     "%s of phase `%s` came once in a step, and the same rows again without, as in a further epoch: "
                     "there %s. Observe %s in each of these calls",
@@ -128,9 +136,10 @@ class PairedRows:
         if phase not in self._warn_of_tokens or len(calls) < 2:
             return
         op, came = self._plan.phases[phase], frozenset[str]().union(*calls)
-        for fold in op.folds:
-            read = fold.reads | ({op.lengths} if op.lengths is not None else set())
-            if read <= came and not any(read <= names for names in calls):
+        reads = [fold.reads | ({op.lengths} if op.lengths is not None else set()) for fold in op.folds]
+        reads = [read for read in reads if read <= came and not any(read <= names for names in calls)]
+        for read in reads:
+            if read.isdisjoint(self._given_once.get(phase, ())):
                 self._warn_of_tokens.discard(phase)
                 most = max(calls, key=lambda names: (len(read & names), len(names), sorted(names)))
                 largest = read & most
@@ -138,20 +147,31 @@ class PairedRows:
                 log.warning(
                     "%s of phase `%s` came in another call of a step than %s: tokens are reduced call by call, so that "
                     "%s. Observe %s in that call",
-                    apart, phase, self._named(largest), self._miss(phase, read - largest, largest), apart,
+                    apart, phase, self._named(largest), self._miss(phase, read - largest, largest, reads), apart,
                 )  # fmt: skip
                 return
 
     def _named(self, names: Collection[str]) -> str:
         return ", ".join(f"`{self._sources.get(name, name)}`" for name in sorted(names))
 
-    def _miss(self, phase: str, apart: Set[str], together: Set[str]) -> str:
-        """The metrics that read signals ``apart`` and others ``together``, and miss values; the user's come first."""
+    def _miss(self, phase: str, apart: Set[str], together: Set[str], reads: Collection[Set[str]] = ()) -> str:
+        """The metrics that miss values because signals came ``apart`` from those ``together``; the user's come first.
+
+        They read some of both, and if ``reads`` has sets of signals, all of one set.
+        """
         needs = {id: _names_of(clauses, phase) for id, clauses in signals_of(self._plan).items()}
         marked = marks(self._plan)
-        metrics = [id for id, names in needs.items() if names & apart and names & together - marked]
+        metrics = [
+            id for id, names in needs.items()
+            if names & apart and names & together - marked and (not reads or any(read <= names for read in reads))
+        ]  # fmt: skip
         metrics.sort(key=lambda id: id not in self._plan.user_metrics)
         return f"{listed(metrics, MOST) or 'columns of tables'} {'misses' if len(metrics) == 1 else 'miss'} values"
+
+    def _expressions(self, phase: str) -> list[tuple[list[frozenset[str]], list[frozenset[str]]]]:
+        """The sets of signals that each metric's expression needs, and those that its conditions need."""
+        needs = ([self._of_rows(phase, clauses) for clauses in both] for both in conditions_of(self._plan, phase))
+        return [(expr, beside) for expr, beside in needs if len(expr) + len(beside) > 1]
 
     def _of_values_and_tables(self, phase: str) -> tuple[list[list[frozenset[str]]], list[frozenset[str]]]:
         """Return the sets of a phase's signals that each value reads, and all such signals that each table reads.

@@ -287,49 +287,49 @@ def test_ids_of_several_rows(tmp_path: Path) -> None:
     assert sink.scalars == {0: {"by/a": 6.0, "by/b": 1.0}}
 
 
+@pytest.mark.parametrize("ok", [[1.0, 0, 1, 0, 5, 5], [1.0, 0, 0, 0, 5, 5]])
 @pytest.mark.parametrize("calls", [1, 3])
+@pytest.mark.parametrize("epochs", [1, 2])
 @pytest.mark.parametrize("late", [False, True])
-def test_turns_beside_values_of_the_update(calls: int, late: bool, tmp_path: Path) -> None:
-    """Class: a value of each turn is read with a value of a later phase, which has one row for all turns.
+def test_turns_beside_values_of_the_update(
+    ok: list[float], calls: int, epochs: int, late: bool, tmp_path: Path
+) -> None:
+    """Class: a value of each turn is read with a row of a later phase, which has one row for all turns.
 
-    The rows are the turns, in one call or in several, before the update or behind it: as if the value came with them.
+    It is refused, also where the turns of a completion have one value, or come in several calls; observed with the
+    turns it is right.
     """
     signals = {"any": ROW, "rollout": {"reward": ROWS}, "update": {"advantage": ROWS}}
-    rows, ok, advantages = np.array([0, 2, 1, 2, 3, 2]), np.arange(6.0), np.array([1.0, -1, 1, -1])
+    signals["turns"] = {"ok": ROWS, "turn_advantage": ROWS}
+    rows, advantages = np.array([0, 2, 1, 2, 3, 2]), np.array([1.0, -1, 1, -1])
 
     def body(log: Recorder) -> None:
         def turns() -> None:
             for some in np.array_split(np.arange(6), calls):
-                log.observe(row=rows[some], ok=ok[some], turn_advantage=advantages[rows[some]])
+                log.observe(row=rows[some], ok=np.array(ok)[some], turn_advantage=advantages[rows[some]])
 
-        for step in range(2):
-            with log.step(step):
-                log.observe(row=range(4), reward=[0.0] * 4)
-                if not late:
-                    turns()
-                for some in ([3, 0], [1, 2]):
-                    log.observe(row=some, advantage=advantages[some])
-                if late:
-                    turns()
+        with log.step(0):
+            log.observe(row=range(4), reward=[0.0] * 4)
+            if not late:
+                turns()
+            for _ in range(epochs):
+                log.observe(row=range(4), advantage=advantages)
+            if late:
+                turns()
 
-    signals["turns"] = {"ok": ROWS, "turn_advantage": ROWS}
-    scalars = []
-    for value in ("advantage", "turn_advantage"):
-        metrics = {
-            "good": {"expr": "ok", "where": f"{value} > 0"}, "product": f"mean(ok * {value})",
-            "by": {"expr": "count(ok)", "by": f"1 if {value} > 0 else 0"},
-        }  # fmt: skip
-        scalars.append(run(profile({}, metrics, signals=signals, axes=IDS), body, tmp_path / value).scalars)
-    assert scalars[0] == scalars[1]
-    of_good = advantages[rows] > 0
-    assert scalars[0][0] == {
-        "good": ok[of_good].mean(), "product": (ok * advantages[rows]).mean(), "by/0": 6 - of_good.sum(),
-        "by/1": of_good.sum(),
-    }  # fmt: skip
+    def metrics(value: str) -> dict[str, Any]:
+        return {"good": {"expr": "ok", "where": f"{value} > 0"}, "product": f"mean(ok * {value})"}
+
+    error = raised(profile({}, metrics("advantage"), signals=signals, axes=IDS), body, tmp_path / "joined")
+    assert "[DL511] 1 completions have several rows of phase `turns`, and one value of `ok` is needed" in error
+    assert "fix: observe what is read beside `ok` in `turns`, too, in the calls of its rows" in error
+    sink = run(profile({}, metrics("turn_advantage"), signals=signals, axes=IDS), body, tmp_path / "beside")
+    here, of_rows = np.array(ok), advantages[rows]
+    assert sink.scalars == {0: {"good": here[of_rows > 0].mean(), "product": (here * of_rows).mean()}}
 
 
-@pytest.mark.parametrize("order", ["one call", "before", "behind"])
-@pytest.mark.parametrize("phase", ["critic", "zeta"])
+@pytest.mark.parametrize("order", ["one call", "before", "behind", "all behind"])
+@pytest.mark.parametrize("phase", ["calls", "critic", "zeta"])
 def test_epochs_of_two_phases_are_matched_in_their_order(order: str, phase: str, tmp_path: Path) -> None:
     """Class: rows of two phases come several times in a step, in one call or one after the other."""
     signals = {"any": ROW, phase: {"epoch": {**ROWS, "type": "int"}}, "update": {"loss": ROWS}}
@@ -339,14 +339,22 @@ def test_epochs_of_two_phases_are_matched_in_their_order(order: str, phase: str,
     def body(log: Recorder) -> None:
         for step in range(2):
             with log.step(step):
-                for epoch in range(3):
-                    for rows in ([3, 0], [1, 2]):
-                        of_one, of_other = {"epoch": [epoch] * 2}, {"loss": [epoch + 1.0] * 2}
-                        if order == "one call":
-                            log.observe(row=rows, **of_other, **of_one)
-                            continue
-                        for signals_of_call in (of_one, of_other) if order == "before" else (of_other, of_one):
-                            log.observe(row=rows, **signals_of_call)
+                calls = [
+                    ({"row": rows, "epoch": [epoch] * 2}, {"row": rows, "loss": [epoch + 1.0] * 2})
+                    for epoch in range(3) for rows in ([3, 0], [1, 2])
+                ]  # fmt: skip
+                if order == "all behind":
+                    for _, of_other in calls:
+                        log.observe(**of_other)
+                for of_one, of_other in calls:
+                    match order:
+                        case "one call":
+                            log.observe(**{**of_other, **of_one})
+                        case "before" | "behind":
+                            for signals_of_call in (of_one, of_other) if order == "before" else (of_other, of_one):
+                                log.observe(**signals_of_call)
+                        case _:
+                            log.observe(**of_one)
 
     expected = {"by/0": 1.0, "by/1": 2.0, "by/2": 3.0, "first": 1.0}
     assert run(config, body, tmp_path).scalars == {0: expected, 1: expected}
