@@ -52,31 +52,32 @@ def formulas(draft: Draft) -> None:
             _formula(draft, name, draft.spec.metrics[name])
 
 
-def _over_the_run(draft: Draft, name: str, spec: MetricSpec) -> str | None:
-    """The fix for a formula of all rows of the run: the same formula of hidden metrics with `over: run`.
+def _of_rows(draft: Draft, name: str, spec: MetricSpec, key: str) -> str | None:
+    """The fix for a formula with `every` or `over: run`: the same formula of hidden metrics with that key.
 
-    None if the formula combines values, or if a metric that it reads is a formula, has `over` or `combine`, or has a
-    reduction that is not a moment.
+    None if a metric that it reads is a formula. Over the run, None too if the formula combines values, or if a metric
+    that it reads has `over` or `combine`, or has a reduction that is not a moment.
     """
-    text, entries = str(spec.formula), dict[str, Any]()
-    rest = spec.model_dump(exclude_unset=True, exclude={"over", "combine", "formula"}, by_alias=True)
+    text, entries, value = str(spec.formula), dict[str, Any](), spec.every if key == "every" else "run"
+    rest = spec.model_dump(exclude_unset=True, exclude={"formula", key}, by_alias=True)
+    suffix = f"every_{value}" if key == "every" else "of_run"
     for read_here in sorted(names_in(_parsed(draft, text)) & draft.spec.metrics.keys()):
         metric = draft.spec.metrics[read_here]
         several = metric.over or metric.combine or str(metric.reduce or "mean") not in FORMULAS
-        if metric.formula is not None or several or spec.combine is not None:
+        if metric.formula is not None or (key == "over" and (several or spec.combine is not None)):
             return None
-        of_run = {"expr": read_here, **metric.model_dump(exclude_unset=True, exclude={"name", "tags"}, by_alias=True)}
+        entry = {"expr": read_here, **metric.model_dump(exclude_unset=True, exclude={"name", "tags"}, by_alias=True)}
         for word in re.findall(rf"\b(\w+)\({read_here}\)", text):  # `max(reward)`, of its rows
-            of_rows = None if metric.reduce else reduced(of_run["expr"])
-            way = {**of_run, **(of_rows or {}), "reduce": word, "over": "run"}
+            of_rows = None if metric.reduce else reduced(entry["expr"])
+            way = {**entry, **(of_rows or {}), "reduce": word, key: value}
             if is_reduction(word, 1) and text == f"{word}({read_here})":
                 return f"{name}: {in_flow({**way, **rest})}"
             if is_reduction(word, 1):
-                entries[f"{read_here}_{word}_of_run"] = {**way, "log": False}
-                text = text.replace(f"{word}({read_here})", f"{read_here}_{word}_of_run")
+                entries[f"{read_here}_{word}_{suffix}"] = {**way, "log": False}
+                text = text.replace(f"{word}({read_here})", f"{read_here}_{word}_{suffix}")
         if re.search(rf"(?<![\w.]){read_here}\b", text):
-            entries[f"{read_here}_of_run"] = {**of_run, "over": "run", "log": False}
-            text = re.sub(rf"(?<![\w.]){read_here}\b", f"{read_here}_of_run", text)
+            entries[f"{read_here}_{suffix}"] = {**entry, key: value, "log": False}
+            text = re.sub(rf"(?<![\w.]){read_here}\b", f"{read_here}_{suffix}", text)
     return f"metrics: {in_flow({**entries, name: {'formula': text, **rest}})}" if entries else None
 
 
@@ -90,7 +91,7 @@ def _parsed(draft: Draft, text: str) -> ast.expr:
 
 def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
     text = spec.formula or ""
-    of_run = _over_the_run(draft, name, spec) if spec.cumulative else None
+    of_run = _of_rows(draft, name, spec, "over") if spec.cumulative else None
     for key in (*OF_ROWS, "combine"):
         if getattr(spec, key) is not None and not (key == "combine" and (spec.smoothing or of_run)):
             fix = of_run if of_run and key == "over" else f"drop `{key}`"
@@ -111,7 +112,11 @@ def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
     ops = {op.key: op for op in draft.outputs}
     used = [ops[key] for key in read(node)]
     below = [*_below(draft, used)]
-    _refuse_other_windows(draft, text, used, below)
+    if spec.every is not None and any(op.every != spec.every for op in used):
+        fix = _of_rows(draft, name, spec, "every") or f"drop it, and write it in the metrics that `{used[0].id}` reads"
+        draft.report("DL202.formula_key", ("metrics", name, "every"), key="every", fix=fix)
+    else:
+        _refuse_other_windows(draft, text, used, below)
     facts = _facts(node)
     if not used and not facts:
         refuse("DL310.formula_empty", text)
