@@ -219,16 +219,20 @@ def _of_all(config: Composed, plan: Plan) -> Iterator[str]:
     tables = ["table:*"] if plan.tables else []
     for name in [name for name, op in plan.profiles.items() if op.idle]:
         profile = config.spec.profiles[name]
-        if profile.only is not None or name == "slim" or config.home(("profiles", name)) is not None:
+        of_tables = all(word.startswith("table:") for item in profile.show for word in item.select.split())
+        core = name == "slim" and not of_tables
+        if profile.only is not None or core or config.home(("profiles", name)) is not None:
             continue
         words = " ".join(selector.select for selector in [*profile.show, *profile.hide]).split()
         said = config.data["profiles"][name]
         without = [] if any(word.startswith("table:") for word in words) else tables
-        hidden = [*said.get("hide", []), *without]
-        alone = nested(("profiles", name), {"only": said["show"], **({"hide": hidden} if hidden else {})})
+        hidden = [*said.get("hide", []), *(tables if of_tables else without)]
+        shown = {"show" if of_tables else "only": said["show"]}
+        alone = nested(("profiles", name), shown | ({"hide": hidden} if hidden else {}))
         edit = f"{in_flow(alone)[1:-1]} shows these alone" + "; without `table:*` the tables, too" * bool(without)
         fix = "drop it" if name == "full" else edit
-        yield f"`show` of the profile `{name}` adds nothing, as a profile without `only` shows all; {fix}"
+        everything = "all tables" if of_tables else "all"
+        yield f"`show` of the profile `{name}` adds nothing, as a profile without `only` shows {everything}; {fix}"
 
 
 def unread(config: Composed, plan: Plan) -> Iterator[str]:

@@ -13,19 +13,27 @@ from typing import Any
 from declog.errors import Path, Problem, elsewhere, in_flow, nearest, nested
 from declog.errors.elsewhere import SYNONYMS
 from declog.language.dtypes import AXES
-from declog.language.fixes import alert_keys, best_so_far, bins, chosen_rows, idioms, lists_as_maps, wrong_forms
+from declog.language.fixes import (
+    alert_keys,
+    best_so_far,
+    bins,
+    chosen_rows,
+    idioms,
+    lists_as_maps,
+    profiles,
+    wrong_forms,
+)
 from declog.language.fixes.earlier_steps import BEFORE, CHANGES, RATIOS, SLOPES
 from declog.language.fixes.labelled_rows import of_labelled_rows, of_labelled_table
 from declog.language.fixes.library_calls import SPANS, as_rate, of_level_beside
 from declog.language.fixes.other_tools import of_axis, of_other_tools, of_verb
-from declog.language.fixes.tracker_names import ids_of
 from declog.language.fixes.unknown_names import of_fewer_values
 from declog.language.fixes.wrong_types import bucketed, declared_before, edges_of
 from declog.language.keys import SECTIONS, entries, entry_names, keys, keys_at, model_of, section_of, sections_with
 from declog.language.model import Scalar
 from declog.language.notation import OF_PARTS, both, is_reduction, of_parts, reduced, signal_of
 from declog.language.smoothing import MOST, Smoothing
-from declog.language.spec import COMBINE, AboutSpec, LogSpec, MetricSpec, ProfileSpec, SignalSpec
+from declog.language.spec import COMBINE, AboutSpec, LogSpec, MetricSpec, SignalSpec
 from declog.language.tree import at, listed, map_at
 
 EXTENDS = elsewhere.words("bases")  # words for the defaults list
@@ -170,7 +178,7 @@ def _of_entry(section: str, word: str, name: str, entry: Any, data: Mapping[str,
         case "tables":
             return of_labelled_table(word, entry) or chosen_rows.of_rows("tables", word, "filter", entry)
         case "profiles":
-            return _of_extended(word, name, entry, data) or _moved_of_profile(word, name, entry)
+            return profiles.of_extended(word, name, entry, data) or profiles.of_tables(word, name, entry)
         case "alerts":
             fix = of_fewer_values(word, name, entry, map_at(data, "metrics"))
             return fix or alert_keys.moved(word, name, entry, data)
@@ -410,41 +418,3 @@ def _rewritten(name: str, entry: Mapping[str, Any], key: str, **new: Any) -> str
 
 
 _OBSERVED = keys(SignalSpec).keys() - keys(MetricSpec).keys()  # keys of signals only
-
-
-def _moved_of_profile(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
-    """The fix for `tables` of a profile, which hides tables: those of a map, and all for `[]`."""
-    named = [f"table:{table}" for table in entry[key]] if isinstance(entry[key], Mapping) else []
-    if key != "tables" or (entry[key] and not named):
-        return None
-    hidden = [*_words(entry.get("hide")), *(named or ["table:*"])]
-    alone = name != "slim" and "only" not in entry and entry.get("show")
-    return f"{name}: {in_flow({'only': alone, 'hide': hidden})}" if alone else in_flow({"hide": hidden})[1:-1]
-
-
-def _of_extended(key: str, name: str, entry: Mapping[str, Any], data: Mapping[str, Any]) -> str | None:
-    """The fix for `extends: slim` of a profile: the selections of both profiles in one entry."""
-    profiles, metrics = map_at(data, "profiles"), map_at(data, "metrics")
-    if key == "every" and entry[key] == 1:  # the default of sinks
-        key = next((word for word in _EXTENDING if word in entry), key)
-        if key == "every":
-            return "drop it: a sink shows each log event anyway"
-    if key not in _EXTENDING:
-        return None
-    (base, *further) = _words(entry[key]) or [None]
-    spec = {"only": ["tag:core"], **(profiles.get("slim") or {})} if base == "slim" else profiles.get(base)
-    if further or base == name or not isinstance(spec, Mapping) or key in spec:
-        return None
-    rest = {word: value for of in (spec, entry) for word, value in of.items() if word in _BESIDE_SELECTION}
-    shown = [id for of in (spec, entry) for part in ("only", "show") for id in ids_of(_words(of.get(part)), metrics)]
-    hidden = [id for of in (spec, entry) for id in ids_of(_words(of.get("hide")), metrics)]
-    edit = ({"only": shown} if "only" in spec else {}) | ({"hide": hidden} if hidden else {})
-    return f"{name}: {in_flow(edit | rest)}"
-
-
-_BESIDE_SELECTION = keys(ProfileSpec).keys() - {"only", "show", "hide"}
-_EXTENDING = ("extends", "base", "inherit", "inherits", "parent", "from")
-
-
-def _words(value: Any) -> list[Any]:
-    return [] if value is None else listed(value)
