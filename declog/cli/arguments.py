@@ -23,6 +23,13 @@ class Wrong(Exception):
         super().__init__(f"declog: {message}" + (f"\n  fix: {fix}" if fix else ""))
 
 
+def options(args: argparse.Namespace, *, config: bool = True) -> list[str]:
+    """The options of a command line that choose a config, and a module for its functions; the modules alone."""
+    chosen = [("--config-dir", args.config_dir), ("--config-name", args.config_name)] if config else []
+    chosen += [("--import", module) for module in args.modules or ()]
+    return [word for option, value in chosen if value for word in (option, value)]
+
+
 class Parser(argparse.ArgumentParser):
     """The options and words of one verb."""
 
@@ -36,6 +43,7 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+        self.set_defaults(verb=verb)
 
     def config(self, help: str = "a preset, a YAML file or a run's folder, then overrides") -> None:
         """Add the arguments of a config: its name, overrides, and the folder of an application's own files."""

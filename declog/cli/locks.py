@@ -1,11 +1,13 @@
 """``declog.lock``: a record of what configs log, which shows whether an upgrade changes that.
 
-Each config has an entry, named by its words on the command line. An entry has the packages with their versions, and
-every output, table, profile, alert and signal in words, with a digest of everything that decides its values.
+Each config has an entry, named by its words and options on the command line. An entry has the packages with their
+versions, and every output, table, profile, alert and signal in words, with a digest of everything that decides its
+values.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import shlex
 from collections.abc import Mapping, Sequence
@@ -14,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from declog import distribution
-from declog.cli.arguments import Wrong
+from declog.cli.arguments import Parser, Wrong, options
 from declog.cli.differences import differences, text
 from declog.cli.output import BOLD, paint
 from declog.config.upgrades import ENTRIES, LOCK, ids
@@ -28,6 +30,7 @@ FORMAT = 1
 WRITE = "declog check CONFIG --lock"
 SECTIONS = ("outputs", "tables", "profiles", "alerts", "signals")
 Locked = Mapping[str, Mapping[str, Any]]
+Targets = Mapping[str, tuple[argparse.Namespace, Sequence[str]]]  # by the name of the entry
 
 
 def read() -> Locked:
@@ -55,23 +58,34 @@ def write(locked: Locked) -> None:
     Path(NAME).write_text(head + text, encoding="utf-8")
 
 
-def key(words: Sequence[str]) -> str:
-    """The name of a config in the lock: its words on the command line."""
-    return shlex.join(words) or "grpo"
+def key(args: argparse.Namespace, words: Sequence[str]) -> str:
+    """The name of a config in the lock: its words on the command line, behind the options that choose it."""
+    return shlex.join([*options(args), *words]) or "grpo"
 
 
-def targets(locked: Locked, requested: Sequence[Sequence[str]] | None) -> list[list[str]]:
+def targets(args: argparse.Namespace, locked: Locked, requested: Targets) -> Targets:
     """The configs to compare: the requested ones, or all; each must be in the lock."""
-    for words in requested or ():
+    chosen = requested if args.words or args.config_name is not None else {}
+    for _, words in chosen.values():
         if words and words[0].endswith(".lock"):
             reason = f"`{words[0]}` is no config: the lock is {NAME}, which `declog check --lock` writes"
             raise Wrong(reason, "leave it out")
-    missing = [key(words) for words in requested or () if key(words) not in locked]
+    missing = [name for name in chosen if name not in locked]
     if not locked:
         raise Wrong(f"there is no {NAME} here", f"declog check {missing[0] if missing else 'CONFIG'} --lock")
     if missing:
         raise Wrong(f"`{missing[0]}` is not in {NAME}", f"declog check {missing[0]} --lock")
-    return [list(words) for words in requested] if requested is not None else [shlex.split(line) for line in locked]
+    return chosen or {line: _of_line(args, line) for line in locked}
+
+
+def _of_line(args: argparse.Namespace, line: str) -> tuple[argparse.Namespace, list[str]]:
+    """The arguments and the words of an entry, with the options of this command line that the entry leaves open."""
+    parser = Parser("check", "an entry", "")
+    parser.config()
+    entry = parser.parse_intermixed_args(shlex.split(line))
+    modules = [*(args.modules or ()), *(entry.modules or ())]
+    said = {name: value for name, value in vars(entry).items() if value}
+    return argparse.Namespace(**{**vars(args), **said, "modules": modules}), entry.words
 
 
 def entry(plan: Plan, config: Composed) -> dict[str, Any]:
@@ -112,9 +126,8 @@ def packages(plan: Plan, config: Composed) -> dict[str, str]:
     return dict(sorted(named.items()))
 
 
-def changes(locked: Locked, words: Sequence[str], now: Mapping[str, Any]) -> str:
-    """The differences from the lock, in words; empty if there are none."""
-    before = locked[key(words)]
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """The differences from the entry of the lock, in words; empty if there are none."""
     old, new = ({title: _facts(side.get(title)) for title in SECTIONS} for side in (before, now))
     if not (changed := differences(old, new, renamed=True)):
         return ""

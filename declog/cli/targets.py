@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from declog.cli import suggestions
-from declog.cli.arguments import DIVIDER, Wrong
+from declog.cli.arguments import DIVIDER, Wrong, options
 from declog.cli.output import hide
 
 if TYPE_CHECKING:
@@ -71,9 +71,9 @@ def chosen(args: argparse.Namespace) -> Composed:
     return configured(args, args.words)
 
 
-def configured(args: argparse.Namespace, words: Sequence[str]) -> Composed:
-    """The configuration that ``words`` name: at most one config, then overrides."""
-    from declog.config.compose import composed, named, overridden, project_folder
+def configured(args: argparse.Namespace, words: Sequence[str], sides: Sequence[Sequence[str]] = ()) -> Composed:
+    """The configuration that ``words`` name: at most one config, then overrides; one of ``sides`` that are compared."""
+    from declog.config.compose import composed, in_application, named, overridden, project_folder
     from declog.config.origin import Origin
 
     imported(args)
@@ -94,7 +94,19 @@ def configured(args: argparse.Namespace, words: Sequence[str]) -> Composed:
         origin = Origin(args.config_name, config_dir=folder, application=True)
     config = composed(replace(overridden(origin, overrides), imports=tuple(args.modules or ())))
     hide(config.masked)
-    return config
+    flags = [f"--{name}" for name, value in vars(args).items() if value is True]
+    of_sides = [
+        [f"declog={Path(word).stem}" if is_name(word) else in_application(word) for word in side]
+        for side in sides or [words]
+    ]
+    rest = " ".join([*options(args, config=False), *flags, " -- ".join(map(" ".join, of_sides))])
+    problems = tuple(
+        replace(problem, fix=f"{str(problem.fix).replace(' check ', f' {args.verb} ')} {rest}")
+        if problem.message_key == "DL103.of_application"
+        else problem
+        for problem in config.problems
+    )
+    return replace(config, problems=problems)
 
 
 def imported(args: argparse.Namespace) -> None:

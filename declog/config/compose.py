@@ -70,7 +70,7 @@ def compose(
     if overrides and isinstance(config, Composed) and config.origin is not None and not config.origin.running:
         return composed(overridden(replace(config.origin, overrides=()), [*config.overrides, *overrides]))
     if overrides and config is not None:
-        raise _refused("DL101.composed", "overrides", lines=" ".join(map(_in_application, overrides)))
+        raise _refused("DL101.composed", "overrides", lines=" ".join(map(in_application, overrides)))
     return config if isinstance(config, Composed) else of_config(config)
 
 
@@ -103,7 +103,7 @@ def _not_of_application() -> None:
         log.warning("%s is for the application's configuration, and this config is another: declog.start(cfg)", shown)
 
 
-def _in_application(line: str) -> str:
+def in_application(line: str) -> str:
     """An override of a config as the command line of an application takes it."""
     sign, key, value = re.fullmatch(r"([+~]*)(?:declog\.)?([^=]*)=?(.*)", line, re.DOTALL).groups()  # type: ignore[union-attr]
     return pasted(f"~{GROUP}.{key}" if sign == "~" else f"++{GROUP}.{key}={taken(value)}")

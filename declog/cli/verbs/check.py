@@ -42,8 +42,9 @@ SUMMARY = "compile configs and report all their errors"
 
 @dataclass
 class Checked:
-    """The result for one config. ``changes`` are the differences from its lock, in words."""
+    """The result for one config, with the name of its entry in a lock. ``changes`` are the differences, in words."""
 
+    key: str
     words: Sequence[str]
     config: Composed | None = None
     plan: Plan | None = None
@@ -81,22 +82,24 @@ def run(args: argparse.Namespace) -> int:
     if args.lock and args.locked:
         raise Wrong("--lock writes the lock, and --locked compares with it", "one of them")
     locked = locks.read() if args.lock or args.locked else {}
-    configs = targets(args.words, sweep=args.multirun)
-    if args.locked or (args.lock and not args.words):
-        configs = locks.targets(locked, configs if args.words else None)
-    results = [_checked(args, words) for words in configs]
+    configs: locks.Targets = {
+        locks.key(args, words): (args, words) for words in targets(args.words, sweep=args.multirun)
+    }
+    if args.locked or (args.lock and not args.words and args.config_name is None):
+        configs = locks.targets(args, locked, configs)
+    results = [_checked(key, *config) for key, config in configs.items()]
     if args.fix and _fixed(results, quiet=args.format != "text"):
-        results = [_checked(args, words) for words in configs]
+        results = [_checked(key, *config) for key, config in configs.items()]
     if args.lock or args.locked:
         entries = {
-            locks.key(result.words): locks.entry(result.plan, result.config)
+            result.key: locks.entry(result.plan, result.config)
             for result in results
             if result.plan is not None and result.config is not None
         }
         if args.locked:
             for result in results:
-                now = entries.get(locks.key(result.words))
-                result.changes = "" if now is None else locks.changes(locked, result.words, now)
+                now = entries.get(result.key)
+                result.changes = "" if now is None else locks.changes(locked[result.key], now)
         elif all(result.error is None for result in results):
             locks.write({**locked, **entries})
     if (version := namesake()) is not None:
@@ -111,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
     return max(result.code(strict=args.strict) for result in results)
 
 
-def _checked(args: argparse.Namespace, words: Sequence[str]) -> Checked:
+def _checked(key: str, args: argparse.Namespace, words: Sequence[str]) -> Checked:
     clock = [time.perf_counter()]
     from functools import partial
 
@@ -124,7 +127,7 @@ def _checked(args: argparse.Namespace, words: Sequence[str]) -> Checked:
     from declog.replay.prepared import faults
 
     clock.append(time.perf_counter())
-    done = Checked(words)
+    done = Checked(key, words)
     try:
         done.config = config = configured(args, words)
         clock.append(time.perf_counter())
@@ -227,7 +230,6 @@ def _print(results: Sequence[Checked], args: argparse.Namespace) -> None:
 
 def _lines(result: Checked, plan: Plan, args: argparse.Namespace, *, several: bool) -> Iterator[str]:
     """The lines for a config that compiles."""
-    from declog.cli import locks
     from declog.cli.targets import is_name
     from declog.language.nodes import LOGGED
 
@@ -254,7 +256,7 @@ def _lines(result: Checked, plan: Plan, args: argparse.Namespace, *, several: bo
     if result.changes:
         yield f"{result.changes}\n"
         yield wrapped(visible(label), f"{paint('changed', YELLOW)} ", 3)
-        yield f"  fix: declog check {locks.key(result.words)} --lock, where that is wanted"
+        yield f"  fix: declog check {result.key} --lock, where that is wanted"
     else:
         yield wrapped(visible(label), f"{paint('ok', GREEN)} ", 3)
     for name, seconds in result.timings.items() if args.timings else ():

@@ -38,8 +38,8 @@ def run(args: argparse.Namespace) -> int:
     from declog.cli.targets import configured
     from declog.plans.words import facts
 
-    first, second = _sides(args.words, application=args.config_name is not None)
-    before, after = plan(configured(args, first)), plan(configured(args, second))
+    sides = _sides(args.words, application=args.config_name is not None)
+    before, after = (plan(configured(args, side, sides)) for side in sides)
     changes = differences(facts(before, after), facts(after, before))
     answer(args, {"same": not changes, "changes": changes}, [text(changes) or "they log the same"])
     return int(bool(changes) and args.strict)
