@@ -6,7 +6,6 @@ The composer of ``declog.start`` composes them, and takes the same overrides.
 from __future__ import annotations
 
 import argparse
-import importlib
 import io
 import itertools
 import re
@@ -111,14 +110,16 @@ def configured(args: argparse.Namespace, words: Sequence[str], sides: Sequence[S
 
 def imported(args: argparse.Namespace) -> None:
     """Import the modules of ``--import``, with the search path of ``python -m``, and the project's modules."""
-    from declog.config.project import load_imports
+    from declog.config.project import import_script, load_imports
 
     load_imports()
     if args.modules and "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     for name in args.modules or ():
         try:
-            importlib.import_module(name)
+            import_script(name)
+        except SystemExit:
+            raise Wrong(f"--import {name} runs the script", 'end it in `if __name__ == "__main__": main()`') from None
         except ImportError as error:
             fix = f"--import {name.removesuffix('.py').replace('/', '.')}" if name.endswith(".py") else None
             raise Wrong(f"--import {name}: {error}", fix) from None

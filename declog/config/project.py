@@ -10,9 +10,11 @@ the working directory and above it, never beside a config.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -54,12 +56,33 @@ def config_dir(directory: FilePath | None = None) -> FilePath | None:
     return folder
 
 
+def import_script(name: str) -> None:
+    """Import a module, which may be an application's script: what `hydra.main` decorates does not run meanwhile."""
+    import hydra
+
+    main, importing = hydra.main, [True]
+
+    def main_later(*args: Any, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        def decorated(task: Callable[..., Any]) -> Callable[..., Any]:
+            run = main(*args, **options)(task)
+            return functools.wraps(task)(lambda *values: None if importing else run(*values))
+
+        return decorated
+
+    hydra.main = main_later
+    try:
+        importlib.import_module(name)
+    finally:
+        hydra.main = main
+        importing.clear()
+
+
 def _load(name: str, file: FilePath) -> None:
     if name in sys.modules:
         return
     sys.path.append(str(file.parent))  # last, so that the project hides no other module
     try:
-        importlib.import_module(name)
+        import_script(name)
     except Exception as error:
         raise _wrong(file, "DL403.imports", table=TABLE, name=name, error=error) from error
     finally:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hydra
 import pytest
 from omegaconf import OmegaConf
 
@@ -47,6 +48,12 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield tmp_path
     sys.modules.pop(MODULE, None)
     DEFAULT.discard("declog_test_double")
+
+
+@pytest.fixture
+def importable(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder's modules are on the path, as those of the working directory are by `--import`."""
+    monkeypatch.syspath_prepend(project)
 
 
 def says(folder: Path, text: str) -> None:
@@ -211,3 +218,25 @@ def test_an_installed_package_that_does_not_name_its_presets(
     (info / "entry_points.txt").write_text("[declog.presets]\ndeclog_test_team = declog_test_team.conf\n")
     monkeypatch.syspath_prepend(str(project / "work"))  # what is installed is read once for each path
     assert main(["check", "mine.yaml"]) == 0
+
+
+@pytest.mark.parametrize("way", ["option", "table"])
+@pytest.mark.parametrize("decorator", ["import hydra\n@hydra.main", "from hydra import main as start\n@start"])
+def test_an_imported_script_does_not_run(way: str, decorator: str, project: Path, importable: None) -> None:
+    """Class: functions stand in the script of an application that calls its decorated `main()` at the end."""
+    script = project / f"{MODULE}.py"
+    script.write_text(f"{CODE}\n{decorator}(version_base='1.3')\ndef run(cfg):\n    1 / 0\n\nrun()\n", "utf-8")
+    says(project, f"[tool.declog]\nimports = ['{MODULE}']\n" if way == "table" else "")
+    Path("mine.yaml").write_text(
+        "signals: {any: {r: completion}}\nmetrics: {d: mean(declog_test_double(r))}\n", "utf-8"
+    )
+    assert main(["check", "mine.yaml", *(["--import", MODULE] if way == "option" else [])]) == 0
+    assert hydra.main.__module__ == "hydra.main"
+
+
+def test_an_imported_script_that_reads_the_command_line(project: Path, importable: None, capsys: Any) -> None:
+    """Class: a script of another kind that runs at import; the answer is its guard."""
+    code = "import argparse\nargparse.ArgumentParser().parse_args(['--import'])\n"
+    (project / f"{MODULE}.py").write_text(code, encoding="utf-8")
+    assert main(["check", "grpo", "--import", MODULE]) == 2
+    assert 'fix: end it in `if __name__ == "__main__": main()`' in capsys.readouterr().err
