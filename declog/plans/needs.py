@@ -110,9 +110,14 @@ def signals_of(plan: Plan) -> dict[str, Clauses]:
             clauses[op.id] |= {groups}
     ids = {op.key: op.id for op in plan.outputs}
     formulas = {op.id: op for op in plan.formulas}
+    instead = {op.key: ids[op.prefer] for op in plan.metrics if op.prefer is not None}
     for id in ordered(needs(plan.outputs))[0]:
         if id in formulas:
-            clauses[id] |= _clauses(formulas[id].expr, "", {key: clauses[other] for key, other in ids.items()})
+            of_metrics = {
+                key: _either(clauses[other], clauses[instead[key]]) if key in instead else clauses[other]
+                for key, other in ids.items()
+            }
+            clauses[id] |= _clauses(formulas[id].expr, "", of_metrics)
     return clauses
 
 
@@ -249,9 +254,14 @@ def _clauses(node: Node, phase: str, columns: Mapping[str, Clauses]) -> Clauses:
         return NOTHING
     parts = [_clauses(arg, phase, columns) for arg in node.args]
     if node.op == "if" and (asks(node.args[0]) or node.args[0].type.axis in (None, Axis.STEP, Axis.ALL)):
-        both = {tuple(sorted({*one, *other})) for one in parts[1] for other in parts[2]}
-        return parts[0] | both if len(both) <= MOST else parts[0]
+        return parts[0] | _either(parts[1], parts[2])
     return NOTHING.union(*parts)
+
+
+def _either(one: Clauses, other: Clauses) -> Clauses:
+    """The signals without which neither of two values comes."""
+    both = {tuple(sorted({*clause, *second})) for clause in one for second in other}
+    return frozenset(both) if len(both) <= MOST else NOTHING
 
 
 def _of_groups(op: MetricOp) -> bool:

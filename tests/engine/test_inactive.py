@@ -252,6 +252,22 @@ def test_one_of_two_sides_is_enough(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert missing == dict.fromkeys(("spread", "none", "side", "f"), "a or b never came")
 
 
+@pytest.mark.parametrize("combine", ["lag(1)", "lag(2)"])
+def test_a_formula_of_earlier_values_is_not_inactive_at_the_first(
+    combine: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Class: the metric that it reads has values by its `prefer`; the formula has some from a later log event on."""
+    before = {"formula": "length.mean", "combine": combine, "log": False}
+    config = {"defaults": ["grpo"], "metrics": {"before": before, "growth": {"formula": "length.mean / before"}}}
+    with declog.start(config, sinks=[MemorySink()], output_dir=tmp_path) as log:
+        for step in range(4):
+            with log.step(step):
+                log.observe(reward=[0.0, 1.0], length=[1, 2 + step])
+            log.flush(wait_s=60)
+            assert "length" not in log.missing and "growth" not in log.missing
+    assert "growth" not in caplog.text
+
+
 def test_what_has_values_is_not_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Rows that no condition chose, one value of two, a given number and what is switched off are not inactive."""
     config = {

@@ -88,7 +88,7 @@ class Inactive:
         """Note the phases whose rows are in no groups. Rows of an evaluation need not fit `axes.group.size`."""
         misfits = self._modes[mode].misfits
         for phase, frame in frames.items():
-            if phase in misfits or (frame.misfit is None and frame.ungrouped is not True):
+            if phase in misfits or frame.ungrouped is not True:  # groups of one have no std, which is no fault
                 continue
             ids = "" if frame.grouping is None or frame.has(GROUP_ID) else listed(frame.grouping.of, SIGNALS, "or")
             if frame.misfit is None:
