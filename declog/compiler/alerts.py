@@ -174,7 +174,7 @@ def _values(draft: Draft, condition: Node) -> dict[str, Node]:
 def _is_value(name: str, node: Node) -> str:
     """The template of `kl is 0.7`; a label and a member have the name that trackers show."""
     several = node.type.family or node.op == "member" or not {LABEL, LABELLED}.isdisjoint(dict(node.params))
-    return f"{{{name}:{NAME}}} is {{{name}:.6g}}" if several else f"{name} is {{{name}:.6g}}"
+    return f"{{{name}:{NAME}}} is {{{name}}}" if several else f"{name} is {{{name}}}"
 
 
 def _as_read(draft: Draft, condition: Node, metric: Node) -> list[Node]:

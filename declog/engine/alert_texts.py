@@ -69,4 +69,4 @@ class _Text(string.Formatter):
             return self._named[name]
         if number is None or number == HIDDEN:
             return number or "absent"
-        return str(super().format_field(number, format_spec))
+        return str(super().format_field(number, format_spec or ("g" if number % 1 else ".15g")))

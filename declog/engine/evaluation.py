@@ -80,7 +80,8 @@ class Evaluation:
         if not any(due.values()):  # no rows came since the last log event
             if event.mode == "train" and not event.part and event.back is None:  # a resumed run may go back at once
                 periods = self._plan.periods if tail else tuple(due)
-                self._dispatcher.inactive.judge(event, periods, MetricValues())
+                tables = [op.id for op in self._plan.tables]
+                self._dispatcher.inactive.judge(event, periods, MetricValues(), tables)
             return {}
         if self._unseen and not asked:
             self._unseen = False

@@ -185,7 +185,7 @@ class Dispatcher:
             self._naming.add(named, period, of_period, window.partial is not None, prefix)
             built |= self._tables(period, window.table_views) if self._plan.tables else {}
         tables = [table for table in built.values() if table is not None]
-        self.inactive.judge(facts, due.keys(), results, [id for id in built if built[id] is None])
+        self.inactive.judge(facts, due.keys(), results, [op.id for op in self._plan.tables if built.get(op.id) is None])
         self._unseen_labels.judge(results)
         beside = beside or Beside()
         if partial is None and beside.compared:

@@ -49,9 +49,9 @@ def test_an_alert_fires_when_its_metric_leaves_its_bounds(tmp_path: Path) -> Non
     }
     sink = alerted(alerts, [0.2, 0.6, 0.7, 0.3, 0.05, 0.9], tmp_path)
     assert sink.alerts == [
-        (1, Alert("high", "error", "KL is 0.60 after 1.0 tokens")),
+        (1, Alert("high", "error", "KL is 0.60 after 1 tokens")),
         (4, Alert("low", "warn", "kl is 0.05: kl < 0.1")),
-        (5, Alert("high", "error", "KL is 0.90 after 5.0 tokens")),
+        (5, Alert("high", "error", "KL is 0.90 after 5 tokens")),
     ]
 
 
@@ -299,6 +299,7 @@ def test_a_text_shows_metrics_that_no_profile_shows(tmp_path: Path) -> None:
     ("alert", "text"),
     [
         ({"when": "kl > 0.5"}, "kl is 0.7: kl > 0.5"),
+        ({"when": "kl > 0.5", "text": "{kl} of {length.max}"}, "0.7 of 1"),
         ({"when": "length.max < 1"}, "length.max is 0: length.max < 1"),
         ({"when": "length.max - length.mean < 1 and kl > 0.5"},
          "length.max is 1, length.mean is 0.5, kl is 0.7: length.max - length.mean < 1 and kl > 0.5"),

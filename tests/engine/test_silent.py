@@ -114,3 +114,21 @@ def test_few_log_events_say_nothing(steps: int, tmp_path: Path, caplog: pytest.L
 def test_a_mode_that_did_not_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Without an evaluation its metric is not told of."""
     assert sorted(told(tmp_path, caplog, steps=range(11), evaluates=False)[1]) == sorted([*ALWAYS, *CHOSEN, "rare"])
+
+
+@pytest.mark.parametrize("idle", [range(0), range(12, 24)])
+def test_columns_of_a_table_whose_rows_come_last(idle: range, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Class: log events without rows of a table say nothing of its columns, nor do log events without any rows."""
+    config = {
+        "signals": {"rollout": {"r": "completion"}, "report": {"a": "completion", "b": "completion"}},
+        "metrics": {"r": "mean"}, "tables": {"all": {"columns": ["a"]}}, "sinks": [],
+    }  # fmt: skip
+    with declog.start(config, sinks=[sink := MemorySink()], output_dir=tmp_path) as log:
+        for step in [*range(12), *idle, 30]:
+            with log.step(step):
+                if step == 30:
+                    log.observe(a=[1.0, 2.0])
+                elif step not in idle:
+                    log.observe(r=[1.0])
+    assert "never came" not in caplog.text
+    assert [table.rows for _, records in sink.events for table in records.tables] == [2]

@@ -110,7 +110,7 @@ class Inactive:
     ) -> None:
         """Update the inactive metrics at a log event at which the windows of ``periods`` end.
 
-        ``results`` has the values of these windows. ``empty`` has the ids of the due tables that got no rows.
+        ``results`` has the values of these windows. ``empty`` has the ids of the tables that got no rows.
         """
         mode, state = event.mode, self._modes[event.mode]
         if not self.judges or (mode == "train" and not event.count):  # no step has ended
