@@ -29,7 +29,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self
 
-from declog.errors.elsewhere import SYNONYMS, same_signal
+from declog.errors.elsewhere import KNOWN, SYNONYMS, same_signal
 from declog.errors.messages import filled, messages
 from declog.errors.visible import blank, columns, visible, visible_lines, wrapped
 
@@ -138,14 +138,18 @@ _NEAR = re.compile(r"did you mean `([^`]+)`\?")  # the fix that ``did_you_mean``
 
 
 def did_you_mean(name: str, candidates: Iterable[str], *, what: str = "known names", otherwise: str = "") -> str:
-    """A fix line for an unknown name: the nearest known one, or ``otherwise`` and the list of all."""
+    """A fix line for an unknown name: the nearest known one, or ``otherwise`` and the list of all.
+
+    Of more than 20 names it shows those that other libraries know, too, before a config's own.
+    """
     names = sorted(candidates)
     close = nearest(name, names)
     if close is not None:
         return f"did you mean `{close}`?"
     if not names:
         return otherwise or f"there are no {what} here"
-    shown = f"{what}: {', '.join(names[:20])}{', ...' * (len(names) > 20)}"
+    some = sorted(sorted(names, key=lambda name: name not in KNOWN)[:20])
+    shown = f"{what}: {', '.join(some)}{', ...' * (len(names) > 20)}"
     return f"{otherwise}\n{shown}" if otherwise else f"one of the {shown}"  # alone it would read as a key
 
 

@@ -25,6 +25,7 @@ SYNONYMS: Mapping[str, str] = {
 }
 _WORDS = {name: tuple(words.split()) for name, words in (line.split(": ") for line in _lines("words.txt"))}
 SIGNALS = tuple(line.split() for line in _lines("signal_names.txt"))  # the names of one signal each
+KNOWN = frozenset(names[0] for names in SIGNALS)  # in declog's words
 _ALIKE = {name: names for names in SIGNALS for name in names}
 
 

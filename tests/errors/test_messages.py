@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import declog
-from declog.errors import InputError, Problem, rendered
+from declog.errors import InputError, Problem, did_you_mean, rendered
 from declog.errors.messages import PAGES, SEPARATOR, Message, filled, messages
 from declog.errors.pages import CODES, page
 
@@ -145,3 +145,12 @@ def test_an_error_with_a_message_is_of_its_class() -> None:
     assert (type(error), error.code, error.message, error.fix) == (
         InputError, "DL509", "it came after its generation was done", "await what gives it",
     )  # fmt: skip
+
+
+def test_of_many_names_those_that_others_know_are_shown() -> None:
+    """Class: a preset of 60 names, of which 20 are shown; a user knows its rewards, and none of its helpers."""
+    helpers = [f"aux_{number}" for number in range(30)]
+    shown = did_you_mean("has_digit", [*helpers, "rewards", "length", "truncated"], what="signals", otherwise="x")
+    names = shown.partition("signals: ")[2].split(", ")
+    assert {"rewards", "length", "truncated"} < {*names}
+    assert len(names) == 21 and names[:-1] == sorted(names[:-1])
