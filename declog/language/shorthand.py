@@ -94,7 +94,10 @@ class _Writer:
             of_step = at[0] == "signals" and at[1] in AXES and not AXES.keys() & {*words}  # a phase with an axis's name
             fix = f"{name}: {axis.replace('completion', str(at[1]))}" if of_step else f"{name}: {axis}"
             if words[0] in notation.PARTS and at[0] == "signals" and at[1] not in (words[0], f"{words[0]}s"):
-                fix = f"signals: {{{words[0]}s: {{{fix}}}}}{notation.OF_PARTS}"
+                keys = fix.replace(": step", ": completion")
+                rows = f"signals: {{{words[0]}s: {{{keys}}}}}{notation.OF_PARTS}"
+                of_step = words[0] == "call" and at[1] != "rollout"  # of `log.observe`, else of a tool
+                fix = f"{fix}, one number per call of `log.observe`; of tool calls, {rows}" if of_step else rows
             return Problem.of("DL202.no_axis", at, words=word, fix=fix)
         if at[0] == "metrics":
             return Problem.of("DL202.observe_axis", at, name=node.value, known=list(AXES))
