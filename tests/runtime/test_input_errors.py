@@ -119,6 +119,17 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         'a mean alone is `log.scalars({"reward_mean": x})`, or declare `signals: {any: {reward: {axis: step}}}`, '
         "if it is a number of the step",
     ),
+    "an epoch where rows are declared": (
+        {"length": 2},
+        "[DL503] `length` is declared int per completion, and int 2 came\n"
+        "  fix: observe a tensor, an array or a list with one value per completion, or declare "
+        "`signals: {any: {length: {axis: step, type: int}}}`, if it is a number of the step",
+    ),
+    "an epoch in a tensor where rows are declared": (
+        {"length": torch.tensor(2)},
+        "[DL503] `length` is declared int per completion: shape [completions] is expected, and a tensor of shape "
+        "() came\n  fix: one value per completion, or declare `signals: {any: {length: {axis: step}}}`",
+    ),
     "a float tensor for an int": (
         {"length": torch.ones(2)},
         "[DL504] `length` is declared int per completion, and a tensor of float32 came\n"

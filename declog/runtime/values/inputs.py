@@ -21,7 +21,7 @@ from declog.plans.ops import SignalOp
 from declog.runtime.recording.timing import Timed
 from declog.runtime.values.extras import plain_value, plain_values
 from declog.runtime.values.fixes import ADDED, columns_of, entry_of, fix_of
-from declog.runtime.values.shapes import array_fix, shape_fix, text_fix
+from declog.runtime.values.shapes import array_fix, mean_alone, shape_fix, text_fix
 from declog.runtime.values.tensors import FLOATS, INTEGERS, described_array, is_scalar, named_dtype, readable
 
 Tensor = torch.Tensor
@@ -64,8 +64,8 @@ def _accepted(op: SignalOp, label: str, value: Any) -> Observed:
     words = "axis: step, type: int" if isinstance(value, int) else "axis: step"
     of_step = f", or declare `{entry_of(op, words)}`, if it is a number of the step" if declares else ""
     raise InputError.of(
-        "DL503.tensor", label=label, declared=_declared(op), came=describe(value), axis=op.axis.label, name=op.source,
-        of_step=of_step,
+        "DL503.tensor", label=label, declared=_declared(op), came=describe(value), axis=op.axis.label,
+        mean=f", not their mean; {mean_alone(op.source)}" if isinstance(value, float) else "", of_step=of_step,
     )  # fmt: skip
 
 

@@ -19,6 +19,11 @@ _OF_PARAMETERS = re.compile(r"(\w+[_/])?(lr|learning_rate|weight_decay|momentum)
 _TEXTS = ("content", "text", "completion", "response", "output", "answer")  # keys whose value is a text
 
 
+def mean_alone(name: str) -> str:
+    """The call for one float where each row has a value: unlike an int, it may be the mean of the rows."""
+    return f'a mean alone is `log.scalars({{"{name}_mean": x}})`'
+
+
 def shape_fix(op: SignalOp, label: str, value: Any, call: CallValues = (), mask: str | None = None) -> str:
     """Return an edit that gives a value the expected shape; ``call`` has the signals of its call, which lacks ``mask``.
 
@@ -30,8 +35,10 @@ def shape_fix(op: SignalOp, label: str, value: Any, call: CallValues = (), mask:
     if op.axis is Axis.STEP:
         edit, axis = _of_step(label, value, ndim)
     elif ndim == 0 and not isinstance(value, Sequence):
-        said = f"one value per {op.axis.label}, as before it is reduced: `{label}=...` without `.mean()`"
-        return f'{said}; a mean alone is `log.scalars({{"{label}_mean": x}})`'
+        if "int" not in str(getattr(value, "dtype", "")):
+            said = f"one value per {op.axis.label}, as before it is reduced: `{label}=...` without `.mean()`"
+            return f"{said}; {mean_alone(label)}"
+        edit, axis = f"one value per {op.axis.label}", "step"
     elif op.axis is Axis.COMPLETION and ndim == 2:
         edit, axis = f"`{label}.flatten()` for groups of completions", "token"
         if rows == len(value):
