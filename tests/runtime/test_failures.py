@@ -328,3 +328,20 @@ def test_the_fix_of_an_integrations_failure_is_shown(caplog: pytest.LogCaptureFi
     failures.guarded("`log`", KeyError("x"), "the numbers are left out")
     assert "fix: close that run first\n       the values of this log event lack it; training goes on" in caplog.text
     assert "fix: the numbers are left out; training goes on" in caplog.text
+
+
+def test_a_cause_is_logged_and_written_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Class: the cause fails a whole log event, and then metrics of it one by one; the next event is another number."""
+    failures = Failures()
+    for step in (0, 1):
+        cause = f"rows of step {step} cannot be grouped"
+        failures.report(RuntimeFailure("DL507", cause, "set the size"))
+        for metric in ("a", "b"):
+            failure = RuntimeFailure("DL507", f"the metric `{metric}`: {cause}", "set the size")
+            failure.cause = cause
+            failures.report(failure)
+    assert len(caplog.records) == 1
+    assert failures.summary() == (
+        "3 failure(s): [DL507] rows of step 0 cannot be grouped (x2); [DL507] the metric `a`: the same (x2); "
+        "[DL507] the metric `b`: the same (x2)"
+    )

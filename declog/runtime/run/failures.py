@@ -30,6 +30,7 @@ class Failures:
     first: BaseException | None = None
     _names: dict[str, str] = field(default_factory=dict)  # by kind: the message of the first failure
     _times: Counter[str] = field(default_factory=Counter)  # the number of failures by that message
+    _causes_of: dict[str, str] = field(default_factory=dict)  # by that message: the cause of the first failure, if any
     _causes: set[str] = field(default_factory=set)  # the kinds of causes that were logged
     _guarded: dict[tuple[str, str], RuntimeFailure] = field(default_factory=dict)
 
@@ -63,17 +64,24 @@ class Failures:
         self.counts[name] = self.counts.get(name, 0) + count
         self._times[name] += 1
         self.first = self.first or raisable(error, name)
-        cause = _kind(error, error.cause) if isinstance(error, RuntimeFailure) and error.cause else name
+        failure = error if isinstance(error, RuntimeFailure) else None
+        self._causes_of.setdefault(name, failure.cause if failure else "")
+        cause = _kind(error, failure.cause or failure.message) if failure else name
         is_new = cause not in self._causes
         self._causes.add(cause)
         return is_new
 
     def summary(self) -> str:
-        """The number of kinds of failures, and each kind with how often it came, as text; empty if there were none."""
-        shown = []
+        """The number of kinds of failures, and each kind with how often it came, as text; empty if there were none.
+
+        A cause is written once.
+        """
+        shown: list[str] = []
         for name, times in self._times.items():
             rows = f", {self.counts[name]} rows" if self.counts[name] != times else ""
-            shown.append(f"{name.splitlines()[0]} (x{times}{rows})")
+            cause = self._causes_of[name]
+            text = name.replace(cause, "the same") if cause and any(cause in one for one in shown) else name
+            shown.append(f"{text.splitlines()[0]} (x{times}{rows})")
         return f"{len(shown)} failure(s): {'; '.join(shown)}" if shown else ""
 
     def guarded(self, what: str, error: BaseException, left_out: str) -> None:
