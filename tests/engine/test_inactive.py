@@ -227,6 +227,16 @@ def test_what_came_with_the_rollout_alone(tmp_path: Path, caplog: pytest.LogCapt
     assert told == [f"3 of 6 metrics are inactive: ratio, gap and both ({shared})"]
 
 
+def test_a_known_signal_is_named_beside_what_came_elsewhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Class: a user's own signal of the phase comes before `reward` in the alphabet, and says nothing to the reader."""
+    config = {"defaults": ["ppo"], "signals": {"rollout": {"acc": "completion bool"}}, "metrics": {"p": "p90(returns)"}}
+    with declog.start(config, sinks=[MemorySink()], output_dir=tmp_path) as log, log.step(0):
+        log.observe(reward=[0.0, 1.0], acc=[True, False], length=[2, 2])
+        tokens = np.ones((2, 2))
+        log.observe(logprobs=tokens, returns=tokens, completion_mask=tokens > 0)
+    assert "with length in rollout" in caplog.text and "with acc" not in caplog.text
+
+
 def test_what_nothing_reads_where_it_came_is_known_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A signal of two phases that no metric reads in the one of the call is not kept, and has come there."""
     config = {**TWO_PHASES, "metrics": TWO_PHASES["metrics"] | {"a": "mean(a)", "b": "mean(b)"}}

@@ -17,6 +17,7 @@ from declog.engine.spans import PHASE, Arrivals, ModeState, Span
 from declog.engine.tables.table import EXTRA
 from declog.engine.warnings.silent import Silent, SilentColumns
 from declog.errors import MissingSignalError
+from declog.errors.elsewhere import KNOWN
 from declog.errors.messages import listed
 from declog.language.dtypes import Axis
 from declog.language.moments import FORMULAS
@@ -337,6 +338,7 @@ class Inactive:
         (need, came), *_ = strays.items()
         names = list(dict.fromkeys(self._signals[need].source for need in sorted(strays)))
         alone = [one for one, op in self._signals.items() if one.phase == need.phase and op.homes == (one.phase,)]
+        alone.sort(key=lambda one: self._signals[one].source not in KNOWN)  # `reward` before one of the user
         beside = next((one for one in alone if one in state.spans), next(iter(alone), None))
         it, verb = ("them", "are") if len(names) > 1 else ("it", "is")
         fix = f"observe {it}{f' with {self._signals[beside].source}' if beside else ''} in {need.phase}"
