@@ -17,7 +17,7 @@ from declog.errors import Problem, did_you_mean, in_flow, nearest
 from declog.language.dtypes import NUMERIC, DType
 from declog.language.fixes import alert_keys
 from declog.language.fixes.modes import alert_of_mode, in_mode
-from declog.language.fixes.unknown_names import says_reward
+from declog.language.fixes.reward_functions import reward_function
 from declog.language.nodes import CONST, LABEL, LABELLED, METRIC, Node, label_of, walk
 from declog.language.notation import SIGNS, bounds
 from declog.language.spec import AlertSpec
@@ -64,7 +64,10 @@ def _of_no_metric(draft: Draft, name: str, spec: AlertSpec) -> Problem | None:
         entry = spec.model_dump(exclude_unset=True, by_alias=True)
         fix = alert_of_mode(name, entry, meant, of_mode[0], MetricScope(draft).metrics)
         return Problem.of("DL302.alert", ("alerts", name), name=name, fix=fix)
-    member = names.in_expression(draft, f"rewards/{name}/mean") if says_reward(name) else None
+    functions = draft.observed["rewards"].members if "rewards" in draft.observed else ()
+    function = reward_function(name, draft.output_keys, functions)
+    of_function = function in (name, *functions)  # `reward_collapse` is an alert about all rewards
+    member = names.in_expression(draft, f"rewards/{function}/mean") if of_function else None
     keys = [member] if member and member.startswith("member(") else list(draft.output_keys)
     shown = draft.metric_shown(name)
     near = shown.key if shown and shown.is_value else _named_in(name, keys)

@@ -223,7 +223,7 @@ def _edit(problem: Problem, data: Mapping[str, Any]) -> _Edit | None:
 def _instead_of_a_part(problem: Problem, near: re.Match[str] | None, fix: str) -> str | None:
     """The text that a fix writes in place of the marked part of a text; None if it writes something else."""
     matches = (
-        near if problem.span is not None else None,
+        near if problem.span is not None and problem.marked[-1:] != ")" else None,
         re.search(r"`([^`]+)`, of those one per group\Z", fix),  # of a group's completions, first each alone
         re.fullmatch(r"compare it, such as `([^`]+)`", fix),
         _OF_A_CALL.fullmatch(fix) if problem.marked.endswith(")") else None,

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, Never
 
 import declog
-from declog.errors import CommError, UsageError, in_flow
+from declog.errors import CommError, ConfigError, UsageError, in_flow
 from declog.errors.habits import instead_of_a_trainer, refuse_arguments, shown_at_the_call
 from declog.integrations import open_step
 from declog.integrations.hook import Hooks
-from declog.integrations.trl.capture import CAPTURE_SIGNALS, Capture
+from declog.integrations.trl.capture import CAPTURE_SIGNALS, Capture, distinct
 from declog.integrations.trl.ppo import LOOP_SIGNALS, Loop
 from declog.integrations.trl.report import MERGE, Report
 from declog.integrations.trl.samples import SAMPLE_SIGNALS, Samples
@@ -93,7 +93,7 @@ def attach(
     config = declog.compose(config, overrides)
     _refuse_other_method(trainer, support, config, overrides)
     constants = constants_of(trainer, support)
-    plan = declog.plan(config, constants=constants)
+    plan = _planned(trainer, support, config, constants)
     open_step.open_trackers(trainer, plan)
     options: dict[str, Any] = {"sinks": sinks, "output_dir": output_dir, "wait_s": wait_s, "start_s": start_s}
     merging: dict[str, Any] = {"merge": merge, "prefix": prefix, "deliver_s": deliver_s}
@@ -145,6 +145,18 @@ def detach(trainer: Any) -> None:
         finally:
             hooks.remove()
             delattr(trainer, MARK)
+
+
+def _planned(trainer: Any, support: Support, config: Any, constants: dict[str, Any]) -> declog.Plan:
+    """The plan of a config; fixes of its problems name the trainer's reward functions."""
+    try:
+        return declog.plan(config, constants=constants)
+    except ConfigError:
+        composed = config.origin is not None and not config.origin.running
+        if support.rollouts and composed and config.home(("signals", "rollout", "rewards")) is not None:
+            line = f"declog.signals.rollout.rewards.family={json.dumps(distinct(trainer.reward_func_names))}"
+            declog.plan(declog.compose(config, [line]), constants=constants)
+        raise
 
 
 def _presets(support: Support, constants: dict[str, Any], plan: declog.Plan) -> list[str]:

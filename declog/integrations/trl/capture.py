@@ -155,7 +155,7 @@ class Capture:
         if not trainer.model.training:
             generations = getattr(trainer, "num_generations_eval", generations)  # older versions lack it
         ends = ends_of(trainer)
-        names = _distinct(trainer.reward_func_names)
+        names = distinct(trainer.reward_func_names)
         mask, tool_mask = output["completion_mask"], output.get("tool_mask")
         shown = self._generated[2] if tool_mask is not None else None  # 1 for each token of the model
         signals = {
@@ -273,7 +273,7 @@ def _is_label(values: Sequence[Any]) -> bool:
     return bool(there) and all(isinstance(value, bool | int | float) for value in there)
 
 
-def _distinct(names: Sequence[str]) -> list[str]:
+def distinct(names: Sequence[str]) -> list[str]:
     """The names of reward functions, numbered where they repeat: TRL allows two of one name, such as two lambdas."""
     seen: Counter[str] = Counter()
     distinct = []

@@ -14,9 +14,10 @@ from declog.language.dtypes import ABOVE, AXES, MEMBER, DType
 from declog.language.fixes import best_so_far, bins, constants, earlier_steps, group_size, idioms, library_calls
 from declog.language.fixes.best_so_far import best_of_mode, best_of_steps, compared_with_itself, of_all_steps, so_far
 from declog.language.fixes.modes import MODES, in_mode, of_one_mode, of_split, without_mode
+from declog.language.fixes.reward_functions import refuse_reward, reward_function, reward_stem
 from declog.language.fixes.step_time import seconds_of
 from declog.language.fixes.tracker_names import in_formula
-from declog.language.nodes import BUILTIN, LABEL, LABELLED, MODE, Node
+from declog.language.nodes import BUILTIN, LABEL, LABELLED, MODE, Node, members_of
 from declog.language.notation import SIGNS, WORD, both, bounds, is_reduction, reduced
 from declog.language.parser import body_of, called, names_in, source_of, tree_of
 from declog.language.scope import Scope
@@ -68,12 +69,13 @@ def refuse_name(node: ast.Name, text: str, span: Span, scope: Scope) -> NoReturn
             refuse("DL302.time", text, span, name=name, here=f"{text[: span[0]]}{seconds}{text[span[1] :]}")
         if (defined := best or scope.definition(name) or _smoothed(name, scope)) is not None:
             refuse("DL302.undefined", text, span, name=name, fix=f"define it: metrics: {in_flow(defined)}")
+        function = reward_function(name, scope.names())
+        member = scope.of_tracker(f"rewards/{function}/mean") or ""
+        if function is not None and member.startswith("member("):
+            refuse_reward(function, member, text, span, scope)
         if scope.noun == "metric" and not near:
             fix = f"constants: {{{name}: 0.5}} for a number of the run; metrics: {{{name}: mean(...)}} for a metric"
             refuse("DL302.undefined", text, span, name=name, fix=fix)
-        member = scope.of_tracker(f"rewards/{name}/mean") if says_reward(name) else None
-        if member is not None and member.startswith("member("):
-            _refuse_reward(member, text, span, scope)
         if scope.noun == "metric" and nearest(name, near) is None:
             refuse("DL302.of_each_step", text, span, name=name, known=near)
         refuse("DL302.name", text, span, noun=scope.noun, name=name, known=near)
@@ -83,36 +85,17 @@ def refuse_name(node: ast.Name, text: str, span: Span, scope: Scope) -> NoReturn
     if (number := constants.example(name)) is not None:
         refuse("DL302.limit", text, span, name=name, known=near, number=number)
     rewards = scope.resolve("rewards")
-    of_function = isinstance(rewards, Node) and rewards.type.family
-    if says_reward(name):
-        columns = (other for other in scope.names() if says_reward(other))
-        heads = {one[: one.rindex("_")]: one for one in columns if scope.declaration(one).startswith("completion")}
-        if heads:  # this config declares rewards by their functions, each a signal
-            head = nearest(name[: name.rindex("_")], heads)
-            near = [heads[head]] if head else []
-        elif of_function:
-            _refuse_reward(f"member(rewards, '{name}')", text, span, scope)
-    member = f"; the values of a reward function: member(rewards, '{name}')" if of_function else ""
+    of_function, heads = isinstance(rewards, Node) and rewards.type.family, {}
+    functions = members_of(rewards) or () if isinstance(rewards, Node) else ()
+    function = reward_function(name, scope.names(), functions)
+    if (stem := reward_stem(name, scope.names())) is not None:
+        columns = (other for other in scope.names() if scope.declaration(other).startswith("completion"))
+        heads = {head: one for one in columns if (head := reward_stem(one)) is not None}
+        near = [heads[head]] if (head := nearest(stem, heads)) else []
+    if of_function and function is not None and not heads:  # no signals are the rewards of functions
+        refuse_reward(function, f"member(rewards, '{function}')", text, span, scope, functions)
+    member = f"; the values of a reward function: member(rewards, '{name}')" if of_function and not functions else ""
     refuse("DL302.signal", text, span, name=name, known=near, member=member)
-
-
-_OF_ALL = elsewhere.words("of_all")
-
-
-def says_reward(name: str) -> bool:
-    """Whether a name may be a reward function's, ``format_reward``, and not `reward` or a total, `mean_reward`."""
-    *words, last = name.split("_")
-    return bool(words) and last in ("reward", "rewards") and words[0] not in _OF_ALL
-
-
-def _refuse_reward(member: str, text: str, span: Span, scope: Scope) -> NoReturn:
-    """Refuse the name of a reward function; the fix is ``member``, its member of the family of rewards."""
-    name = text[slice(*span)]
-    close = nearest(name, (one for one in scope.names() if {*one.split("_")} <= {*name.split("_")}))
-    other = f"; of a column: signals: {{any: {{{name}: completion}}}}" if scope.noun == "signal" else ""
-    other += f"; or did you mean `{close}`?" if close else ""
-    fix = f"write `{text[: span[0]]}{member}{text[span[1] :]}`, if that is a reward function{other}"
-    refuse("DL302.reward", text, span, name=name, noun=scope.noun, fix=fix)
 
 
 def of_fewer_values(key: str, name: str, entry: Mapping[str, Any], metrics: Mapping[str, Any]) -> str | None:

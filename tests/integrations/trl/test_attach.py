@@ -129,6 +129,33 @@ def test_a_file_on_the_preset_of_the_other_method(model: Path, tmp_path: Path) -
         declog.attach(trainer, "trl_grpo", ["every=2"])
 
 
+@pytest.mark.parametrize(
+    ("override", "fix"),
+    [
+        ("metrics.a=p95(reward_1)", "p95(member(rewards, 'second_2'))"),
+        ("metrics.a=p95(reward_first)", "p95(member(rewards, 'first'))"),
+        ("metrics.a=p95(first)", "p95(member(rewards, 'first'))"),
+        ("metrics.a=p95(judge)", "declare what you observe"),
+        ("alerts.reward_0=< 1", "member(rewards.mean, 'second') < 1.0"),
+    ],
+)
+def test_a_reward_function_as_a_name_of_ones_own(override: str, fix: str, model: Path, tmp_path: Path) -> None:
+    """Class: names of reward functions in a config; the trainer knows its functions, and shows no others."""
+
+    def first(completions: list[str], **_: Any) -> list[float]:
+        return [float(len(text)) for text in completions]
+
+    def second(completions: list[str], **_: Any) -> list[float]:
+        return [1.0] * len(completions)
+
+    trainer = cases.trainer_of(Case(), model, tmp_path, rewards=[second, second, first])
+    with pytest.raises(declog.ConfigError) as caught:
+        declog.attach(trainer, overrides=[*STRICT, override])
+    shown = str(caught.value).replace("'\"'\"'", "'")
+    assert fix in shown
+    assert ("judge" in override) == ("member(" not in shown)
+
+
 def test_attached_on_one_rank_only(model: Path, tmp_path: Path) -> None:
     """An error that says so, on whichever rank it is."""
     two_ranks("alone", model, tmp_path)
