@@ -87,6 +87,8 @@ def _not_searched(name: str, folder: FilePath | None) -> str | None:
     """The fix for a preset whose file lies below the working directory, or below ``folder``; None without one."""
     patterns = [f"{'*/' * depth}{glob.escape(name)}.yaml" for depth in range(4)]
     below = [path for top in (FilePath(), folder or FilePath()) for pattern in patterns for path in top.glob(pattern)]
+    if folder is not None and (folder / f"{name}.yaml").is_file():
+        return f"`- {name}` alone in a config; an application has its configs in a folder `{GROUP}` beside its own file"
     if not (files := [*files_named(name), *below]):
         return None
     file, conf = files[0], files[0].parent

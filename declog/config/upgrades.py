@@ -179,7 +179,7 @@ def _explained(config: Composed, problem: Problem) -> Problem:
     if (before := _versions(section, name)) is not None:
         return replace(Problem.of("DL407.removed", problem.path, what=what, name=name, homes=shipped, before=before,
                                   near=near), replacement=None)  # fmt: skip
-    says = section == "metrics" and f"{name}: " in str(problem.fix)  # a fix that defines it
+    says = f"{', and `' * (section != 'metrics')}{name}: " in str(problem.fix)  # a fix that defines it
     if not _completes(config, problem.path) or says or str(problem.fix).startswith(f"{name}: "):
         return problem
     deletion = f"or delete it: {shipped} {'has' if len(homes) == 1 else 'have'} no {what} `{name}` to change{near}"

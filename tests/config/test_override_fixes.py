@@ -85,3 +85,14 @@ def test_an_expression_with_commas_in_a_metric_that_the_fix_defines() -> None:
     defined, named = shlex.split(str(refused.value.problems[0].fix))
     assert defined == '++declog.metrics.maximum_kl_smooth={formula: "maximum(kl, 0)", combine: "ema(0.9)"}'
     declog.plan("grpo", [defined, named])
+
+
+@pytest.mark.parametrize("line", ["eval_reward=< 5", "eval_reward.below=5", "reward_eval=< 5"])
+def test_an_alert_of_one_mode(line: str) -> None:
+    """Class: alerts on a metric of evaluations; two overrides, the metric of that mode and the alert, and no more."""
+    with pytest.raises(declog.ConfigError) as refused:
+        declog.plan("trl_grpo", [f"+alerts.{line}"])
+    metric, alert = map(shlex.split, str(refused.value.problems[0].fix).splitlines())
+    assert metric == ["++declog.metrics.reward_eval={expr: reward, over: batch, where: \"mode == 'eval'\"}"]
+    assert alert == [f'++declog.alerts.{line[:11]}={{when: "reward_eval < 5.0"}}']
+    assert line[:11] in [op.id for op in declog.plan("trl_grpo", [*metric, *alert]).alerts]

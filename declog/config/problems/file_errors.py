@@ -45,7 +45,7 @@ def file_problem(loader: Loader, origin: Origin, error: Exception, composition: 
     if isinstance(error, yaml.MarkedYAMLError):
         return not_yaml(error)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file is not None:
-        return _missing_default(loader, error, error.missing_cfg_file)
+        return _missing_default(loader, origin, error, error.missing_cfg_file)
     if isinstance(error, ListOverMap):
         return _list_and_map(error)
     if isinstance(error, RecursionError):
@@ -142,9 +142,15 @@ def lost(loader: Loader, origin: Origin) -> Problem:
     """The problem of a configuration with nothing below the config's node, mostly due to a preset's package header."""
     if origin.application:
         return Problem.of("DL101.empty_application", name=origin.config_name, group=GROUP)
-    file, text = file_of(loader.repository, f"{GROUP}/{origin.config_name}") or ("", "")
+    header = _package_header(loader, origin, f"{GROUP}/{origin.config_name}")
+    return header or Problem.of("DL101.empty_preset", name=origin.config_name, group=GROUP)
+
+
+def _package_header(loader: Loader, origin: Origin, name: str) -> Problem | None:
+    """The problem of a config with a package header, which takes it out of its node; None without a header."""
+    file, text = file_of(loader.repository, name) or ("", "")
     if (header := re.match(r"\s*(# *@package .*)", text)) is None:
-        return Problem.of("DL101.empty_preset", name=origin.config_name, group=GROUP)
+        return None
     row = text.count("\n", 0, header.start(1)) + 1
     excerpt = Excerpt(str(row), header[1], 0, len(header[1].rstrip()))
     where = Where(shown_path(file), row, header.start(1) - text.rfind("\n", 0, header.start(1)), excerpt=excerpt)
@@ -309,17 +315,20 @@ def _quoted(line: str) -> str:
 _INTERNAL = frozenset({ROOT, "_dummy_empty_config_"})  # declog's own, and Hydra's
 
 
-def _missing_default(loader: Loader, error: Exception, missing: str) -> Problem:
+def _missing_default(loader: Loader, origin: Origin, error: Exception, missing: str) -> Problem:
     """The problem of an option in a defaults list that does not exist."""
     group, _, option = missing.rpartition("/")
     presets = loader.get_group_options(GROUP)
+    header = _package_header(loader, origin, origin.root) if option in presets and not group else None
+    if header is not None:
+        return header
     options = [name for name in loader.get_group_options(group) if name not in _INTERNAL]
     parent = re.match(r"In '([^']+)'", str(error))
     chosen = None if parent is None else choice_of(loader.repository, parent[1], missing)
     file = None if chosen is None else FilePath(chosen.file)
     options = [name for name in options if group != GROUP or file is None or name != file.stem]
     fix = None if parent is None else _from_above(loader, parent[1], missing)
-    fix = fix or _option_meant(group, option, presets)
+    fix = fix or _option_meant(group, option, presets, f"{origin.config_name}.yaml")
     if fix is None and group == GROUP:
         fix = known_presets(option, options, file and file.parent)
     elif fix is None:
@@ -342,8 +351,11 @@ def _from_above(loader: Loader, parent: str, missing: str) -> str | None:
     return f"/{name}" if folder.startswith(f"{GROUP}/") and loader.repository.config_exists(name) else None
 
 
-def _option_meant(group: str, option: str, presets: Collection[str]) -> str | None:
-    """The fix for an option that is wrong but not misspelt; None for an option that may be misspelt."""
+def _option_meant(group: str, option: str, presets: Collection[str], file: str) -> str | None:
+    """The fix for an option that is wrong but not misspelt; None for an option that may be misspelt.
+
+    ``file`` is the name of the file that is composed.
+    """
     if group == f"{GROUP}/{GROUP}" and option in presets:
         return f"`{option}` alone: a preset's defaults are found from its own folder, {GROUP}/"
     if group == GROUP and option in ("slim", "full"):
@@ -355,7 +367,8 @@ def _option_meant(group: str, option: str, presets: Collection[str]) -> str | No
     if stem is not None and (option != bare or group.startswith(f"{GROUP}/conf")):
         return f"a preset is named without its folder and suffix: `{stem}`"
     if not group and option in presets:
-        return f"for an application, `{GROUP}: {option}`; a config has no node `{GROUP}:`, its keys stand at the top"
+        no_node = f"a config has no node `{GROUP}:`, its keys stand at the top of {file}"
+        return f"for an application, `{GROUP}: {option}`; {no_node}"
     return "did you mean `_self_`?" if option == "self" else None
 
 

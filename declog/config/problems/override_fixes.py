@@ -41,7 +41,10 @@ def in_override_terms(problem: Problem, prefix: Path) -> Problem:
     if both is not None and override is not None:
         of = ".".join([*map(str, prefix), "metrics"])
         defined = [setting(f"++{of}.{id}", entry) for id, entry in yaml.safe_load(both[0]).items()]
-        value = _with_text(override.value(), str(problem.source), str(yaml.safe_load(both[1])))
+        if isinstance(alert := yaml.safe_load(both[1]), dict):
+            of = f"++{of.removesuffix('metrics')}alerts"
+            return replace(problem, fix="\n".join([*defined, *(setting(f"{of}.{id}", alert[id]) for id in alert)]))
+        value = _with_text(override.value(), str(problem.source), str(alert))
         return replace(problem, fix=" ".join([*defined, setting(line.partition("=")[0], value)]))
     if (written := _WRITTEN_HERE.fullmatch(fix)) is not None and override is not None:
         value, here = override.value(), written[1]

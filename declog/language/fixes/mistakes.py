@@ -28,7 +28,7 @@ from declog.language.fixes.labelled_rows import of_labelled_rows, of_labelled_ta
 from declog.language.fixes.library_calls import SPANS, as_rate, of_level_beside
 from declog.language.fixes.other_tools import of_axis, of_other_tools, of_verb
 from declog.language.fixes.unknown_names import of_fewer_values
-from declog.language.fixes.wrong_types import bucketed, declared_before, edges_of
+from declog.language.fixes.wrong_types import bucketed, declared_before, edges_of, of_base
 from declog.language.keys import SECTIONS, entries, entry_names, keys, keys_at, model_of, section_of, sections_with
 from declog.language.model import Scalar
 from declog.language.notation import OF_PARTS, both, is_reduction, of_parts, reduced, signal_of
@@ -57,7 +57,7 @@ def answered(problem: Problem, data: Mapping[str, Any]) -> Problem | None:
     if problem.code == "DL201" and problem.path == ("defaults",):
         return Problem.of("DL201.under_declog", "defaults")
     if problem.code == "DL202":
-        return declared_before(problem, data) or _of_form(problem, data)
+        return declared_before(problem, data) or of_base(problem, data) or _of_form(problem, data)
     entry = at(data, problem.path[:2]) if problem.code == "DL201" and section == "metrics" else None
     if isinstance(entry, Mapping) and (call := idioms.of_target(names[0], entry, keys(MetricSpec))) is not None:
         return replace(problem, fix=call) if names[1] in idioms.CALLED else None

@@ -204,10 +204,6 @@ def _of_schemas(path: list[str], value: Any, data: Mapping[str, Any]) -> str | N
             return f"redact: {in_flow({'secret': '|'.join(map(str, listed(value)))})}"
         case ["schemas", _, column], str() | {"type": str()} if (limited := _limited(column, value, data)) is not None:
             return in_flow({column: limited})[1:-1]
-        case ["schemas", name, key], str() | list() if key in _BASES and (
-            extended := _with_columns(name, key, listed(value), data)
-        ):
-            return f"{extended}: a schema has all its columns"
         case ["schemas", name, "columns" | "fields"], list():
             return f"{in_flow(columns_of(value))[1:-1]}: the columns stand below `{name}` themselves"
         case ["schemas", name], list():
@@ -231,19 +227,6 @@ def _limited(column: str, value: Any, data: Mapping[str, Any]) -> dict[str, Any]
     if limit is None or SYNONYMS.get(limit[1], limit[1]) != "text":
         return None
     return {**({} if _is_signal(column, data) else {"type": "text"}), **rest, "max_chars": int(limit[2])}
-
-
-_BASES = {*elsewhere.words("bases"), "defaults"}  # keys for what a schema is built on
-
-
-def _with_columns(name: str, key: str, bases: list[Any], data: Mapping[str, Any]) -> str | None:
-    """A schema with the columns of other schemas in place of a key that names these; None for other names."""
-    schemas = data.get("schemas") or {}
-    built = {str(base): schemas.get(base) if isinstance(base, str) else None for base in bases}
-    if not built or name in built or any(not isinstance(one, Mapping) or _BASES & one.keys() for one in built.values()):
-        return None
-    columns = {column: spec for base in [*bases, name] for column, spec in schemas[base].items() if column != key}
-    return in_flow({name: columns})[1:-1]
 
 
 def _is_signal(name: str, data: Mapping[str, Any]) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
 from declog.errors import in_flow
+from declog.language.fixes.alert_keys import edit_over_preset
 from declog.language.fixes.modes import alert_of_mode, in_mode
 from declog.language.fixes.other_tools import named
 from declog.language.fixes.tracker_names import Shown, metric_of, of_one_reduction, with_families
@@ -136,11 +137,16 @@ def _of_metric(name: str, alert: Any, data: Mapping[str, Any]) -> str | None:
     if shown is None and said is not None and (meant := metric_of(entries, said[1])) is not None:
         return alert_of_mode(plain, alert, meant.expression, said[0], metrics) if isinstance(alert, Mapping) else None
     if shown is not None and shown.reduction is None and shown.is_value:
-        return f"by its metric: {shown.id}: {in_flow(alert)}"
+        return _of_name(shown.id, alert, data)
     if shown is not None and isinstance(alert, Mapping) and (when := _condition(shown, alert)) is not None:
         return f"{plain}: {in_flow(when)}"
     metric = parts[0] if parts[0] in metrics else parts[1]
-    return f"by its metric: {metric}: {in_flow(alert)}" if metric in metrics else None
+    return _of_name(metric, alert, data) if metric in metrics else None
+
+
+def _of_name(metric: str, alert: Any, data: Mapping[str, Any]) -> str:
+    """The fix that names an alert by its metric, and keeps nothing of a preset's alert on this metric."""
+    return f"by its metric: {edit_over_preset(metric, alert, map_at(data, 'alerts').get(metric, ()))}"
 
 
 def _condition(metric: Shown, alert: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from declog.errors import Problem, in_flow
+from declog.errors import Problem, elsewhere, in_flow
 from declog.errors.elsewhere import SYNONYMS
 from declog.language.fixes.unparsable import spelt
 from declog.language.keys import entries
 from declog.language.model import Scalar
-from declog.language.tree import listed
+from declog.language.tree import listed, map_at
 
 
 def of_type(noun: str, example: str, key: str, value: Any, depth: int) -> str:
@@ -144,3 +144,22 @@ def declared_before(problem: Problem, data: Mapping[str, Any]) -> Problem | None
             first, other = (".".join(map(str, where[:2])) for where in (path, problem.path))
             return Problem.of("DL402.places", problem.path, related=(path,), name=path[-1], first=first, other=other)
     return None
+
+
+_BASES = {*elsewhere.words("bases"), "defaults"}  # keys for what a schema is built on
+
+
+def of_base(problem: Problem, data: Mapping[str, Any]) -> Problem | None:
+    """The problem of a key that names other schemas, whose columns the fix writes; None for another key."""
+    section, name, key, *_ = (*map(str, problem.path), "", "")
+    schemas = map_at(data, section)
+    if section != "schemas" or key not in _BASES:
+        return None
+    bases = listed(schemas[name][key])
+    built = {str(base): schemas.get(base) if isinstance(base, str) else None for base in bases}
+    if not built or name in built or any(not isinstance(one, Mapping) or _BASES & one.keys() for one in built.values()):
+        return None
+    columns = {column: spec for base in [*bases, name] for column, spec in schemas[base].items() if column != key}
+    return Problem.of(
+        "DL202.base", problem.path[:3], key=key, fix=f"write its columns: {in_flow({name: columns})[1:-1]}"
+    )
