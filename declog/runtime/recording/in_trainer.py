@@ -46,6 +46,11 @@ class InTrainer:
         """Whether the run is over, so that nothing more is recorded."""
         return self._session.closed
 
+    @property
+    def integrated(self) -> bool:
+        """Whether the current call is one of the integration of a trainer that trains now."""
+        return bool(self._trains and self._inside.guards)
+
     def _here(self) -> Scope | None:
         """The current scope; in a thread without a scope, the open batch of the trainer's generation."""
         return here(self) or self._session.generation
@@ -60,6 +65,8 @@ class InTrainer:
     def _without_steps(self) -> UsageError:
         """The warning of a run that ends without a step. A trainer inside of it may have had a run of its own."""
         trained = self.trained_beside
+        if trained is None and self._caller is not None:
+            return UsageError.of("DL513.untrained", call=self._call(self._arguments))
         if trained is None:
             return UsageError.of("DL513.nothing")
         return UsageError.of("DL513.trained", call=trained._call(self._arguments))

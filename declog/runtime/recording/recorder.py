@@ -167,7 +167,8 @@ class Recorder(Observing):
 
     def _finish(self) -> None:
         """Hand over all steps, write and close. After an interrupt, another call continues."""
-        if not (self._failed or self._session.begun or self._session.drives) and self._background.comm.collects:
+        came = self._session.begun or self._session.meter.dropped  # dropped rows are reported already
+        if not (self._failed or came or self._session.drives) and self._background.comm.collects:
             log.warning("%s", self._without_steps())
         self._session.close(failed=self._failed)
         try:

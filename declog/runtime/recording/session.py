@@ -155,6 +155,8 @@ class Session(LogEvents):
                 raise _nested(number, around.number)
         if stream.ordered:
             if self.step is not None:
+                if scope.recorder.integrated:
+                    raise UsageError.of("DL510.around_training", step=number, open=self.step.number)
                 raise _nested(number, self.step.number, f"; what runs ahead says its step: with log.at({number}): ...")
             stream.begins(number)
         return stream

@@ -28,6 +28,7 @@ class DroppedRows:
         # the step or mode of the last call of `log.step(k)` or `log.mode(name)`, until its block begins
         self.unentered: int | str | None = None
         self._loop = threading.get_ident()  # the thread that made the last block, or else started the run
+        self._outside: set[str] = set()  # the calls before any block; behind a block they are the same mistake
         self._warned: set[str] = set()  # modes with a warning that a block was made and not entered
 
     def announce(self, block: int | str) -> None:
@@ -41,7 +42,8 @@ class DroppedRows:
         """Count rows that were observed while the run is open, but outside of any scope."""
         if self._loop != threading.get_ident():
             self._wrong(rows, "DL513.outside_in_thread")
-        elif self.unentered is None:
+        elif self.unentered is None or call_site() in self._outside:
+            self._outside.add(call_site())
             self._wrong(rows, "DL513.outside")
         else:
             what, call = _called(self.unentered)

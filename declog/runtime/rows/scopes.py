@@ -101,6 +101,10 @@ class Recording(Protocol):
     def idle_in(self) -> frozenset[tuple[int, Path]]:
         """The folders of a run whose loop has ended, each with its rank; empty while the loop may go on."""
 
+    @property
+    def integrated(self) -> bool:
+        """Whether the current call is one of the integration of a trainer that trains now."""
+
     def close(self) -> None:
         """Log the last window, and close the sinks."""
 

@@ -24,7 +24,7 @@ from declog.runtime.rows.observation import NOTHING, Observation
 from declog.runtime.rows.window import Window
 from declog.runtime.values.streams import NO_STREAMS, Streams
 
-_ONE_BLOCK = "one block for all of step {step}: `with log.step({step}):` around both; or number steps on from {next}"
+_ONE_BLOCK = "one block for all of step {step}: `with log.step({step}):` around both, or the loop of micro-batches"
 _EPOCHS = "number steps on from {next}, over epochs, too: `with log.step({next} * epoch + step):`"
 _NO_NUMBERS = Beside()
 _NOTHING_SENT: Mapping[str, int] = {}

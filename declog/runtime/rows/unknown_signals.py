@@ -11,6 +11,8 @@ from difflib import get_close_matches
 from keyword import iskeyword
 from typing import Any
 
+import torch
+
 from declog.errors import InputError, UnknownSignalError, in_flow, nearest
 from declog.language.dtypes import Axis
 from declog.language.notation import WORD
@@ -57,6 +59,8 @@ def unknown_signals(plan: Plan, signals: Mapping[str, Any], announced: Sequence[
             new += [] if get_close_matches(name, [meant], cutoff=SURE) else [name]
         else:
             new.append(name)
+    if (packed := _of_packed(plan, signals, names)) is not None:
+        fixes, new, last = [packed], [], []
     new = [name for name in new if _may_be_declared(name)]
     fixes += [*_own_signals(plan, signals, new, announced), *last]
     if not fixes or any(near[name] is None for name in new):
@@ -105,6 +109,36 @@ def _own_signals(
     again = ", ".join(f"{name}=..." for name in taken.values())
     renamed = f", under another name, observe({again})" if taken else ""
     return [f"one of your own{renamed}, in the config: {in_config}", f"or as overrides: {call}"]
+
+
+def _of_packed(plan: Plan, signals: Mapping[str, Any], names: Sequence[str]) -> str | None:
+    """The edit for tokens in one row, beside a name whose values say which of them are a completion's; else None."""
+    tokens = {op.source for op in plan.signals if op.axis is Axis.TOKEN and not op.packed} & signals.keys()
+    rows = {name: row for name in sorted(tokens) if (row := _in_one_row(signals[name])) is not None}
+    counts, layouts = {*map(len, rows.values())}, {name: _in_one_row(signals[name]) for name in names}
+    for name, layout in layouts.items():
+        if len(counts) != 1 or layout is None or layout.dtype not in (torch.int32, torch.int64):
+            continue
+        (count,), shown, starts = counts, name + ".flatten()" * (signals[name].ndim > 1), layout == 0
+        of_positions = len(layout) == count and starts.sum() > 1 and (starts[1:] | (layout.diff() == 1)).all()
+        ways = {
+            f"{shown}.diff()": layout[-1] == count and starts[0] and len(layout) > 2,
+            shown: layout.sum() == count > len(layout) > 1 and not starts.any(),
+            f"({shown} == 0).cumsum(0).unique(return_counts=True)[1]": of_positions and starts[0],
+        }
+        if (lengths := next((way for way, fits in ways.items() if fits), None)) is not None:
+            masks = {mask for phase in plan.phases.values() for fold in phase.folds for mask in fold.masks}
+            split = [f"{one}={one}{'.flatten()' * (signals[one].ndim > 1)}.split(lengths)" for one in rows]
+            split += [f"{mask}=[[True] * n for n in lengths]" for mask in sorted(masks - {*signals})]
+            call = f"log.observe({', '.join([*split, '...'])})"
+            return f"`lengths = {lengths}.tolist()`, and without `{name}`: `{call}`"
+    return None
+
+
+def _in_one_row(value: Any) -> torch.Tensor | None:
+    """A tensor `[n]` or `[1, n]` as one row; None for other values."""
+    is_row = isinstance(value, torch.Tensor) and value.ndim > 0 and value.numel() == value.shape[-1] > 0
+    return value.flatten() if is_row else None
 
 
 def _of_mode(name: str, plan: Plan) -> str | None:

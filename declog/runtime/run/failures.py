@@ -93,6 +93,7 @@ class Failures:
             left_out = f"{fix}{left_out or 'the values of this log event lack it'}"
             self._guarded[key] = RuntimeFailure.of("DL608.left_out", what=what, message=message, left_out=left_out)
             self._guarded[key].__cause__ = error
+            self._guarded[key].cause = message if isinstance(error, Coded) else ""
         self.report(self._guarded[key], "something could not be recorded")
 
 

@@ -156,6 +156,31 @@ def test_a_reward_function_as_a_name_of_ones_own(override: str, fix: str, model:
     assert ("judge" in override) == ("member(" not in shown)
 
 
+def test_a_step_around_the_training(model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Class: blocks of steps around a trainer that begins its steps itself; one message says which block to take away.
+
+    The message is not about running ahead, and training goes on.
+    """
+    trainer = cases.trainer_of(Case(args={**SHORT, "max_steps": 2}), model, tmp_path)
+    with declog.attach(trainer, overrides=["sinks=[]"]) as log, log.step(0):
+        trainer.train()
+    told = [record.getMessage() for record in caplog.records if "could not be recorded" in record.getMessage()]
+    assert [text.splitlines()[1].strip() for text in told] == [
+        "fix: take `with log.step(0):` around the training away: an attached trainer begins its steps itself"
+    ]
+    assert trainer.state.global_step == 2
+
+
+def test_attached_behind_the_training(model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Class: a trainer that is attached too late; a second training would be recorded, so attach itself warns not."""
+    trainer = cases.trainer_of(Case(args={**SHORT, "max_steps": 1}), model, tmp_path)
+    trainer.train()
+    with declog.attach(trainer, overrides=["sinks=[]"]):
+        assert "no step came" not in caplog.text
+    assert "no step came: the trainer has not trained since it was attached" in caplog.text
+    assert "fix: log = declog.attach(trainer, 'trl_grpo', overrides=['sinks=[]']), and trainer.train()" in caplog.text
+
+
 def test_attached_on_one_rank_only(model: Path, tmp_path: Path) -> None:
     """An error that says so, on whichever rank it is."""
     two_ranks("alone", model, tmp_path)

@@ -51,7 +51,7 @@ def test_numbers_that_rise(every: int, numbers: Sequence[Any], expected: Any, tm
     ("number", "message"),
     [
         (3, "step 3 begins after step 3 has ended: step numbers rise\n"
-            "  fix: one block for all of step 3: `with log.step(3):` around both; or number steps on from 4; "
+            "  fix: one block for all of step 3: `with log.step(3):` around both, or the loop of micro-batches; "
             "or say that the trainer goes back, which drops what came behind: log.rewind(2)"),
         (1, "step 1 begins after step 3 has ended: step numbers rise\n"
             "  fix: number steps on from 4, over epochs, too: `with log.step(4 * epoch + step):`; or say that "
