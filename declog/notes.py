@@ -38,8 +38,9 @@ def notes(config: Composed, plan: Plan) -> Iterator[str]:
 
 
 def _unseen(config: Composed, plan: Plan) -> Iterator[str]:
-    """A note on the user's own metrics that no sink shows. Presets and closed lists leave metrics out on purpose."""
-    names = [name for name in plan.unseen if config.home(("metrics", name)) is None]
+    """A note on the user's own metrics that no sink shows. Presets, closed lists and `hide` leave some out."""
+    hidden = {selector.select for spec in config.spec.profiles.values() for selector in spec.hide}
+    names = [name for name in plan.unseen if config.home(("metrics", name)) is None and name not in hidden]
     closed = {name for name, spec in config.spec.profiles.items() if spec.only and _is_of_user(config, name)}
     if names and (profiles := {sink.profile for sink in plan.sinks} - closed):
         profile = min(profiles)

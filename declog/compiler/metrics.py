@@ -112,10 +112,15 @@ class _Metric:
     def ops(self) -> list[MetricOp]:
         self.draft.window(self.spec.every, "metrics", self.id, "every")
         if self.spec.combine is not None and self.spec.pool == "window" and self.spec.smoothing is None:
-            first = "`over: run_step`, or `over: step` for that of each window"
-            of_steps = "`over: step`, or " * (self.draft.window(self.spec.every) > 1)
-            fix = first if self.spec.combine == "first" else f"{of_steps}`over: batch`, or drop `combine`"
-            fix = "over: run_step" if self.spec.cumulative else f"add {fix}"
+            ways = {
+                "run_step": "the run's steps so far",
+                "step": "the steps of each window",
+                "batch": "each step's batches",
+            }
+            skipped = {"run_step"} if self.spec.combine in ("mean", "last") else set()
+            skipped |= {"step"} if self.draft.window(self.spec.every) == 1 else set()
+            edits = (f"over: {over}, where it joins {values}" for over, values in ways.items() if over not in skipped)
+            fix = "over: run_step" if self.spec.cumulative else "  or  ".join([*edits, "drop `combine`"])
             self.report("DL202.combine", "combine", fix=fix)
         args, reductions = self._expressions()
         if args is None:

@@ -32,7 +32,7 @@ from declog.config.problems.override_fixes import in_override_terms
 from declog.config.search_path import GROUP, HYDRA_ERRORS, PROVIDER, package_of, provider_of
 from declog.config.source_map import Layer, Provenance, shown_path
 from declog.distribution import NAME
-from declog.errors import CompositionError, ConfigError, Path, Problem, Where
+from declog.errors import CompositionError, ConfigError, Path, Problem, Where, in_flow
 from declog.errors.nesting import nesting
 from declog.language.fixes import wrong_ids
 from declog.language.keys import is_entry
@@ -173,9 +173,20 @@ class Composed:
         return type(error)([_of_package(problem) for problem in shown])
 
     def _of_each_layer(self, problem: Problem) -> list[Problem]:
-        """The problem of a wrong id, once for each layer that writes the entry, which each needs the other id."""
-        path = (*self.prefix, *problem.path)
-        layers = self.provenance.layers.get(path, ())
+        """The problem of a wrong id, once for each layer that writes the entry, which each needs the other id.
+
+        An item that means the list of the layer below, ``sinks: ['${..sinks}', jsonl]``, gets the whole list as a fix.
+        """
+        *above, last = path = (*self.prefix, *problem.path) or ("",)
+        layers = self.provenance.layers.get(tuple(above) if isinstance(last, int) else path, ())
+        if isinstance(last, int) and len(layers) > 1 and self.merged is not None:
+            low, high = (self.merged.layers[layer.rank - 1].at(above) for layer in layers[-2:])
+            items = [] if high is None or not isinstance(high.plain, list) else high.plain
+            of_list = re.compile(rf"\$\{{(?:[\w.:]*[.:])?(?:{above[-1]}|super)\}}|\$?super|\.\.\.")
+            if low is not None and last < len(items) and of_list.fullmatch(str(items[last])):
+                entire = [*low.plain, *(item for item in items if item != items[last] and item not in low.plain)]
+                fix = f"{above[-1]}: {in_flow(entire)}"
+                return [problem.saying("DL103.of_list", item=items[last], fix=fix)]
         if problem.code != "DL204" or len(problem.path) != 2 or len(layers) < 2 or self.merged is None:
             return [problem]
         nodes = (self.merged.layers[layer.rank - 1].at(path) for layer in layers)

@@ -69,6 +69,8 @@ def known_presets(name: str, names: Sequence[str], folder: FilePath | None = Non
     ``folder`` holds the file that names the preset. The user's own presets are not listed. A name that shares only the
     last word with a preset, `acme_grpo` with `maxent_grpo`, is not near it: it is somebody's own.
     """
+    if name.startswith("override "):
+        return f"a config's defaults have no `override`: `- {name.split()[-1]}`"
     algorithm = re.sub(r"[\W_]", "", name.lower().replace("++", "pp"))
     of_algorithm = elsewhere.keys().get(f"presets.{algorithm}")
     if (fix := _not_searched(name, folder) or _moved(name) or of_algorithm) is not None:

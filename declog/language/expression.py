@@ -100,7 +100,7 @@ class Compiler:
         if isinstance(node, ast.Call):
             fix = wrong_subscripts.of_method(node, self.text, self.span(node), self.tried, self.scope.noun)
             self.fail(node, "DL307.call", fix=fix)
-        what, fix = wrong_subscripts.of_syntax(node, self.text, self.span(node), self.tried, self.scope.noun)
+        what, fix = wrong_subscripts.of_syntax(node, self.text, self.span(node), self.tried, self.scope)
         self.fail(node, "DL307.syntax", what=what, fix=fix)
 
     def tried(self, text: str) -> Node | Problem:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, NoReturn
 
 from declog.errors import Problem
-from declog.language.fixes.unparsable import fix_of
+from declog.language.fixes.unparsable import fix_of, with_patterns
 from declog.language.parser import called, plain_words, tree_of
 
 MAX_LENGTH = 4_000  # characters
@@ -76,6 +76,9 @@ def parse(text: str) -> Parsed:
         count += 1
         if count > MAX_NODES or depth > MAX_DEPTH:
             refuse("DL308.size", text, nodes=MAX_NODES, depth=MAX_DEPTH)
+        match node:  # Python reads `f(x =~ 'a')` as an argument with a name
+            case ast.UnaryOp(ast.Invert(), ast.Constant(str())) if (written := with_patterns(text)) != text:
+                refuse("DL301.parse", text, cause="`=~` is no operator", fix=f"write `{written.strip()}`")
         if isinstance(node, ast.expr | ast.keyword) and node.end_col_offset is not None:
             node.col_offset += lead
             node.end_col_offset += lead

@@ -13,6 +13,7 @@ UNANSWERED = {
     "fifty_first_stranger": 0,
     "fifty_fourth_stranger": 0,
     "fifty_third_stranger": 0,
+    "fifty_second_stranger": 0,
     "first_day": 0,
     "fourth_stranger": 0,
     "half_answered": 0,

@@ -42,7 +42,8 @@ def test_a_profile_shows_what_it_says(
     assert [{*plan.unseen} & {"mine", "mine_b", "mine_too"} for plan in plans] == [{*unseen}] * 2
     assert main(["check", "own", "--config-dir", str(directory)]) == 0
     notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith(NOTE)]
-    assert [line.removeprefix(NOTE).partition(":")[0] for line in notes] == [f"`{name}`" for name in unseen]
+    noted = [] if "hide" in own else unseen
+    assert [line.removeprefix(NOTE).partition(":")[0] for line in notes] == [f"`{name}`" for name in noted]
 
 
 def test_an_override_is_as_a_file(capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,14 +62,16 @@ def test_an_override_is_as_a_file(capsys: pytest.CaptureFixture[str]) -> None:
         ("profile: paper\nprofiles: {paper: {only: [reward]}}", False),
         ("profile: paper\nprofiles: {paper: {only: [reward], show: [kl]}}", False),
         ("sink_options: {console: {profile: paper}, parquet: {profile: slim}}\nprofiles: {paper: {only: [kl]}}", True),
-        ("profile: paper\nprofiles: {paper: {hide: [mine]}}", True),
+        ("profile: paper\nprofiles: {paper: {hide: [mine]}}", False),
+        ("profile: slim\nprofiles: {slim: {hide: [kl, mine]}}", False),
+        ("profile: slim\nprofiles: {slim: {hide: [kl]}}", True),
         ("profile: slim", True),  # the list is the preset's
     ],
 )
 def test_a_closed_list_of_ones_own_leaves_out_on_purpose(
     write_preset: WritePreset, capsys: pytest.CaptureFixture[str], own: str, noted: bool
 ) -> None:
-    """There is a note only where a profile hides a metric that does not list what it shows itself."""
+    """Class: a metric that a profile of one's own leaves out of its `only`, or names in its `hide`, has no note."""
     directory = write_preset("own", f"defaults: [grpo, _self_]\nmetrics: {{mine: p95(reward)}}\n{own}\n")
     assert main(["check", "own", "--config-dir", str(directory)]) == 0
     assert (NOTE in capsys.readouterr().out) is noted

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path as FilePath
 
@@ -25,12 +26,13 @@ from declog.config.problems.twice import of_twice
 from declog.config.quoting import depths, value_end
 from declog.config.search_path import GROUP, ROOT, preset_folders
 from declog.config.source_map import LINE_BREAK, FileLocation, shown_path
-from declog.errors import Excerpt, Path, Problem, Where, did_you_mean, in_flow, nearest
+from declog.errors import Excerpt, Path, Problem, Where, did_you_mean, in_flow, nearest, nested
 from declog.language.fixes.alert_keys import of_list
 from declog.language.fixes.lists_as_maps import as_map, as_profile, as_sinks
 from declog.language.fixes.unparsable import spelt
 from declog.language.keys import keys, models
 from declog.language.notation import is_reduction, of_axes
+from declog.language.tree import MISSING, tree_of
 
 
 def first_line(error: Exception) -> str:
@@ -197,8 +199,8 @@ def not_yaml(error: yaml.MarkedYAMLError, text: str | None = None) -> Problem:
         problem = Problem.of("DL101.yaml_indentation")
     elif "mapping values are not allowed" in cause:
         problem = Problem.of("DL101.yaml_colon", fix=_quoted(line))
-    elif flow is not None and "???" in line:
-        problem, column, width = Problem.of("DL101.yaml_missing"), line.index("???"), 3
+    elif flow is not None and MISSING in line:
+        problem, column, width = Problem.of("DL101.yaml_missing", edit=_missing(text)), line.index(MISSING), 3
     elif (shape := _list_and_more(line)) is not None:
         column, width, fix = shape
         problem = Problem.of("DL101.yaml_axes", fix=fix)
@@ -231,6 +233,14 @@ def not_yaml(error: yaml.MarkedYAMLError, text: str | None = None) -> Problem:
     excerpt = Excerpt(str(row + 1), line, column, column + width)
     where = Where(shown_path(mark.name), row + 1, column + 1, excerpt=excerpt)
     return replace(problem, where=where)
+
+
+def _missing(text: str) -> str:
+    """The YAML that gives the first value that a text leaves open, ``axes: {group: {size: ???}}``."""
+    with suppress(yaml.YAMLError):  # it may have further mistakes
+        nodes = tree_of(yaml.safe_load(text.replace(MISSING, "'...'"))).walk()
+        return next(in_flow(nested(path, node.value))[1:-1] for path, node in nodes if node.value == "...")
+    return "..."
 
 
 def _list_and_more(line: str) -> tuple[int, int, str] | None:

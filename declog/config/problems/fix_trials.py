@@ -15,6 +15,7 @@ import yaml
 from declog.config.problems.override_fixes import edit_of
 from declog.config.quoting import is_expression
 from declog.errors import DeclogError, Entry, Path, Problem, in_flow, keys, nested
+from declog.language.fixes.idioms import instead_of_name
 from declog.language.keys import entry_path, keys_at
 from declog.language.notation import both
 from declog.language.shorthand import long
@@ -149,10 +150,12 @@ _OF_A_SECTION = re.compile(
 
 def _tried(problem: Problem, data: Mapping[str, Any], check: Check) -> list[Problem]:
     """The problem, with a further edit if its edit is wrong, and the other problems that its entry then has."""
+    problem = _in_all_places(problem)
     edit = _edit(problem, data)
-    if edit is None or (len(edit.path) < 2 < len(problem.path)):  # an edit that adds entries to a section is right
+    if edit is None:
         return [problem]
     edited, written = _edited(data, problem, edit), edit.value
+    of_section = _adds_entries(problem, edit)
     if _beside(problem, edit) and isinstance(edit.value, Mapping) and has(data, edit.path):
         written = at(edited, edit.path)  # with the keys that its entry has there already
     hidden: list[Problem] = []
@@ -161,8 +164,9 @@ def _tried(problem: Problem, data: Mapping[str, Any], check: Check) -> list[Prob
         problem.code == "DL201" and re.search(rf"\b{re.escape(str(problem.path[-1]))}\(", str(edit.value)) is not None
     )
     for _ in range(ROUNDS):
-        further = [one for one in check(edited) if entry_path(one.path) == entry]
-        inside = next((one for one in further if one.path[: len(edit.path)] == edit.path), None)
+        entries = [(*edit.path, id) for id in written] if of_section else [entry]
+        further = [one for one in check(edited) if entry_path(one.path) in entries]
+        inside = next((_in_all_places(one) for one in further if one.path[: len(edit.path)] == edit.path), None)
         if entry_path(edit.path) == entry:
             hidden = [one for one in further if one is not inside]
         if inside is None:
@@ -170,16 +174,19 @@ def _tried(problem: Problem, data: Mapping[str, Any], check: Check) -> list[Prob
         behind = _edit(inside, edited)
         of_entry = str(inside.fix).startswith(("{", f"{entry[-1]}: {{"))
         entire = of_entry and behind is not None and behind.path == edit.path[:2] != edit.path
-        if entire or str(inside.fix).startswith(f"{edit.path[0]}: {{"):  # it needs entries beside this one
-            problem, hidden = replace(problem, fix=inside.fix), [one for one in hidden if one is not inside]
-            return [problem, *hidden]
+        if entire or (not of_section and str(inside.fix).startswith(f"{edit.path[0]}: {{")):  # it needs other entries
+            return _tried(replace(problem, fix=inside.fix), data, check)
         if behind is None or behind.path[: len(edit.path)] != edit.path:
             problem = replace(problem, fix="drop it") if as_call else problem
             elsewhere = problem.code == "DL201" and edit.path != problem.path and not as_call
             hidden = [inside, *hidden] if elsewhere else hidden  # of a text that YAML had cut
             break
         edited = _edited(edited, inside, behind)
-        written = behind.value if behind.path == edit.path else at(edited, edit.path)
+        if of_section:
+            ids = behind.value if behind.path == edit.path else behind.path[1:2]
+            written = {**written, **{id: at(edited, (*edit.path, id)) for id in ids}}
+        else:
+            written = behind.value if behind.path == edit.path else at(edited, edit.path)
     else:  # no edit of an edit makes it right
         return [problem]
     if isinstance(edit.value, str) and isinstance(written, Mapping) and [*written] == ["expr"]:
@@ -187,6 +194,14 @@ def _tried(problem: Problem, data: Mapping[str, Any], check: Check) -> list[Prob
     if written != edit.value:
         problem = replace(problem, fix=str(problem.fix).replace(edit.said, edit.of(written)))
     return [problem, *hidden]
+
+
+def _in_all_places(problem: Problem) -> Problem:
+    """The problem of a wrong name, with a fix for each place of this name in its text; other problems unchanged."""
+    text, near, (start, end) = problem.source or "", problem.near, problem.span or (0, 0)
+    mended = instead_of_name(text, problem.marked, near) if near and problem.marked.isidentifier() else text
+    one_place = mended in (text, f"{text[:start]}{near}{text[end:]}")
+    return problem if one_place else replace(problem, fix=f"write `{mended}`")
 
 
 def _edit(problem: Problem, data: Mapping[str, Any]) -> _Edit | None:
@@ -253,7 +268,8 @@ def _edited(data: Mapping[str, Any], problem: Problem, edit: _Edit) -> Mapping[s
     for key in above:
         holder[key] = holder.get(key) if isinstance(holder.get(key), dict) else {}
         holder = holder[key]
-    entire = edit.path == problem.path[: len(edit.path)] and edit.said.startswith(f"{name}: ")
+    adds = _adds_entries(problem, edit)
+    entire = edit.path == problem.path[: len(edit.path)] and edit.said.startswith(f"{name}: ") and not adds
     before = None if entire or edit.path == problem.path else holder.get(name)
     is_cut = problem.message_key == "DL201.cut"
     if is_cut and isinstance(before, Mapping) and before.get("where") == problem.facts["value"]:
@@ -266,6 +282,11 @@ def _edited(data: Mapping[str, Any], problem: Problem, edit: _Edit) -> Mapping[s
             longer = max(conditions, key=len)
             holder[name]["where"] = longer if all(one in longer for one in conditions) else both(*conditions)
     return dict(long(tree_of(copied))[0].plain)
+
+
+def _adds_entries(problem: Problem, edit: _Edit) -> bool:
+    """Whether an edit adds entries to a section, or changes several."""
+    return len(edit.path) < 2 < len(problem.path) and isinstance(edit.value, Mapping)
 
 
 def _beside(problem: Problem, edit: _Edit) -> bool:

@@ -106,6 +106,11 @@ def unreadable(line: str, tree: Node | None = None) -> Problem | None:
         return problem_of(line, "DL101.unreadable", behind=True, cause=_detail(line))
     if (problem := without_colons(line, fixed.partition("=")[0], value)) is not None:
         return problem
+    part = r"[\d.e+-]+" if {*path} & {"metrics", "alerts", "filters"} else r"[\w.+-]+"  # `reward | topic` is no sweep
+    if re.fullmatch(rf"{part}(?:\s*[;|]\s*{part})+", value):
+        values = ",".join(re.split("[;| ]+", value))
+        fix = f"{fixed.partition('=')[0]}={values} on a command line with -m, for a run of each"
+        return problem_of(line, "DL101.sweep_commas", behind=True, value=value, fix=fix)
     if value[:1] in ("[", "{"):
         return problem_of(line, "DL101.quotes_inside", behind=True, fix=pasted(fixed))
     return problem_of(line, "DL101.quotes", behind=True, value=value, fix=pasted(fixed))

@@ -57,13 +57,16 @@ def in_override_terms(problem: Problem, prefix: Path) -> Problem:
 
 
 def _as_sweep(problem: Problem, line: str) -> str | None:
-    """The fix for ``every=[1,2]``, a list where one value is needed: a sweep over these values; None for others."""
+    """The fix for ``every=[1,2]`` or ``every=1 2`` where one value is needed: a sweep over these; None for others."""
     of_one = problem.message_key in ("DL202.type", "DL202.one_of", "DL202.either") and "list" not in problem.message
-    listing = re.fullmatch(r"(.*\b(\w+)=)\[([^\[\]{}']+)\]", line)
+    listing = _SEVERAL.fullmatch(line)
     if listing is None or not of_one or listing[2] != problem.path[-1]:
         return None
-    values = "".join(listing[3].split())
+    values = ",".join(re.split("[,;| ]+", listing[3] or listing[4]))
     return f"{listing[1]}{values} on a command line with -m, for a run of each; of one: {problem.fix}"
+
+
+_SEVERAL = re.compile(r"""(.*\b(\w+)=)(?:\[([^\[\]{}']+)\]|['"]?([\d.e+-]+(?:[;| ]+[\d.e+-]+)+)['"]?)""")
 
 
 def choice_of(key: str, value: Any) -> str | None:

@@ -19,8 +19,11 @@ def example(name: str) -> float | None:
 
 
 def refuse_bound(name: str, text: str, span: tuple[int, int], constant: str, scope: Scope) -> None:
-    """Refuse ``1 - epsilon`` where the scope has a lower and an upper bound; ``constant`` is one of them, or a stem."""
+    """Refuse ``epsilon`` where the scope has a lower and an upper bound; ``constant`` is one of them, or a stem."""
     stem = constant.removesuffix("_high").removesuffix("_low")
-    bound = {"+": f"{stem}_high", "-": f"{stem}_low"}.get(text[: span[0]].rstrip()[-1:])
-    if bound is not None and bound in scope.names():
-        refuse("DL302.undeclared", text, span, name=name, fix=f"did you mean `{bound}`?")
+    low, high = bounds = f"{stem}_low", f"{stem}_high"
+    sign = text[: span[0]].rstrip()[-1:]
+    if {*bounds} <= {*scope.names()} and (sign in ("+", "-") or re.search("low|high", name) is None):
+        here = f"write `{text[: span[0]]}{low if sign == '-' else high}{text[span[1] :]}`"
+        beside = "" if sign in ("+", "-") else f", if it is the upper one: `{name}` is `{low}` and `{high}` here"
+        refuse("DL302.undeclared", text, span, name=name, fix=f"{here}{beside}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from declog.errors import Entry, elsewhere, in_flow, nearest
@@ -295,8 +294,9 @@ def of_values(name: str, text: str, words: Collection[str], near: Iterable[str],
     return f"declare it: signals: {{{phase}: {{{name}: token{' bool' * ('mask' in name)}}}}}"
 
 
-def _instead(expression: str, match: re.Match[str]) -> str:
-    return match[1] or expression
+def instead_of_name(text: str, name: str, value: str) -> str:
+    """An expression with a value in all places of a name. Texts in quotes and calls of a function stay."""
+    return re.sub(rf"('[^']*'|\"[^\"]*\")|\b{name}\b(?!\()", lambda match: match[1] or value, text)
 
 
 def with_values(text: str, names: Collection[str], resolve: Callable[[str], object]) -> str:
@@ -308,8 +308,7 @@ def with_values(text: str, names: Collection[str], resolve: Callable[[str], obje
     for name in sorted(names_in(body_of(text.strip()) or ast.Constant(None))):
         if (expression := value(name)) is not None:
             plain = text.strip() == name or isinstance(body_of(expression), ast.Name | ast.Call)
-            word = re.compile(rf"('[^']*'|\"[^\"]*\")|\b{name}\b(?!\()")
-            text = word.sub(partial(_instead, expression if plain else f"({expression})"), text)
+            text = instead_of_name(text, name, expression if plain else f"({expression})")
     return in_single_parentheses(text)
 
 

@@ -20,6 +20,7 @@ from declog.language.fixes import (
     chosen_rows,
     idioms,
     lists_as_maps,
+    over_axes,
     profiles,
     wrong_forms,
 )
@@ -90,7 +91,7 @@ def _of_form(problem: Problem, data: Mapping[str, Any]) -> Problem | None:
         fix = _of_last_steps("over", str(problem.path[1]), at(data, problem.path[:2]))
         return problem if fix is None else replace(problem, fix=fix)
     if problem.path[::2] == ("metrics", "combine") and isinstance(entry := at(data, problem.path[:2]), Mapping):
-        if entry.get("over") in wrong_forms.AXES_OF_METRICS:
+        if entry.get("over") in over_axes.AXES_OF_METRICS:
             return None
         fix = _of_combine(str(problem.path[1]), entry)
         return problem if fix is None else replace(problem, fix=fix)
@@ -296,8 +297,8 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
         return f"metrics: {in_flow(as_rate(name, {**summed, **rest, 'per': 'second'}))}"
     if key == "per" and entry[key] not in ("group", "prompt"):
         return f"by: {in_flow(entry[key])}"
-    if key in ("per", "within", "per_group", "groupwise"):  # per group is an aggregate, per anything else a label
-        return _rewritten(name, entry, key, **wrong_forms.of_each(name, entry, "completion"))
+    if key in over_axes.PER_GROUP:  # per group is an aggregate, per anything else a label
+        return f"{name}: {in_flow(over_axes.of_each(name, entry, 'group'))}"
     if key in SPANS and (fix := _of_last_steps(key, name, entry)) is not None:
         return fix
     if SYNONYMS.get(key, key) in ("top", "limit", "head") and "by" in entry and type(entry[key]) is int:

@@ -168,7 +168,20 @@ def _of_sql(match: re.Match[str]) -> str:
 
 
 _BETWEEN = r"(?i)(?<![\w.])(?!not\b)([\w.]+)\s+(not\s+)?between\s+(\S+)\s+and\s+([^\s()]+)"
-_LIKE = r"(?i)(?<![\w.])(?!not\b)([\w.]+)\s+(not\s+)?(?:i?like|~)\s+['\"]%?([^%'\"]*)%?['\"]"
+_LIKE = r"(?i)(?<![\w.])(?!not\b)([\w.]+)\s+(not\s+)?i?like\s+['\"]%?([^%'\"]*)%?['\"]"
+
+
+def with_patterns(text: str) -> str:
+    """Rewrite ``x =~ 'a+'`` and ``x not ~ 'a+'`` of Perl, Ruby and SQL as calls of `matches`; ``~*`` ignores case."""
+
+    def call(part: re.Match[str]) -> str:
+        value, no, star, quote, pattern = part.groups()
+        return f"{'not ' * bool(no)}matches({value}, {quote}{'(?i)' * bool(star)}{pattern}{quote})"
+
+    return re.sub(_MATCH, call, text)
+
+
+_MATCH = r"""(?i)(?<![\w.])(?!not\b)([\w.]+)\s*(not\s+)?(?:=?~(\*?)|\b(?:rlike|regexp)\b)\s*(['"])(.*?)\4"""
 
 
 def _of_axis(match: re.Match[str]) -> str:
@@ -284,6 +297,7 @@ _TEXTS: tuple[tuple[str, str | Callable[[re.Match[str]], str | None]], ...] = (
     (r"(?i)\A\s*(\w+)\s+by\s*\((\w+)\)\s*\(?(\w+)\)?\s*\Z", lambda match: _by(match[1], match[3], match[2])),
     (r"\w\{\s*\w+\s*(?:=|!|not ~)[^{}]*\}", _of_selector),
     (r"\[\d+(?:ms|[smhdwy])\]", _of_range),
+    (_MATCH, lambda match: f"write `{with_patterns(match.string).strip()}`"),
     (r"\A\s*(?:\w+\()?\s*([^()]+?)\s*\)?\s+over\s+(?:the\s+)?last\s+(\d+)\s*\w*\s*\Z",
         lambda match: Entry({"expr": match[1], "over": "step", "combine": f"rolling({match[2]})"}, "write `", "`")),
     (_ROWS, lambda match: f"a filter is a map: {_filter(match)}"),

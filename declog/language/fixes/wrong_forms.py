@@ -14,28 +14,12 @@ from declog.errors import Path, elsewhere, in_flow, nearest, nested
 from declog.errors.elsewhere import SYNONYMS
 from declog.language.fixes import bins, idioms, unparsable
 from declog.language.fixes.lists_as_maps import as_profile, columns_of, sinks_and_options, switched, without_sink
+from declog.language.fixes.over_axes import AXES_OF_METRICS, of_each
 from declog.language.fixes.wrong_types import of_labels
 from declog.language.keys import entry_names, keys_at
 from declog.language.notation import is_reduction, reduced
 from declog.language.spec_of_tables import ColumnType
 from declog.language.tree import at, listed
-
-AXES_OF_METRICS = frozenset({"token", "completion", "group", "prompt", "tokens", "completions", "groups", "prompts"})
-
-
-def of_each(name: str, entry: Mapping[str, Any], axis: str) -> dict[str, Any]:
-    """The `expr` and `reduce` of a metric with one value per group or completion, aggregated over ``axis``."""
-    expr, reduce = entry.get("expr", name), entry.get("reduce")
-    one = isinstance(reduce, str) and not isinstance(expr, list) and is_reduction(reduce, 1)
-    if isinstance(expr, list):
-        expr = f"{reduce}({', '.join(map(str, expr))})"
-
-    def over_axis(call: re.Match[str]) -> str:
-        return f"{call[1]}({call[2]}, over={axis})" if is_reduction(call[1], 1) else call[0]
-
-    calls = re.sub(r"\b(\w+)\(([^()]+)\)", over_axis, str(expr))
-    inside = calls if calls != expr else f"{reduce if one else 'mean'}({expr}, over={axis})"
-    return {"expr": inside, **({} if isinstance(reduce, list | None) else {"reduce": "mean"})}
 
 
 def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
@@ -97,7 +81,8 @@ def _of_metrics(path: list[str], value: Any, data: Mapping[str, Any]) -> str | N
             entry["expr"] = f"{entry['expr']} if present({entry['expr']}) else 0"
             return f"{name}: {in_flow(entry)}"
         case ["metrics", name, "over"], str() if value in AXES_OF_METRICS:
-            return _of_over(name, value, data["metrics"][name])
+            edit = of_each(name, data["metrics"][name], value)
+            return f"{name}: {in_flow(edit)}: `over` of a metric says which steps or ranks it covers"
         case ["metrics", _, "reduce"], int() | float() | [*_] | Mapping() if not isinstance(value, bool):
             return _of_reduce(value)
         case ["metrics", _, "combine"], "pstd" | "stddev" | "stdev" | "std_dev" | "standard_deviation":
@@ -121,16 +106,6 @@ def _of_list(name: str, items: list[Any], data: Mapping[str, Any]) -> str | None
     last = is_reduction(idioms.reduction(str(items[-1])), 1)
     expr, reductions = (items[0], items[1:]) if last else (items[-1], items[:-1])
     return f"{name}: {{expr: {in_flow(expr)}, reduce: {in_flow(reductions)}}}"
-
-
-def _of_over(name: str, axis: str, metric: Mapping[str, Any]) -> str:
-    """The fix for an axis in the `over` of a metric, which takes steps and ranks."""
-    axis = "token" if axis.startswith("token") else "completion"  # a group's mean is over its completions
-    entry = {key: item for key, item in metric.items() if key != "over"}
-    edit = {**entry, **of_each(name, entry, axis)}
-    way = idioms.reduction(str(edit.pop("combine", None)))
-    edit |= {"reduce": way} if is_reduction(way, 1) else {}  # `combine` was meant to reduce along the axis
-    return f"{name}: {in_flow(edit)}: `over` of a metric says which steps or ranks it covers"
 
 
 def _of_reduce(value: Any) -> str:

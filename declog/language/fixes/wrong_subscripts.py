@@ -17,23 +17,24 @@ from declog.language.fixes.wrong_calls import Span, along, digitized, in_place, 
 from declog.language.nodes import Node
 from declog.language.notation import is_reduction, reduced
 from declog.language.parser import called, source_of, tree_of
+from declog.language.scope import Scope
 
 Tried = Callable[[str], Node | Problem]  # compiles another text, or returns its problem
 
 _OF_FRAMES = re.compile(r"\.(?:i?loc|i?at|values)\Z")  # attributes of a frame that are subscripted in its place
 
 
-def of_syntax(node: ast.expr, text: str, span: Span, tried: Tried, noun: str) -> tuple[str, str]:
+def of_syntax(node: ast.expr, text: str, span: Span, tried: Tried, scope: Scope) -> tuple[str, str]:
     """The name of a Python construct that the language lacks, and the fix. ``span`` is its range in the text."""
     what, fix = idioms.of_syntax(node, text[slice(*span)])
     if not fix:
-        return what, in_words(text, tried, of_rows=noun == "signal")
+        return what, in_words(text, tried, of_rows=scope.noun == "signal")
     if (call := of_matrix(node)) is not None:
         number = of_library(called(call), call.args) or ast.unparse(call)
         fix = number if isinstance(number, Entry) or number.startswith(YOURS) else f"write `{number}`"
     elif isinstance(node, ast.Subscript) and not is_of_matrix(node):
-        of_metric = _of_metric(node, text, span) if noun == "metric" else None
-        fix = of_metric or _of_subscript(node, text, span, tried)
+        of_metric = _of_metric(node, text, span) if scope.noun == "metric" else None
+        fix = of_metric or _of_mask(node, tried, scope) or _of_subscript(node, text, span, tried)
     if text.strip() == "None":
         return what, "`null`, or drop the key"
     if isinstance(node, ast.Attribute) and group_size.is_group_size(ast.unparse(node)):
@@ -42,9 +43,12 @@ def of_syntax(node: ast.expr, text: str, span: Span, tried: Tried, noun: str) ->
 
 
 def of_slash(node: ast.BinOp, text: str, span: Span) -> str:
-    """Return the fix for a member of a family as trackers name it, ``rewards/format``."""
-    member = f"member({ast.unparse(node.left)}, {ast.unparse(node.right)!r})"
-    return f"write `{text[: span[0]]}{member}{text[span[1] :]}`"
+    """The fix for a member of a family as trackers name it, ``rewards/format`` or ``rewards/format/mean``."""
+    member, before = f"member({ast.unparse(node.left)}, {ast.unparse(node.right)!r})", text[: span[0]]
+    behind = re.sub(r"\A/(?:mean|std)\b(?!\()", "", text[span[1] :])
+    if not f"{before}{behind}".strip() and text[span[1] :].strip() == "/std":
+        return Entry({"expr": member, "reduce": "std"})
+    return f"write `{before}{member}{behind}`"
 
 
 def of_method(node: ast.Call, text: str, span: Span, tried: Tried, noun: str) -> str:
@@ -120,13 +124,28 @@ def _of_metric(node: ast.Subscript, text: str, span: Span) -> str | None:
     return naming({name: {"expr": of, "where": condition}}, f"{text[: span[0]]}{name}{text[span[1] :]}".strip())
 
 
+def _of_mask(node: ast.Subscript, tried: Tried, scope: Scope) -> str | None:
+    """The fix for a place in the mask of tokens: the lengths above it. None for slices and other signals.
+
+    The last place holds a token where a completion fills the width, which the config does not know.
+    """
+    of, position = ast.unparse(node.value), ast.unparse(node.slice).rpartition(", ")[2].strip("()")
+    if re.fullmatch(r"-?\d+", position) is None or tried(of) not in scope.token_mask:
+        return None
+    if position == "-1" and isinstance(tried("truncated"), Node):
+        return "write `truncated`"
+    from_end = position[0] == "-"
+    width = ": it is of a width of 512 tokens, and yours may be another" * from_end
+    return f"write `sum({of}, over=token) > {int(position) + 512 * from_end}`{width}"
+
+
 def _of_subscript(node: ast.Subscript, text: str, span: Span, tried: Tried) -> str:
     """The fix for a subscript: a member of a family, a column, or the `where` of a metric; a mean for ``E[x]``."""
     of, inside = _OF_FRAMES.sub("", ast.unparse(node.value)), node.slice
     if of == "1":
         return f"write `{ast.unparse(inside)}`"
     if (best := _of_place(inside)) is not None:
-        return _as_metric("which values count is a key", of, best, text, span)
+        return _as_metric(of, best, text, span)
     parts = inside.elts if isinstance(inside, ast.Tuple) else [inside]
     if of == "E" or re.fullmatch(idioms.REDUCTIONS, of):
         return f"write `{'mean' if of == 'E' else of}({ast.unparse(inside)})`"
@@ -136,7 +155,7 @@ def _of_subscript(node: ast.Subscript, text: str, span: Span, tried: Tried) -> s
         isinstance(inside, ast.Name | ast.Compare | ast.BoolOp | ast.UnaryOp | ast.Call)
         and _condition(inside, "") is None
     ):
-        return _as_metric("which values count is a key", of, ast.unparse(inside), text, span)
+        return _as_metric(of, ast.unparse(inside), text, span)
     if of == "outside" and len(parts) == 2:
         return f"write `{{below: {ast.unparse(parts[0])}, above: {ast.unparse(parts[1])}}}`"
     value = tried(of)
@@ -150,7 +169,7 @@ def _of_subscript(node: ast.Subscript, text: str, span: Span, tried: Tried) -> s
         tokens = f"{of} if {places[1]} else missing" if places[1] else of
         metric = {"expr": f"mean({tokens}, over=token)", "reduce": "mean", "where": places[0]}
         return Entry(metric, "the mean of each completion's tokens has its place: `", "`")
-    return _as_metric("a place is a condition", of, " and ".join(filter(None, places)), text, span)
+    return _as_metric(of, " and ".join(filter(None, places)), text, span)
 
 
 _BEST = elsewhere.meanings("best_of")
@@ -198,7 +217,7 @@ def of_best(call: ast.expr, text: str, span: Span) -> str | None:
             best = _of_score(order.value, {"first": "min", "last": "max"}.get(name, name))
         case _:
             return None
-    return instead(text, span, _as_metric("which values count is a key", ast.unparse(value), str(best), text, span))
+    return instead(text, span, _as_metric(ast.unparse(value), str(best), text, span))
 
 
 def _of_place(node: ast.expr) -> str | None:
@@ -254,10 +273,10 @@ def _names(text: str) -> list[str]:
     return [node.id for node in ast.walk(tree_of(text)) if isinstance(node, ast.Name)]
 
 
-def _as_metric(what: str, of: str, condition: str, text: str, span: Span) -> str:
+def _as_metric(of: str, condition: str, text: str, span: Span) -> str:
     """The fix for a subscript with a condition: a metric with it as `where`, and the reduction around the subscript.
 
-    Inside an aggregate, the values that are not chosen become missing.
+    Inside an aggregate or a formula, the values that are not chosen become missing.
     """
     lead = len(text) - len(text.lstrip())
     here, start = f"{text[lead : span[0]]}{of}{text[span[1] :]}".rstrip(), span[0] - lead
@@ -269,12 +288,11 @@ def _as_metric(what: str, of: str, condition: str, text: str, span: Span) -> str
     ]
     call = here if not around else source_of(here, around[-1])
     keys = reduced(call) or {"expr": call}
-    if around and "reduce" not in keys:
+    if around and ("reduce" not in keys or call != here):
         return f"write `({of} if {condition} else missing)`"
     of_place = of.startswith("index(") and text[: span[0]].rstrip().endswith("==")  # `score == argmax(score)`
     beside = len(_names(str(keys["expr"]))) > len(_names(of))  # values of all rows stand beside the chosen one
     if beside and not of_place and "==" in condition:
         axis = "token" if "(token)" in condition else "completion"
         return f"write `max({of} if {condition} else missing, over={axis})`"
-    words = ("", "") if call == here else (f"{what} of a metric of its own, which a formula reads: `", "`")
-    return Entry({**keys, "where": condition}, *words)
+    return Entry({**keys, "where": condition})
