@@ -138,7 +138,7 @@ def answered(mistake: Mistake) -> Answer:
         _lay_out(mistake, Path(folder))
         os.chdir(folder)
         try:
-            with _installed(mistake.site, Path(folder) / "site"):
+            with _registered(), _installed(mistake.site, Path(folder) / "site"):
                 found = _run(mistake)
         finally:
             os.chdir(before)
@@ -192,16 +192,21 @@ def _installed(site: Mapping[str, Mapping[str, Any]], folder: Path) -> Iterator[
             for module in set(sys.modules) - modules:
                 if str(folder) in str(getattr(sys.modules[module], "__file__", "")):
                     del sys.modules[module]
-        _forget({key for what in site.values() for entries in what["entries"].values() for key in entries})
 
 
-def _forget(names: set[str]) -> None:
-    """Take out what a mistake registered."""
+@contextmanager
+def _registered() -> Iterator[None]:
+    """Functions, reductions and columns that a mistake registers, for as long."""
     from declog.language import functions, reductions, row_functions
 
-    for registry in (functions.DEFAULT, reductions.DEFAULT, row_functions.DEFAULT):
-        for name in [name for name in registry.names() if name in names or name.startswith("mistake_")]:
-            registry.discard(name)
+    registries: tuple[Any, ...] = (functions.DEFAULT, reductions.DEFAULT, row_functions.DEFAULT)
+    before = [{*registry.names()} for registry in registries]
+    try:
+        yield
+    finally:
+        for registry, names in zip(registries, before, strict=True):
+            for name in [name for name in registry.names() if name not in names]:
+                registry.discard(name)
 
 
 def _run_words(words: str | Sequence[str]) -> Answer:
@@ -275,7 +280,6 @@ def _run_code(code: str) -> Answer:
             except declog.DeclogError as error:
                 raised += f"\n{type(error).__name__}: {error}"
         logger.removeHandler(heard)
-        _forget(set())
     text = "\n".join([*heard.texts, raised]).strip()
     return Answer(text, bool(text))
 

@@ -91,7 +91,7 @@ def _of_form(problem: Problem, data: Mapping[str, Any]) -> Problem | None:
         fix = _of_last_steps("over", str(problem.path[1]), at(data, problem.path[:2]))
         return problem if fix is None else replace(problem, fix=fix)
     if problem.path[::2] == ("metrics", "combine") and isinstance(entry := at(data, problem.path[:2]), Mapping):
-        if entry.get("over") in over_axes.AXES_OF_METRICS:
+        if str(entry.get("over")) in over_axes.AXES_OF_METRICS:
             return None
         fix = _of_combine(str(problem.path[1]), entry)
         return problem if fix is None else replace(problem, fix=fix)
