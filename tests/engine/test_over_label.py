@@ -181,7 +181,7 @@ def test_over_ranks_and_pieces_and_in_a_run_that_goes_on(pool: str, limit: int |
     [
         ("{min(w, over=label):.3f} low", "2.000 low"),
         ("{w:.1f} is {w:name}", "6.0 is w/3"),
-        ("{low} of {x:.0f}", "2.0 of 3"),
+        ("{low} of {x:.0f}", "2 of 3"),
         (None, "high: max(w, over=label) > 5"),
     ],
 )
