@@ -321,7 +321,7 @@ def test_turns_beside_values_of_the_update(
         return {"good": {"expr": "ok", "where": f"{value} > 0"}, "product": f"mean(ok * {value})"}
 
     error = raised(profile({}, metrics("advantage"), signals=signals, axes=IDS), body, tmp_path / "joined")
-    assert "[DL511] 1 completions have several rows of phase `turns`, and one value of `ok` is needed" in error
+    assert "[DL511] several rows of phase `turns` are of one completion (1 such), and one value of `ok`" in error
     assert "fix: observe what is read beside `ok` in `turns`, too, in the calls of its rows" in error
     sink = run(profile({}, metrics("turn_advantage"), signals=signals, axes=IDS), body, tmp_path / "beside")
     here, of_rows = np.array(ok), advantages[rows]
