@@ -62,11 +62,12 @@ def bucket(x: Any, edges: Sequence[float]) -> Any:
     low: float = 0
     if x < low:
         return "<0"
+    whole = all(isinstance(item, int) for item in edges)
     for edge in edges:
         if x <= edge:
             return f"{low}-{edge}"
-        low = edge + 1 if all(isinstance(item, int) for item in edges) else edge
-    return f"{low}+"
+        low = edge + 1 if whole else edge
+    return f"{low}+" if whole else f">{low}"
 
 
 def _not(x: Any) -> Any:
