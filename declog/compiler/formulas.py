@@ -53,18 +53,20 @@ def formulas(draft: Draft) -> None:
 
 
 def _of_rows(draft: Draft, name: str, spec: MetricSpec, key: str) -> str | None:
-    """The fix for a formula with `every` or `over: run`: the same formula of hidden metrics with that key.
+    """The fix for a formula with `every`, `by`, `where` or `over: run`: one of hidden metrics with that key.
 
-    None if a metric that it reads is a formula. Over the run, None too if the formula combines values, or if a metric
-    that it reads has `over` or `combine`, or has a reduction that is not a moment.
+    None if a metric that it reads is a formula, or has another `by` or `where`. Over the run, None too if the formula
+    combines values, or if a metric that it reads has `over` or `combine`, or has a reduction that is not a moment.
     """
-    text, entries, value = str(spec.formula), dict[str, Any](), spec.every if key == "every" else "run"
+    text, entries, value = str(spec.formula), dict[str, Any](), getattr(spec, key)
     rest = spec.model_dump(exclude_unset=True, exclude={"formula", key}, by_alias=True)
-    suffix = f"every_{value}" if key == "every" else "of_run"
+    words = "_".join(re.findall(r"[a-z]\w*", str(value)))
+    suffix = {"every": f"every_{value}", "over": "of_run", "by": f"by_{words}"}.get(key, f"where_{words}")
     for read_here in sorted(names_in(_parsed(draft, text)) & draft.spec.metrics.keys()):
         metric = draft.spec.metrics[read_here]
         several = metric.over or metric.combine or str(metric.reduce or "mean") not in FORMULAS
-        if metric.formula is not None or (key == "over" and (several or spec.combine is not None)):
+        other = key in ("by", "where") and getattr(metric, key) not in (None, value)
+        if metric.formula is not None or other or (key == "over" and (several or spec.combine is not None)):
             return None
         entry = {"expr": read_here, **metric.model_dump(exclude_unset=True, exclude={"name", "tags"}, by_alias=True)}
         for word in re.findall(rf"\b(\w+)\({read_here}\)", text):  # `max(reward)`, of its rows
@@ -94,7 +96,8 @@ def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
     of_run = _of_rows(draft, name, spec, "over") if spec.cumulative else None
     for key in (*OF_ROWS, "combine"):
         if getattr(spec, key) is not None and not (key == "combine" and (spec.smoothing or of_run)):
-            fix = of_run if of_run and key == "over" else f"drop `{key}`"
+            of_rows = _of_rows(draft, name, spec, key) if key in ("by", "where") else None
+            fix = of_run if of_run and key == "over" else of_rows or f"drop `{key}`"
             if key == "over" and not of_run:
                 read_here = sorted(names_in(_parsed(draft, text)) & draft.spec.metrics.keys())
                 over = {one: {key: spec.over} for one in read_here if draft.spec.metrics[one].over != spec.over}
