@@ -134,7 +134,7 @@ def mistakes(kind: str) -> list[Mistake]:
 def answered(mistake: Mistake) -> Answer:
     """Make the mistake, in a folder of its own."""
     before = Path.cwd()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # a run that is left open still writes
         _lay_out(mistake, Path(folder))
         os.chdir(folder)
         try:
