@@ -180,8 +180,8 @@ def of_several(config: Composed, plan: Plan) -> Iterator[str]:
 def _unopened(config: Composed, plan: Plan) -> Iterator[str]:
     """A note on the user's own options for sinks that `sinks` does not list, unless a later layer took them out."""
     layers = () if config.merged is None else config.merged.layers
-    sinks = {number: layer.at((*config.prefix, "sinks")) for number, layer in enumerate(layers)}
-    lists = {number: node for number, node in sinks.items() if node is not None}
+    sinks = (*config.prefix, "sinks")
+    lists = {number: node for number, layer in enumerate(layers) if (node := layer.at(sinks)) is not None}
     before = {str(name) for node in lists.values() for name in listed(node.plain)}
     for name, options in config.spec.sink_options.items():
         path = (*config.prefix, "sink_options", name)

@@ -23,6 +23,7 @@ from declog.cli.output import hide
 
 if TYPE_CHECKING:
     from declog.config.composed import Composed
+    from declog.errors import Problem
 
 DEFAULT = "grpo"
 PACKAGE = "pkg://"
@@ -72,7 +73,7 @@ def chosen(args: argparse.Namespace) -> Composed:
 
 def configured(args: argparse.Namespace, words: Sequence[str], sides: Sequence[Sequence[str]] = ()) -> Composed:
     """The configuration that ``words`` name: at most one config, then overrides; one of ``sides`` that are compared."""
-    from declog.config.compose import composed, in_application, named, overridden, project_folder
+    from declog.config.compose import composed, named, overridden, project_folder
     from declog.config.origin import Origin
 
     imported(args)
@@ -93,19 +94,22 @@ def configured(args: argparse.Namespace, words: Sequence[str], sides: Sequence[S
         origin = Origin(args.config_name, config_dir=folder, application=True)
     config = composed(replace(overridden(origin, overrides), imports=tuple(args.modules or ())))
     hide(config.masked)
+    problems = (_of_application(problem, args, sides or [words]) for problem in config.problems)
+    return replace(config, problems=tuple(problems))
+
+
+def _of_application(problem: Problem, args: argparse.Namespace, sides: Sequence[Sequence[str]]) -> Problem:
+    """The problem of a config that needs its application, with the whole command as a fix; another one as it is."""
+    from declog.config.compose import in_application
+
+    if problem.message_key != "DL103.of_application":
+        return problem
     flags = [f"--{name}" for name, value in vars(args).items() if value is True]
     of_sides = [
-        [f"declog={Path(word).stem}" if is_name(word) else in_application(word) for word in side]
-        for side in sides or [words]
+        [f"declog={Path(word).stem}" if is_name(word) else in_application(word) for word in side] for side in sides
     ]
     rest = " ".join([*options(args, config=False), *flags, " -- ".join(map(" ".join, of_sides))])
-    problems = tuple(
-        replace(problem, fix=f"{str(problem.fix).replace(' check ', f' {args.verb} ')} {rest}")
-        if problem.message_key == "DL103.of_application"
-        else problem
-        for problem in config.problems
-    )
-    return replace(config, problems=problems)
+    return replace(problem, fix=f"{str(problem.fix).replace(' check ', f' {args.verb} ')} {rest}")
 
 
 def imported(args: argparse.Namespace) -> None:

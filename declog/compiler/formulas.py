@@ -58,7 +58,8 @@ def _of_rows(draft: Draft, name: str, spec: MetricSpec, key: str) -> str | None:
     None if a metric that it reads is a formula, or has another `by` or `where`. Over the run, None too if the formula
     combines values, or if a metric that it reads has `over` or `combine`, or has a reduction that is not a moment.
     """
-    text, entries, value = str(spec.formula), dict[str, Any](), getattr(spec, key)
+    text, entries = str(spec.formula), dict[str, Any]()
+    value = "run" if key == "over" else getattr(spec, key)
     rest = spec.model_dump(exclude_unset=True, exclude={"formula", key}, by_alias=True)
     words = "_".join(re.findall(r"[a-z]\w*", str(value)))
     suffix = {"every": f"every_{value}", "over": "of_run", "by": f"by_{words}"}.get(key, f"where_{words}")

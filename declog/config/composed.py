@@ -166,27 +166,18 @@ class Composed:
             shown = (as_written(problem, self.data, self.written, self._file) for problem in cleaned.problems)
             problems = (_in_data(problem, self.tree) for problem in shown)
             return type(error)(list(dict.fromkeys(problems)))
-        by_layer = [one for problem in cleaned.problems for one in self._of_each_layer(problem)]
+        by_layer = [
+            one for problem in map(self._of_list_below, cleaned.problems) for one in self._of_each_layer(problem)
+        ]  # fmt: skip
         placed = located(by_layer, self.provenance, prefix=self.prefix)
         typed = (in_override_terms(problem, self.prefix) for problem in placed)
         shown = (as_written(problem, self.data, self.written, self._file) for problem in typed)
         return type(error)([_of_package(problem) for problem in shown])
 
     def _of_each_layer(self, problem: Problem) -> list[Problem]:
-        """The problem of a wrong id, once for each layer that writes the entry, which each needs the other id.
-
-        An item that means the list of the layer below, ``sinks: ['${..sinks}', jsonl]``, gets the whole list as a fix.
-        """
-        *above, last = path = (*self.prefix, *problem.path) or ("",)
-        layers = self.provenance.layers.get(tuple(above) if isinstance(last, int) else path, ())
-        if isinstance(last, int) and len(layers) > 1 and self.merged is not None:
-            low, high = (self.merged.layers[layer.rank - 1].at(above) for layer in layers[-2:])
-            items = [] if high is None or not isinstance(high.plain, list) else high.plain
-            of_list = re.compile(rf"\$\{{(?:[\w.:]*[.:])?(?:{above[-1]}|super)\}}|\$?super|\.\.\.")
-            if low is not None and last < len(items) and of_list.fullmatch(str(items[last])):
-                entire = [*low.plain, *(item for item in items if item != items[last] and item not in low.plain)]
-                fix = f"{above[-1]}: {in_flow(entire)}"
-                return [problem.saying("DL103.of_list", item=items[last], fix=fix)]
+        """The problem of a wrong id, once for each layer that writes the entry, which each needs the other id."""
+        path = (*self.prefix, *problem.path)
+        layers = self.provenance.layers.get(path, ())
         if problem.code != "DL204" or len(problem.path) != 2 or len(layers) < 2 or self.merged is None:
             return [problem]
         nodes = (self.merged.layers[layer.rank - 1].at(path) for layer in layers)
@@ -197,6 +188,23 @@ class Composed:
             placed for fix, places in zip(fixes, one_by_one, strict=True)
             for placed in located([replace(problem, fix=fix)], Provenance(places, {}), prefix=self.prefix)
         ]  # fmt: skip
+
+    def _of_list_below(self, problem: Problem) -> Problem:
+        """The problem of an item that means the list of the layer below, ``sinks: ['${..sinks}', jsonl]``.
+
+        The fix is the whole list. Any other problem stays as it is.
+        """
+        *above, index = (*self.prefix, *problem.path) or ("",)
+        layers = self.provenance.layers.get(tuple(above), ()) if isinstance(index, int) else ()
+        if not isinstance(index, int) or len(layers) < 2 or self.merged is None:
+            return problem
+        low, high = (self.merged.layers[layer.rank - 1].at(above) for layer in layers[-2:])
+        items = [] if high is None or not isinstance(high.plain, list) else high.plain
+        of_list = re.compile(rf"\$\{{(?:[\w.:]*[.:])?(?:{above[-1]}|super)\}}|\$?super|\.\.\.")
+        if low is None or index >= len(items) or not of_list.fullmatch(str(items[index])):
+            return problem
+        entire = [*low.plain, *(item for item in items if item != items[index] and item not in low.plain)]
+        return problem.saying("DL103.of_list", item=items[index], fix=f"{above[-1]}: {in_flow(entire)}")
 
     def masked(self, text: str) -> str:
         """A text in which values of the environment are shown as they were written."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from itertools import pairwise
 from types import NoneType
 from typing import Any
@@ -38,7 +38,8 @@ class Search:
         self.source_ids, self.target_ids = (
             None if ids is None else frame.column(ids, exact=True) for frame in (source, target)
         )
-        self._of_step: dict[tuple[int, int, int], dict[Any, list[int]]] = {}  # by frame, rank and step: rows by id
+        # whether of the source, the rank and the step: the rows by id
+        self._of_step: dict[tuple[bool, int, int], dict[Any, list[int]]] = {}
         self._latest: dict[bool, tuple[bytes, NDArray[np.int64], RowsById | None]] = {}  # of earlier and later batches
 
     def of(self, batch: int, *, later: bool = False) -> tuple[NDArray[np.int64], NDArray[np.int64], RowsById | None]:
@@ -75,11 +76,11 @@ class Search:
                 places, doubled = np.maximum(places, behind), [*doubled, *of_later]
             elif ahead:
                 places, doubled = behind, of_later
-        return places, self._ambiguous(batch, None if self._leads(batch) else span.stop, doubled)
+        return places, self._ambiguous(batch, span, doubled)
 
     def _in_order(self, batch: int, span: slice) -> NDArray[np.int64]:
         """The source row of each target row in its own step: rows of one id in their order, else the next one."""
-        sources, targets = (self._rows_by_id(frame, ids, batch) for frame, ids in self._frames)
+        sources, targets = self._rows_by_id(batch, of_source=True), self._rows_by_id(batch, of_source=False)
         order, batch_of = self.source.batches.order, self.source.parts(Axis.COMPLETION, Axis.STEP).index
         now, places = self.target.batches.order[batch], []
         for row, id in enumerate(keys_of(self.target_ids[span]) if self.target_ids is not None else (), span.start):
@@ -90,38 +91,40 @@ class Search:
                 places.append(next((one for one in rows if order[batch_of[one]] > now), rows[-1] if rows else -1))
         return np.array(places, np.int64)
 
-    def _ambiguous(self, batch: int, end: int | None, doubled: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
+    def _ambiguous(self, batch: int, span: slice, doubled: Collection[tuple[int, int]]) -> set[tuple[int, int]]:
         """The pairs of source rows with one id of which a target row may mean either.
 
         Those of several batches are epochs or generations, of which a target row has one. Parts of completions, such
-        as turns, may come in several batches: there are more of them than target rows of the step before ``end``.
+        as turns, may come in several batches: there are more of them than target rows of the step, or so far.
         """
+        if not doubled:
+            return set()
         batch_of = self.source.parts(Axis.COMPLETION, Axis.STEP).index
         pairs = {(one, other) for one, other in doubled if batch_of[one] == batch_of[other]}
         rest = {*doubled} - pairs
         if not rest or part_of(self.source.phase) is None or self.source_ids is None:
             return pairs
-        targets = self._rows_by_id(*self._frames[1], batch)
-        so_far = {id: sum(end is None or row < end for row in rows) for id, rows in targets.items()}
-        ids = dict(zip([one for one, _ in rest], keys_of(self.source_ids[[one for one, _ in rest]]), strict=True))
+        targets, leads = self._rows_by_id(batch, of_source=False), self._leads(batch)
+        latest = [one for one, _ in rest]
+        ids = dict(zip(latest, keys_of(self.source_ids[latest]), strict=True))
+        counts = {
+            one: sum(leads or row < span.stop for row in targets.get(id, ())) for one, id in ids.items()
+        }  # fmt: skip
         rows = Counter(one for one, _ in {*doubled})
-        return pairs | {(one, other) for one, other in rest if rows[one] >= so_far.get(ids[one], 0)}
+        return pairs | {(one, other) for one, other in rest if rows[one] >= counts[one]}
 
-    @property
-    def _frames(self) -> tuple[tuple[Frame, Array | None], tuple[Frame, Array | None]]:
-        return (self.source, self.source_ids), (self.target, self.target_ids)
-
-    def _rows_by_id(self, frame: Frame, ids: Array | None, batch: int) -> dict[Any, list[int]]:
+    def _rows_by_id(self, batch: int, *, of_source: bool) -> dict[Any, list[int]]:
         """The rows of the source or the target in the step of a target batch, on its rank, by id and in their order."""
         rank, step = int(self.target.batches.rank[batch]), int(self.target.batches.step[batch])
-        if (id(frame), rank, step) not in self._of_step:
+        frame, ids = (self.source, self.source_ids) if of_source else (self.target, self.target_ids)
+        if (of_source, rank, step) not in self._of_step:
             batches = np.flatnonzero((frame.batches.rank == rank) & (frame.batches.step == step))
             rows = ranges(frame.batches.rows, batches[np.argsort(frame.batches.order[batches], kind="stable")])
             by_id: dict[Any, list[int]] = {}
             for key, row in zip([] if ids is None else keys_of(ids[rows]), rows.tolist(), strict=ids is not None):
                 by_id.setdefault(key, []).append(row)
-            self._of_step[id(frame), rank, step] = by_id
-        return self._of_step[id(frame), rank, step]
+            self._of_step[of_source, rank, step] = by_id
+        return self._of_step[of_source, rank, step]
 
     def stands(self, span: slice) -> bool:
         """Whether these rows of a batch are those of the source for which it stands, so that none is looked up."""

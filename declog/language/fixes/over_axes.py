@@ -21,9 +21,11 @@ def of_each(name: str, entry: Mapping[str, Any], over: str) -> dict[str, Any]:
     axis = "token" if over.startswith("token") else "completion"  # a group's mean is over its completions
     rest = {key: item for key, item in entry.items() if key not in ("expr", "over", *PER_GROUP)}
     expr = entry.get("expr", name)
-    way = idioms.reduction(str(rest.get("combine")))
-    combines = {"reduce": way} if is_reduction(way, 1) and rest.pop("combine") else {}
-    if over[:5] in ("group", "promp") and isinstance(rest.get("reduce"), list | None) and not reduced(str(expr)):
+    way, combines = idioms.reduction(str(rest.get("combine"))), dict[str, Any]()
+    if is_reduction(way, 1):
+        combines = {"reduce": way}
+        del rest["combine"]
+    if over.startswith(("group", "prompt")) and isinstance(rest.get("reduce"), list | None) and not reduced(str(expr)):
         rest, combines = {**rest, **combines}, {}
     reduce = rest.pop("reduce", None)
     one = isinstance(reduce, str) and not isinstance(expr, list) and is_reduction(reduce, 1)

@@ -40,10 +40,11 @@ class DroppedRows:
 
     def outside(self, rows: int) -> None:
         """Count rows that were observed while the run is open, but outside of any scope."""
+        site = call_site()
         if self._loop != threading.get_ident():
             self._wrong(rows, "DL513.outside_in_thread")
-        elif self.unentered is None or call_site() in self._outside:
-            self._outside.add(call_site())
+        elif self.unentered is None or site in self._outside:
+            self._outside.add(site)
             self._wrong(rows, "DL513.outside")
         else:
             what, call = _called(self.unentered)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from functools import cache
 from itertools import combinations, permutations
 
@@ -97,12 +97,12 @@ class PairedRows:
             read = next((sets for sets in values if _in_both(sets, one, other)), None)
             if read is not None:
                 self._warn_of_ids.discard(phase)
-                names = sorted(frozenset[str]().union(*read) & (one ^ other))
+                names = frozenset[str]().union(*read) & (one ^ other)
                 log.warning(
                     "%s of phase `%s` came in calls of one step of which neither has all row ids, `%s`, of the other: "
                     "metrics of several of them miss values. Give the ids of the same rows in each, every id once and "
                     "none missing, or observe them in one call",
-                    ", ".join(f"`{self._sources[name]}`" for name in names), phase, self._plan.ids,
+                    self._named(names), phase, self._plan.ids,
                 )  # fmt: skip
                 return
         self._compare_epochs(phase, kinds, calls)
@@ -113,12 +113,14 @@ class PairedRows:
         """Warn if rows with all that a metric reads, joined of several calls, come again without a part of it."""
         reads = () if part_of(phase) is not None else self._conditions(phase)
         for one, other in permutations(sorted(kinds, key=sorted), 2) if reads else ():
+            if kinds[one].isdisjoint(kinds[other]):
+                continue
             once = frozenset[str]()
             for expr, beside in reads:
                 sets, here = [*expr, *beside], frozenset[str]().union(*expr) & other
                 if here and _has_all(sets, one) and not any(_has_all(sets, names) for names in (other, *calls)):
                     once |= frozenset[str]().union(*sets) & one - other
-            if once and not kinds[one].isdisjoint(kinds[other]):
+            if once:
                 self._warn_of_ids.discard(phase)
                 self._given_once[phase] = once
                 log.warning(
@@ -236,7 +238,7 @@ class PairedRows:
         here = {Need(phase, name) for name in names}
         return {
             need.name for clauses in values_of(self._plan, phase)
-            if clauses and all(not here.isdisjoint(clause) for clause in clauses)
+            if clauses and _has_all(clauses, here)
             for clause in clauses for need in here.intersection(clause)
         }  # fmt: skip
 
@@ -246,7 +248,7 @@ def _names_of(needs: Clauses, phase: str) -> frozenset[str]:
     return frozenset(need.name for clause in needs for need in clause if need.phase == phase)
 
 
-def _has_all(sets: Sequence[Set[str]], names: Set[str]) -> bool:
+def _has_all(sets: Iterable[Iterable[object]], names: Set[object]) -> bool:
     """Whether a batch has a signal of each set."""
     return not any(map(names.isdisjoint, sets))
 
